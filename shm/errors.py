@@ -1,0 +1,118 @@
+"""Every error that limpet raises on purpose descends from `LimpetError`.
+
+A lost race inside a protocol is a return value, never one of these.
+"""
+
+
+class LimpetError(Exception):
+    """Base of all errors raised by limpet."""
+
+
+class ParameterError(LimpetError, ValueError):
+    """A parameter is out of range or contradicts another one; nothing was created or changed."""
+
+
+class PoolError(LimpetError):
+    """Something is wrong with a pool as a whole; it was not changed."""
+
+
+class PoolExists(PoolError):
+    """A pool of this name is there already."""
+
+
+class PoolNotFound(PoolError):
+    """There is no pool of this name."""
+
+
+class PoolForeign(PoolError):
+    """The segment is not a limpet segment, or belongs to another pool or user."""
+
+
+class PoolPermission(PoolForeign):
+    """The segment is owned by another user, or may not be opened by this one."""
+
+
+class PoolVersion(PoolError):
+    """The segment has a format version that this release cannot read."""
+
+
+class PoolCorrupt(PoolError):
+    """The segment is a limpet segment, but what it says cannot be true."""
+
+
+class PoolIncomplete(PoolCorrupt):
+    """The segment's creator has not finished, or died before it did."""
+
+
+class PoolTruncated(PoolCorrupt):
+    """The segment is shorter than its superblock says."""
+
+
+class PoolClosed(PoolError):
+    """The pool handle was closed."""
+
+
+class NodeFailed(LimpetError):
+    """A memory node is lost: SIGBUS on access, or marked failed in the control segment.
+
+    `node` is its index. What the node held cannot be served; the other nodes are not touched.
+    """
+
+    def __init__(self, node: int, reason: str = "") -> None:
+        super().__init__(f"memory node {node} has failed{': ' + reason if reason else ''}")
+        self.node = node
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_node_failed, (self.node, str(self)))
+
+
+def _node_failed(node: int, text: str) -> NodeFailed:
+    error = NodeFailed(node)
+    error.args = (text,)
+    return error
+
+
+class AddressError(LimpetError):
+    """An address is outside its node, misaligned, or on no node of this pool."""
+
+
+class CoherenceError(LimpetError):
+    """The memory or the CPU cannot give the coherence that was asked for."""
+
+
+class ClientError(LimpetError):
+    """A client's place in the pool is in question: no free slot, or it was declared dead."""
+
+
+class ReentrantUse(LimpetError):
+    """A handle was used again, in the same thread, from inside one of its own operations."""
+
+
+class StoreError(LimpetError):
+    """Something is wrong with one store; the pool and its other stores are not affected."""
+
+
+class StoreMismatch(StoreError):
+    """A store of this name exists with another kind or other parameters."""
+
+
+class StoreFull(StoreError):
+    """No room for this entry: the index, a node, or a table of the pool is full. Nothing changed."""
+
+
+class StoreCorrupt(StoreError):
+    """`check()` found a broken invariant."""
+
+
+class KeyExists(StoreError, KeyError):
+    """`insert` met a key that is there already."""
+
+    __str__ = Exception.__str__
+
+
+class KeyTooLarge(StoreError, ValueError):
+    """The key is longer than the store takes."""
+
+
+class ValueTooLarge(StoreError, ValueError):
+    """The value is longer than the store takes."""

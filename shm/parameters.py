@@ -1,0 +1,132 @@
+"""Parameters of a pool: checked when made, stored in every superblock, printed with every result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any, Final
+
+from limpet.shm.errors import ParameterError, PoolCorrupt
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+NODES_MAX: Final = 255
+NODE_SIZE_MIN: Final = 256 * KIB
+NODE_SIZE_MAX: Final = 1 << 40
+BLOCK_SIZE_MIN: Final = 16 * KIB
+BLOCK_SIZE_MAX: Final = 1 * GIB
+CLIENTS_MAX: Final = 4096
+
+FENCE_POLICIES: Final = ("kill", "wait")
+LATENCY_PROFILES: Final = {"local": 0, "cxl": 400, "rdma": 2000}
+"""Round-trip times in ns that `Endpoint.wait` spins for.
+
+`cxl`: a load from a CXL 2.0 device behind a switch is a few hundred ns; `rdma`: a one-sided verb
+on a 100 Gb/s network takes about 2 us (the papers' testbeds report 1.6 to 2.4 us).
+"""
+
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
+    "kib": KIB, "mib": MIB, "gib": GIB,
+}  # fmt: skip
+
+
+def parse_size(size: int | str) -> int:
+    """Bytes in `size`: an int, or text such as `"64MiB"`, `"1.5 GiB"`, `"4096"`.
+
+    Raises ParameterError for anything else, for negative sizes and for fractions of a byte.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise ParameterError(f"a size is an int or text such as '64MiB', not {size!r}")
+    if isinstance(size, int):
+        if size < 0:
+            raise ParameterError(f"a size cannot be negative: {size}")
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ParameterError(f"cannot read the size {size!r}; write 4096, '64MiB' or '1.5GiB'")
+    count = float(match[1]) if "." in match[1] else int(match[1])
+    bytes_ = count * _UNITS[match[2].lower()]
+    if bytes_ != int(bytes_):
+        raise ParameterError(f"the size {size!r} is not a whole number of bytes")
+    return int(bytes_)
+
+
+def default_block_size(node_size: int) -> int:
+    """A power of two near 1/256 of the node, from 16 KiB to 16 MiB."""
+    block = BLOCK_SIZE_MIN
+    while block * 512 <= node_size and block < 16 * MIB:
+        block *= 2
+    return block
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ParameterError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolParameters:
+    """What a pool is made of. Every field has the same value in every superblock of the pool.
+
+    `nodes`: memory nodes, 1 to 255. `node_size`: bytes each. `block_size`: bytes of a coarse block,
+    a power of two. `clients`: slots for processes at one time. `lease_us`: how long a client that
+    others wait for may stand still before it is suspected. `fence`: `kill` ends a suspect, `wait`
+    names it and waits. `multi_host`: clients of other hosts (or containers) may join, and every
+    client renews a lease. `coherent`: plain loads and stores of all clients see each other;
+    if not, only the first `coherent_bytes` of a node are hardware-coherent.
+    """
+
+    nodes: int = 1
+    node_size: int = 64 * MIB
+    block_size: int = 0
+    clients: int = 512
+    lease_us: int = 2_000_000
+    fence: str = "kill"
+    multi_host: bool = False
+    coherent: bool = True
+    coherent_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _whole("nodes", self.nodes, 1, NODES_MAX)
+        _whole("node_size", self.node_size, NODE_SIZE_MIN, NODE_SIZE_MAX)
+        if self.node_size % 4096:
+            raise ParameterError(f"node_size must be a multiple of 4096, not {self.node_size}")
+        if self.block_size == 0:
+            object.__setattr__(self, "block_size", default_block_size(self.node_size))
+        _whole("block_size", self.block_size, BLOCK_SIZE_MIN, BLOCK_SIZE_MAX)
+        if self.block_size & (self.block_size - 1):
+            raise ParameterError(f"block_size must be a power of two, not {self.block_size}")
+        if self.block_size * 8 > self.node_size:
+            raise ParameterError(
+                f"a node of {self.node_size} bytes has no room for 8 blocks of {self.block_size}; "
+                "make the node larger or the blocks smaller"
+            )
+        _whole("clients", self.clients, 2, CLIENTS_MAX)
+        _whole("lease_us", self.lease_us, 1_000, 3_600_000_000)
+        if self.fence not in FENCE_POLICIES:
+            raise ParameterError(f"fence must be one of {FENCE_POLICIES}, not {self.fence!r}")
+        for name in ("multi_host", "coherent"):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.coherent:
+            if self.coherent_bytes:
+                raise ParameterError("coherent_bytes is for pools with coherent=False")
+        else:
+            _whole("coherent_bytes", self.coherent_bytes, NODE_SIZE_MIN // 2, self.node_size)
+
+    def to_json(self) -> bytes:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, where: str) -> PoolParameters:
+        """Parameters from a superblock; PoolCorrupt, naming `where`, if they cannot be."""
+        try:
+            fields: Any = json.loads(text)
+            return cls(**fields)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise PoolCorrupt(f"{where}: the pool parameters are damaged ({error})") from error
