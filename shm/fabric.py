@@ -1,0 +1,41 @@
+"""The fabric that this build uses: native (compiled verbs.pyx) or portable (pure Python).
+
+`LIMPET_PURE=1` at build time leaves the compiled modules out; then, and only then, the portable
+fabric is taken. A compiled build whose module does not load is an ImportError, not a fall back.
+"""
+
+from importlib.util import find_spec
+from typing import Final
+
+if find_spec("limpet.shm.verbs") is not None:
+    from limpet.shm.verbs import (
+        Endpoint,
+        flush_features,
+        hash64,
+        lowest_bit,
+        words_bytes,
+        words_equal,
+    )
+
+    BUILD: Final = "compiled"
+else:
+    from limpet.shm.portable import (
+        Endpoint,
+        flush_features,
+        hash64,
+        lowest_bit,
+        words_bytes,
+        words_equal,
+    )
+
+    BUILD: Final = "pure"
+
+__all__ = [
+    "BUILD",
+    "Endpoint",
+    "flush_features",
+    "hash64",
+    "lowest_bit",
+    "words_bytes",
+    "words_equal",
+]

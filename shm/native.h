@@ -1,0 +1,327 @@
+/* The few things that C has and Cython has not: atomics, cache-line flushes, the SIGBUS handler.
+ *
+ * Included by verbs.pyx alone, since the table of mappings below must exist once in a process.
+ */
+#ifndef LIMPET_NATIVE_H
+#define LIMPET_NATIVE_H
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "limpet's layouts are little-endian"
+#endif
+
+typedef uint64_t limpet_word;
+
+/* ---- atomics on 8 aligned bytes ------------------------------------------------------------ */
+
+static inline limpet_word limpet_load(const void *p) {
+    return __atomic_load_n((const limpet_word *)p, __ATOMIC_ACQUIRE);
+}
+
+static inline void limpet_store(void *p, limpet_word value) {
+    __atomic_store_n((limpet_word *)p, value, __ATOMIC_RELEASE);
+}
+
+static inline limpet_word limpet_swap(void *p, limpet_word value) {
+    return __atomic_exchange_n((limpet_word *)p, value, __ATOMIC_SEQ_CST);
+}
+
+static inline limpet_word limpet_cas(void *p, limpet_word expected, limpet_word desired) {
+    __atomic_compare_exchange_n((limpet_word *)p, &expected, desired, 0, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return expected;
+}
+
+static inline limpet_word limpet_faa(void *p, limpet_word delta) {
+    return __atomic_fetch_add((limpet_word *)p, delta, __ATOMIC_SEQ_CST);
+}
+
+static inline limpet_word limpet_fetch_or(void *p, limpet_word bits) {
+    return __atomic_fetch_or((limpet_word *)p, bits, __ATOMIC_SEQ_CST);
+}
+
+static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word swap,
+                                      limpet_word compare_mask, limpet_word swap_mask) {
+    limpet_word old = limpet_load(p);
+    while (((old ^ compare) & compare_mask) == 0) {
+        limpet_word seen = limpet_cas(p, old, (old & ~swap_mask) | (swap & swap_mask));
+        if (seen == old)
+            return old;
+        old = seen;
+    }
+    /* ORDER: a masked CAS that fails orders what follows it just as one that succeeds. */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return old;
+}
+
+/* ---- copies: whole aligned words at small sizes, memcpy above ------------------------------- */
+
+#define LIMPET_WORDWISE 512
+
+static inline void limpet_copy_out(void *to, const void *from, size_t n) {
+    if (n <= LIMPET_WORDWISE && (((uintptr_t)from) & 7) == 0) {
+        size_t words = n >> 3;
+        const limpet_word *source = (const limpet_word *)from;
+        char *target = (char *)to;
+        for (size_t i = 0; i < words; i++) {
+            limpet_word word = __atomic_load_n(source + i, __ATOMIC_RELAXED);
+            memcpy(target + 8 * i, &word, 8);
+        }
+        memcpy(target + 8 * words, (const char *)from + 8 * words, n & 7);
+    } else {
+        memcpy(to, from, n);
+    }
+    /* ORDER: what is read next must not be read before this copy. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
+
+static inline void limpet_copy_in(void *to, const void *from, size_t n) {
+    /* ORDER: what was written before must not become visible after this copy. */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    if (n <= LIMPET_WORDWISE && (((uintptr_t)to) & 7) == 0) {
+        size_t words = n >> 3;
+        limpet_word *target = (limpet_word *)to;
+        const char *source = (const char *)from;
+        for (size_t i = 0; i < words; i++) {
+            limpet_word word;
+            memcpy(&word, source + 8 * i, 8);
+            __atomic_store_n(target + i, word, __ATOMIC_RELAXED);
+        }
+        memcpy((char *)to + 8 * words, source + 8 * words, n & 7);
+    } else {
+        memcpy(to, from, n);
+    }
+}
+
+/* ---- XXH64, from its published specification ------------------------------------------------ */
+
+#define LIMPET_P1 0x9E3779B185EBCA87ULL
+#define LIMPET_P2 0xC2B2AE3D27D4EB4FULL
+#define LIMPET_P3 0x165667B19E3779F9ULL
+#define LIMPET_P4 0x85EBCA77C2B2AE63ULL
+#define LIMPET_P5 0x27D4EB2F165667C5ULL
+
+static inline uint64_t limpet_rotate(uint64_t x, int by) { return (x << by) | (x >> (64 - by)); }
+
+static inline uint64_t limpet_lane(uint64_t lane, uint64_t word) {
+    return limpet_rotate(lane + word * LIMPET_P2, 31) * LIMPET_P1;
+}
+
+static inline uint64_t limpet_merge(uint64_t hash, uint64_t lane) {
+    return (hash ^ limpet_lane(0, lane)) * LIMPET_P1 + LIMPET_P4;
+}
+
+static inline uint64_t limpet_word_at(const unsigned char *p) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    return word;
+}
+
+static uint64_t limpet_hash64(const unsigned char *p, size_t n, uint64_t seed) {
+    const unsigned char *end = p + n;
+    uint64_t hash;
+    if (n >= 32) {
+        uint64_t a = seed + LIMPET_P1 + LIMPET_P2, b = seed + LIMPET_P2, c = seed,
+                 d = seed - LIMPET_P1;
+        for (; end - p >= 32; p += 32) {
+            a = limpet_lane(a, limpet_word_at(p));
+            b = limpet_lane(b, limpet_word_at(p + 8));
+            c = limpet_lane(c, limpet_word_at(p + 16));
+            d = limpet_lane(d, limpet_word_at(p + 24));
+        }
+        hash = limpet_rotate(a, 1) + limpet_rotate(b, 7) + limpet_rotate(c, 12) +
+               limpet_rotate(d, 18);
+        hash = limpet_merge(hash, a);
+        hash = limpet_merge(hash, b);
+        hash = limpet_merge(hash, c);
+        hash = limpet_merge(hash, d);
+    } else {
+        hash = seed + LIMPET_P5;
+    }
+    hash += (uint64_t)n;
+    for (; end - p >= 8; p += 8)
+        hash = limpet_rotate(hash ^ limpet_lane(0, limpet_word_at(p)), 27) * LIMPET_P1 + LIMPET_P4;
+    if (end - p >= 4) {
+        uint32_t half;
+        memcpy(&half, p, 4);
+        hash = limpet_rotate(hash ^ half * LIMPET_P1, 23) * LIMPET_P2 + LIMPET_P3;
+        p += 4;
+    }
+    for (; p < end; p++)
+        hash = limpet_rotate(hash ^ *p * LIMPET_P5, 11) * LIMPET_P1;
+    hash = (hash ^ (hash >> 33)) * LIMPET_P2;
+    hash = (hash ^ (hash >> 29)) * LIMPET_P3;
+    return hash ^ (hash >> 32);
+}
+
+/* ---- memory without hardware coherence ------------------------------------------------------ */
+
+#define LIMPET_LINE 64
+#define LIMPET_HAS_CLFLUSHOPT 1
+#define LIMPET_HAS_CLWB 2
+
+/* What CPUID says: LIMPET_HAS_CLFLUSHOPT | LIMPET_HAS_CLWB; 0 where neither exists. */
+static int limpet_flush_features(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d))
+        return ((b >> 23) & 1 ? LIMPET_HAS_CLFLUSHOPT : 0) | ((b >> 24) & 1 ? LIMPET_HAS_CLWB : 0);
+#endif
+    return 0;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("clwb"))) static void limpet_clwb(const char *p, const char *end) {
+    for (; p < end; p += LIMPET_LINE)
+        _mm_clwb((void *)p);
+}
+__attribute__((target("clflushopt"))) static void limpet_clflushopt(const char *p,
+                                                                    const char *end) {
+    for (; p < end; p += LIMPET_LINE)
+        _mm_clflushopt((void *)p);
+}
+#endif
+
+/* Push the lines of [p, p + n) to memory; they are there when this returns. */
+static void limpet_write_back(const char *p, size_t n, int features) {
+#if defined(__x86_64__)
+    const char *line = (const char *)((uintptr_t)p & ~(uintptr_t)(LIMPET_LINE - 1));
+    if (features & LIMPET_HAS_CLWB)
+        limpet_clwb(line, p + n);
+    else
+        limpet_clflushopt(line, p + n);
+    _mm_sfence();
+#else
+    (void)p, (void)n, (void)features;
+    __builtin_trap(); /* never reached: attach refuses non-coherent memory here */
+#endif
+}
+
+/* Drop the lines of [p, p + n) from this CPU's caches, so that the next load goes to memory. */
+static void limpet_invalidate(const char *p, size_t n) {
+#if defined(__x86_64__)
+    limpet_clflushopt((const char *)((uintptr_t)p & ~(uintptr_t)(LIMPET_LINE - 1)), p + n);
+    _mm_mfence();
+#else
+    (void)p, (void)n;
+    __builtin_trap();
+#endif
+}
+
+/* ---- SIGBUS: a node that loses its memory must not take the process with it ----------------- */
+
+#define LIMPET_RANGES 4096
+
+static struct {
+    char *base; /* 0: free */
+    size_t size;
+    volatile unsigned char lost;
+} limpet_ranges[LIMPET_RANGES];
+static struct sigaction limpet_previous_bus;
+static int limpet_bus_installed = 0;
+
+/* A load or store hit a page that is gone. Put zero pages under the whole node, note the loss, and
+ * go on: the verb that faulted sees the note when it is done and raises NodeFailed. mmap is a bare
+ * system call on Linux, so this is safe in a handler. */
+static void limpet_on_bus(int number, siginfo_t *info, void *context) {
+    char *at = (char *)info->si_addr;
+    (void)context;
+    for (int i = 0; i < LIMPET_RANGES; i++) {
+        char *base = limpet_ranges[i].base;
+        if (base && at >= base && at < base + limpet_ranges[i].size) {
+            limpet_ranges[i].lost = 1;
+            if (mmap(base, limpet_ranges[i].size, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == base)
+                return;
+            break;
+        }
+    }
+    /* Not ours: hand the fault back to whoever had the signal before; it comes again at once. */
+    sigaction(number, &limpet_previous_bus, 0);
+    limpet_bus_installed = 0;
+}
+
+/* Watch [base, base + size); the index of the range, or -1 when the table is full. */
+static int limpet_watch_range(char *base, size_t size) {
+    if (!limpet_bus_installed) {
+        struct sigaction action;
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = limpet_on_bus;
+        action.sa_flags = SA_SIGINFO | SA_NODEFER;
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGBUS, &action, &limpet_previous_bus);
+        limpet_bus_installed = 1;
+    }
+    for (int i = 0; i < LIMPET_RANGES; i++)
+        if (!limpet_ranges[i].base) {
+            limpet_ranges[i].size = size;
+            limpet_ranges[i].lost = 0;
+            limpet_ranges[i].base = base;
+            return i;
+        }
+    return -1;
+}
+
+static void limpet_forget_range(int i) { limpet_ranges[i].base = 0; }
+
+/* ---- fork and death ------------------------------------------------------------------------- */
+
+static volatile unsigned long limpet_forks = 0;
+static int limpet_forks_watched = 0;
+
+static void limpet_on_fork(void) { limpet_forks++; }
+
+static void limpet_watch_forks(void) {
+    if (!limpet_forks_watched) {
+        limpet_forks_watched = 1;
+        pthread_atfork(0, 0, limpet_on_fork);
+    }
+}
+
+static void limpet_die(void) {
+    kill(getpid(), SIGKILL);
+    for (;;) /* another thread may have taken the signal; not one step more here */
+        pause();
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static inline uint64_t limpet_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static inline void limpet_relax(void) {
+#if defined(__x86_64__)
+    _mm_pause();
+#else
+    __asm__ __volatile__("" ::: "memory");
+#endif
+}
+
+static void limpet_spin_ns(uint64_t ns) {
+    uint64_t end = limpet_now_ns() + ns;
+    while (limpet_now_ns() < end)
+        limpet_relax();
+}
+
+static void limpet_sleep_ns(uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+    nanosleep(&t, 0);
+}
+
+#endif

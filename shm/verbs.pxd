@@ -1,0 +1,59 @@
+"""C-level face of the native fabric; verbs.pyx holds the words."""
+
+ctypedef unsigned long long u64
+
+cdef struct Counters:
+    u64 round_trips
+    u64 reads
+    u64 writes
+    u64 atomics
+    u64 cas
+    u64 cas_lost
+    u64 bytes_read
+    u64 bytes_written
+
+cdef class Endpoint:
+    cdef char* _base[256]
+    cdef u64 _size[256]
+    cdef u64 _coherent[256]
+    cdef volatile unsigned char* _lost[256]
+    cdef int _range[256]
+    cdef u64* _states
+    cdef list _keep
+    cdef Counters _lanes[2]
+    cdef Counters* _count
+    cdef int _features
+    cdef bint _incoherent
+    cdef u64 _owner
+    cdef bint _busy
+    cdef u64 _forks
+    cdef public long long fuse
+    cdef public u64 latency_ns
+
+    cdef char* _at(self, u64 addr, u64 size) except NULL
+    cdef char* _word(self, u64 addr) except NULL
+    cdef int _settled(self, u64 addr) except -1
+    cdef int _burn(self) except -1
+    cdef int _copy(self, char* target, const char* source, u64 size) except -1
+
+    cpdef bytes read(self, u64 addr, Py_ssize_t size)
+    cpdef int read_into(self, u64 addr, buffer) except -1
+    cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1
+    cpdef int write(self, u64 addr, data) except -1
+    cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7
+    cpdef int store(self, u64 addr, u64 value) except -1
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
+    cpdef u64 mcas(self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask) except? 0xFEEDFACEDEADBEA7
+    cpdef int wait(self) except -1
+    cpdef int pause(self, u64 attempt) except -1
+    cpdef bint begin(self) except -1
+    cpdef int end(self) except -1
+
+cpdef u64 hash64(const unsigned char[::1] data, u64 seed=*)
+cpdef int lowest_bit(u64 word) noexcept
+cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
+cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)

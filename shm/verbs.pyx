@@ -1,0 +1,483 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The native fabric: `Endpoint`, one client's view of the memory nodes of a pool, and its verbs.
+
+Address: 64 bits, node << 40 | offset (node 8 bits, offset 40 bits). Node 255 is the control segment.
+
+What a verb promises
+    Aligned 8-byte words are read and written whole, never more. `load` acquires, `store` releases,
+    every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
+    A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
+
+Accounting
+    Plain increments, always on, in two lanes: what an operation does, and what is bracketed by
+    `background(True)` ... `background(False)`. `wait()` ends a phase: one round trip.
+
+Crash fuse
+    With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
+    8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
+
+Threads
+    `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
+    verb except in `pause`, so a plain flag is enough here. `begin` also notices a fork.
+
+`portable.py` is the same class without C; tests let both work on the same words.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.string cimport memcmp
+
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+
+
+cdef extern from "native.h":
+    u64 limpet_load(const void*) noexcept nogil
+    void limpet_store(void*, u64) noexcept nogil
+    u64 limpet_swap(void*, u64) noexcept nogil
+    u64 limpet_cas(void*, u64, u64) noexcept nogil
+    u64 limpet_faa(void*, u64) noexcept nogil
+    u64 limpet_fetch_or(void*, u64) noexcept nogil
+    u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
+    void limpet_copy_out(void*, const void*, size_t) noexcept nogil
+    void limpet_copy_in(void*, const void*, size_t) noexcept nogil
+    u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
+    int limpet_flush_features() noexcept nogil
+    void limpet_write_back(const char*, size_t, int) noexcept nogil
+    void limpet_invalidate(const char*, size_t) noexcept nogil
+    int limpet_watch_range(char*, size_t) noexcept nogil
+    void limpet_forget_range(int) noexcept nogil
+    void limpet_watch_forks() noexcept nogil
+    void limpet_die() noexcept nogil
+    void limpet_relax() noexcept nogil
+    void limpet_spin_ns(u64) noexcept nogil
+    void limpet_sleep_ns(u64) noexcept nogil
+    int LIMPET_HAS_CLFLUSHOPT
+    volatile unsigned long limpet_forks
+    ctypedef struct Range "typeof(limpet_ranges[0])":
+        volatile unsigned char lost
+    Range limpet_ranges[4096]
+
+cdef extern from "pthread.h":
+    unsigned long pthread_self() noexcept nogil
+
+cdef extern from "sched.h":
+    int sched_yield() noexcept nogil
+
+cdef extern from *:
+    bint unlikely "__builtin_expect" (bint, long) noexcept nogil
+    int ctzll "__builtin_ctzll" (u64) noexcept nogil
+
+cdef u64 OFFSET_MASK = (1ULL << 40) - 1
+_LANES = ("foreground", "background")
+
+limpet_watch_forks()
+
+
+def flush_features() -> frozenset:
+    """Cache-line instructions that CPUID reports: "clflushopt", "clwb"."""
+    cdef int features = limpet_flush_features()
+    return frozenset(name for bit, name in ((1, "clflushopt"), (2, "clwb")) if features & bit)
+
+
+cpdef u64 hash64(const unsigned char[::1] data, u64 seed=0):
+    """XXH64 of `data`."""
+    cdef const unsigned char* start = &data[0] if data.shape[0] else NULL
+    return limpet_hash64(start, data.shape[0], seed)
+
+
+cpdef int lowest_bit(u64 word) noexcept:
+    """Index of the lowest set bit; `word` must not be 0."""
+    return ctzll(word)
+
+
+cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept:
+    """Whether the bytes of `words` from byte `offset` on begin with `data`."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    if offset < 0 or offset + size > words.shape[0] * 8:
+        return False
+    return size == 0 or memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), size) == 0
+
+
+cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size):
+    """`size` bytes of `words` from byte `offset` on."""
+    if offset < 0 or size < 0 or offset + size > words.shape[0] * 8:
+        raise AddressError(f"bytes {offset} to {offset + size} are outside of the buffer")
+    return PyBytes_FromStringAndSize(<char*>&words[0] + offset, size) if size else b""
+
+
+cdef class Endpoint:
+    """One client's view of the pool's memory nodes. See the module for what a verb promises."""
+
+    def __cinit__(self, *args, **options):
+        cdef int i
+        for i in range(256):
+            self._base[i] = NULL
+            self._size[i] = 0
+            self._coherent[i] = 0
+            self._lost[i] = NULL
+            self._range[i] = -1
+        self._states = NULL
+        self._keep = []
+        self._count = &self._lanes[0]
+        self._features = limpet_flush_features()
+        self._incoherent = False
+        self._busy = False
+        self._owner = 0
+        self._forks = limpet_forks
+        self.fuse = 0
+        self.latency_ns = 0
+
+    def __dealloc__(self):
+        self.detach()
+
+    # ---- setting up -------------------------------------------------------------------------
+
+    def attach(self, int node, mapping, Py_ssize_t size, coherent_bytes=None):
+        """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
+
+        `coherent_bytes`: None when the whole node is hardware-coherent; else how many of its first
+        bytes are. Raises CoherenceError when the CPU cannot flush cache lines.
+        """
+        cdef Py_buffer view
+        cdef char* base
+        if not 0 <= node <= 255 or self._base[node] != NULL:
+            raise AddressError(f"node {node} cannot be attached: out of range or attached already")
+        if coherent_bytes is not None and not self._features & LIMPET_HAS_CLFLUSHOPT:
+            raise CoherenceError(
+                f"node {node} is not hardware-coherent and this CPU has no clflushopt; "
+                "plain stores would stay invisible to the other clients"
+            )
+        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        base = <char*>view.buf
+        try:
+            if view.len < size or <u64>base % 64:
+                raise AddressError(f"node {node}: the mapping is too small or misaligned")
+        finally:
+            PyBuffer_Release(&view)
+        self._range[node] = limpet_watch_range(base, size)
+        if self._range[node] < 0:
+            raise AddressError(f"node {node}: this process has too many memory nodes mapped")
+        self._lost[node] = &limpet_ranges[self._range[node]].lost
+        self._coherent[node] = size if coherent_bytes is None else coherent_bytes
+        if coherent_bytes is not None:
+            self._incoherent = True
+        self._size[node] = size
+        self._keep.append(mapping)
+        self._base[node] = base
+
+    def watch_states(self, u64 addr):
+        """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
+        self._states = <u64*>self._at(addr, 2048)
+
+    def detach(self):
+        """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
+        cdef int i
+        self._states = NULL
+        for i in range(256):
+            if self._range[i] >= 0:
+                limpet_forget_range(self._range[i])
+                self._range[i] = -1
+            self._base[i] = NULL
+            self._size[i] = 0
+        self._keep = []
+
+    # ---- checks -----------------------------------------------------------------------------
+
+    cdef char* _at(self, u64 addr, u64 size) except NULL:
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if unlikely(node > 255 or offset + size > self._size[node & 255] or size > OFFSET_MASK, 0):
+            raise AddressError(f"{size} bytes at {addr:#x} are on no memory node of this pool")
+        if unlikely(self._states != NULL and self._states[node] != 0, 0):
+            raise NodeFailed(node, "it is marked failed in the control segment")
+        return self._base[node] + offset
+
+    cdef char* _word(self, u64 addr) except NULL:
+        cdef char* at = self._at(addr, 8)
+        if unlikely((addr & 7) != 0, 0):
+            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        if unlikely(self._incoherent and (addr & OFFSET_MASK) + 8 > self._coherent[addr >> 40], 0):
+            raise CoherenceError(
+                f"the word at {addr:#x} is outside of the node's hardware-coherent range"
+            )
+        return at
+
+    cdef int _settled(self, u64 addr) except -1:
+        cdef u64 node = addr >> 40
+        if unlikely(self._lost[node][0] != 0, 0):
+            raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
+        if unlikely(self._states != NULL and self._states[node] != 0, 0):
+            raise NodeFailed(node, "it is marked failed in the control segment")
+        return 0
+
+    def lost(self, int node) -> bool:
+        """Whether this process has met SIGBUS on `node`."""
+        return self._lost[node & 255] != NULL and self._lost[node & 255][0] != 0
+
+    cdef int _burn(self) except -1:
+        self.fuse -= 1
+        if self.fuse == 0:
+            limpet_die()
+        return 0
+
+    # ---- verbs ------------------------------------------------------------------------------
+
+    cpdef bytes read(self, u64 addr, Py_ssize_t size):
+        """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
+        cdef const char* at = self._at(addr, <u64>size)
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._coherent[addr >> 40]:
+            limpet_invalidate(at, size)
+        limpet_copy_out(PyBytes_AS_STRING(data), at, size)
+        self._settled(addr)
+        self._count.reads += 1
+        self._count.bytes_read += size
+        return data
+
+    cpdef int read_into(self, u64 addr, buffer) except -1:
+        """Fill the writable `buffer` from `addr`."""
+        cdef Py_buffer view
+        cdef const char* at
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            at = self._at(addr, view.len)
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._coherent[addr >> 40]:
+                limpet_invalidate(at, view.len)
+            limpet_copy_out(view.buf, at, view.len)
+            self._settled(addr)
+            self._count.reads += 1
+            self._count.bytes_read += view.len
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1:
+        """Fill the first `count` of `words` from `addr`: `read_into` without the buffer protocol."""
+        cdef const char* at = self._at(addr, <u64>count * 8)
+        if unlikely(count < 1 or count > words.shape[0], 0):
+            raise AddressError(f"cannot read {count} words into a buffer of {words.shape[0]}")
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._coherent[addr >> 40]:
+            limpet_invalidate(at, count * 8)
+        limpet_copy_out(&words[0], at, count * 8)
+        self._settled(addr)
+        self._count.reads += 1
+        self._count.bytes_read += count * 8
+        return 0
+
+    cdef int _copy(self, char* target, const char* source, u64 size) except -1:
+        cdef u64 done = 0
+        cdef u64 step
+        if unlikely(self.fuse > 0, 0):
+            while done < size:
+                self._burn()
+                step = 8 - (<u64>target + done & 7)
+                step = min(step, size - done)
+                limpet_copy_in(target + done, source + done, step)
+                done += step
+        else:
+            limpet_copy_in(target, source, size)
+        return 0
+
+    cpdef int write(self, u64 addr, data) except -1:
+        """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
+        cdef Py_buffer view
+        cdef char* at
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            at = self._at(addr, view.len)
+            self._copy(at, <char*>view.buf, view.len)
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._coherent[addr >> 40]:
+                limpet_write_back(at, view.len, self._features)
+            self._settled(addr)
+            self._count.writes += 1
+            self._count.bytes_written += view.len
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    cpdef int write_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        """One write from a gather list: `count` words, then `first`, then `second`.
+
+        `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
+        """
+        cdef u64 head = <u64>count * 8
+        cdef u64 n1 = PyBytes_GET_SIZE(first)
+        cdef u64 n2 = PyBytes_GET_SIZE(second)
+        cdef u64 gap = -n1 & 7
+        cdef u64 size = head + n1 + gap + n2
+        cdef u64 zero = 0
+        cdef u64 last = 0
+        cdef int i
+        cdef char* at = self._at(addr, size)
+        if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
+            raise AddressError(f"cannot gather {count} words to {addr:#x}")
+        if count:
+            self._copy(at, <char*>&words[0], head)
+        if gap:
+            # whole words of `first`, then its tail and the zeros as one word
+            self._copy(at + head, PyBytes_AS_STRING(first), n1 & ~7ULL)
+            for i in range(<int>(n1 & 7)):
+                last |= <u64><unsigned char>PyBytes_AS_STRING(first)[(n1 & ~7ULL) + i] << (8 * i)
+            self._copy(at + head + (n1 & ~7ULL), <char*>&last, 8)
+        else:
+            self._copy(at + head, PyBytes_AS_STRING(first), n1)
+        self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
+        if self._incoherent and (addr & OFFSET_MASK) + size > self._coherent[addr >> 40]:
+            limpet_write_back(at, size, self._features)
+        self._settled(addr)
+        self._count.writes += 1
+        self._count.bytes_written += size
+        return 0
+
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        """The word at `addr`."""
+        cdef u64 value = limpet_load(self._word(addr))
+        self._settled(addr)
+        self._count.reads += 1
+        self._count.bytes_read += 8
+        return value
+
+    cpdef int store(self, u64 addr, u64 value) except -1:
+        """Set the word at `addr`."""
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        limpet_store(at, value)
+        self._settled(addr)
+        self._count.writes += 1
+        self._count.bytes_written += 8
+        return 0
+
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr`; the old one. A full barrier."""
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_swap(at, value)
+        self._settled(addr)
+        self._count.atomics += 1
+        return old
+
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_cas(at, expected, desired)
+        self._settled(addr)
+        self._count.cas += 1
+        self._count.cas_lost += old != expected
+        return old
+
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_faa(at, delta)
+        self._settled(addr)
+        self._count.atomics += 1
+        return old
+
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        """Set `bits` in the word at `addr`; what it was."""
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_fetch_or(at, bits)
+        self._settled(addr)
+        self._count.atomics += 1
+        return old
+
+    cpdef u64 mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Masked CAS as RDMA NICs define it; what the word was.
+
+        If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
+        replaced by those of `swap`.
+        """
+        cdef char* at = self._word(addr)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
+        self._settled(addr)
+        self._count.cas += 1
+        self._count.cas_lost += ((old ^ compare) & compare_mask) != 0
+        return old
+
+    cpdef int wait(self) except -1:
+        """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
+        self._count.round_trips += 1
+        if self.latency_ns and self._count == &self._lanes[0]:
+            limpet_spin_ns(self.latency_ns)
+        return 0
+
+    cpdef int pause(self, u64 attempt) except -1:
+        """Back off before try `attempt` (0, 1, 2...): pause, then yield, then sleep up to 1 ms.
+
+        Lets other threads run, and lets a signal handler raise, from the first yield on.
+        """
+        cdef u64 i
+        if attempt < 8:
+            for i in range(4ULL << attempt):
+                limpet_relax()
+            return 0
+        with nogil:
+            if attempt < 24:
+                sched_yield()
+            else:
+                limpet_sleep_ns(1_000_000 if attempt > 73 else (attempt - 23) * 20_000)
+        return PyErr_CheckSignals()
+
+    # ---- one operation at a time --------------------------------------------------------------
+
+    cpdef bint begin(self) except -1:
+        """Enter an operation. True: this is a forked child that needs an identity of its own.
+
+        Waits while another thread is inside; raises ReentrantUse when this thread is.
+        """
+        if unlikely(self._forks != limpet_forks, 0):
+            return True
+        if unlikely(self._busy, 0):
+            if self._owner == pthread_self():
+                raise ReentrantUse("a limpet handle was used from inside one of its own operations")
+            while self._busy:
+                with nogil:
+                    limpet_sleep_ns(20_000)
+                PyErr_CheckSignals()
+        self._busy = True
+        self._owner = pthread_self()
+        return False
+
+    cpdef int end(self) except -1:
+        """Leave the operation that `begin` entered."""
+        self._busy = False
+        return 0
+
+    def adopted(self):
+        """The forked child has an identity now: `begin` works again."""
+        self._forks = limpet_forks
+        self._busy = False
+
+    # ---- accounting ---------------------------------------------------------------------------
+
+    def background(self, bint on):
+        """Count the verbs from here on as background work (or as the operation's own again)."""
+        self._count = &self._lanes[1 if on else 0]
+
+    def counters(self, lane="foreground") -> dict:
+        """Counts since the endpoint was made: verbs, round trips, bytes."""
+        cdef Counters c = self._lanes[_LANES.index(lane)]
+        return c
+
+    def reset_counters(self):
+        """Set every count to 0."""
+        cdef Counters zero
+        zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
+        zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
+        self._lanes[0] = zero
+        self._lanes[1] = zero
