@@ -1,0 +1,513 @@
+"""The portable fabric: the `Endpoint` of verbs.pyx without C, on the package `atomics`.
+
+It is always available, slow (15 to 30 us an atomic verb, 100 us on a word that was not used
+lately), and the oracle of the native fabric: tests let both work on the same words. Verbs,
+promises, errors, accounting, crash fuse and thread rules are those of verbs.pyx; what differs:
+
+Lost memory
+    Python code cannot survive SIGBUS. Before each access the size of the file behind the mapping is
+    compared with the node's, so a truncated node raises NodeFailed; for this the mapping must begin
+    at the file's first byte. A truncation between the check and the access still kills the process.
+    A map without a file of a size (anonymous, a device, `trackfd=False`) is not watched.
+Memory without hardware coherence
+    Python code cannot flush cache lines: `attach` refuses it.
+Order
+    Plain reads and writes are ordered as the CPU orders them: enough on x86-64, where loads stay in
+    order and stores stay in order. A weaker CPU needs the native fabric.
+Threads
+    The GIL can change hands inside a verb, so `begin` takes a lock. An exception that a signal
+    handler raises between `begin` and the caller's `try` leaves the handle locked.
+Forks
+    Seen when made by Python (`os.fork`, `multiprocessing`), not when made by C code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import operator
+import os
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any, Final, NoReturn
+
+import xxhash
+from atomics import UINT, atomicview
+
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+
+NODES: Final = 256
+OFFSET_MASK: Final = (1 << 40) - 1
+WORD_MAX: Final = (1 << 64) - 1
+SSIZE_MAX: Final = (1 << 63) - 1
+WORDWISE: Final = 512
+"""Copies up to this size go word by word; larger ones are a memcpy."""
+VIEWS_MAX: Final = 1024
+"""Words whose atomic views are kept; making one takes longer than using it."""
+
+_LANES: Final = ("foreground", "background")
+_COUNTERS: Final = (
+    "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
+)  # fmt: skip
+
+_forks = 0
+
+
+def _on_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_on_fork)
+
+
+def flush_features() -> frozenset[str]:
+    """Cache-line instructions that can be used: none from Python."""
+    return frozenset()
+
+
+def hash64(data: Any, seed: int = 0) -> int:
+    """XXH64 of `data`."""
+    return int(xxhash.xxh64_intdigest(data, _u64(seed)))
+
+
+def lowest_bit(word: int) -> int:
+    """Index of the lowest set bit; `word` must not be 0."""
+    return (word & -word).bit_length() - 1
+
+
+def words_equal(words: Any, offset: int, data: bytes) -> bool:
+    """Whether the bytes of `words` from byte `offset` on begin with `data`."""
+    raw, data = _words(words), _bytes(data)
+    return 0 <= _ssize(offset) <= len(raw) - len(data) and raw[offset : offset + len(data)] == data
+
+
+def words_bytes(words: Any, offset: int, size: int) -> bytes:
+    """`size` bytes of `words` from byte `offset` on."""
+    raw = _words(words)
+    if _ssize(offset) < 0 or not 0 <= _ssize(size) <= len(raw) - offset:
+        raise AddressError(f"bytes {offset} to {offset + size} are outside of the buffer")
+    return bytes(raw[offset : offset + size])
+
+
+def _u64(value: int) -> int:
+    value = operator.index(value)
+    if not 0 <= value <= WORD_MAX:
+        raise OverflowError(f"{value} does not fit an unsigned 64-bit word")
+    return value
+
+
+def _ssize(value: int) -> int:
+    value = operator.index(value)
+    if not -SSIZE_MAX - 1 <= value <= SSIZE_MAX:
+        raise OverflowError(f"{value} does not fit a size")
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(f"expected bytes, not {type(value).__name__}")
+    return value
+
+
+def _words(words: Any) -> memoryview:
+    """The writable buffer of 64-bit words `words` as bytes."""
+    view = memoryview(words)
+    if view.format not in ("Q", "L") or view.ndim != 1 or not view.c_contiguous or view.readonly:
+        raise ValueError("expected a writable contiguous buffer of unsigned 64-bit words")
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _contiguous(buffer: Any) -> memoryview:
+    view = memoryview(buffer)
+    if not view.c_contiguous:
+        raise BufferError("the buffer is not contiguous")
+    return view
+
+
+def _file_size(mapping: object) -> int | None:
+    """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
+    if not isinstance(mapping, mmap.mmap):
+        return None
+    try:
+        return mapping.size() or None
+    except ValueError:  # made with trackfd=False
+        return None
+    except OSError as error:
+        if error.errno != errno.EBADF:  # EBADF: an anonymous map
+            raise
+        return None
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:  # another thread may have taken the signal; not one step more here
+        signal.pause()
+
+
+class _Node:
+    """One attached mapping, as bytes and as words."""
+
+    __slots__ = ("index", "lost", "mapping", "raw", "size", "watched", "words")
+
+    def __init__(self, index: int, mapping: Any, size: int) -> None:
+        whole = memoryview(mapping)
+        self.index = index
+        self.mapping = mapping
+        self.raw = whole.cast("B")[:size]
+        self.words = self.raw[: size & ~7].cast("Q")
+        self.size = size
+        self.lost = False
+        self.watched = _file_size(mapping) is not None
+
+    def gone(self) -> bool:
+        """Whether the memory is lost; asks the file that is behind it."""
+        if self.watched and not self.lost:
+            self.lost = self.mapping.size() < self.size
+        return self.lost
+
+    def copy_out(self, offset: int, size: int) -> bytes:
+        if size > WORDWISE or offset & 7:
+            return bytes(self.raw[offset : offset + size])
+        end = offset + (size & ~7)
+        words = self.words[offset >> 3 : end >> 3].tolist()
+        head = b"".join([word.to_bytes(8, "little") for word in words])
+        return head + bytes(self.raw[end : offset + size])
+
+    def copy_in(self, offset: int, data: bytes) -> None:
+        if len(data) > WORDWISE or offset & 7:
+            self.raw[offset : offset + len(data)] = data
+            return
+        whole = len(data) & ~7
+        for at in range(0, whole, 8):
+            self.words[(offset + at) >> 3] = int.from_bytes(data[at : at + 8], "little")
+        self.raw[offset + whole : offset + len(data)] = data[whole:]
+
+
+class Endpoint:
+    """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
+
+    __slots__ = (
+        "_count", "_fork", "_lanes", "_lock", "_nodes", "_open", "_owner", "_states", "_views",
+        "fuse", "latency_ns",
+    )  # fmt: skip
+
+    fuse: int
+    latency_ns: int
+    _nodes: dict[int, _Node]
+    _states: tuple[_Node, int] | None
+    _views: dict[int, Any]
+    _open: ExitStack
+    _lanes: dict[str, dict[str, int]]
+    _count: dict[str, int]
+    _lock: threading.Lock
+    _owner: int
+    _fork: int
+
+    def __new__(cls, *args: Any, **options: Any) -> Endpoint:
+        self = super().__new__(cls)
+        self._nodes = {}
+        self._states = None
+        self._views = {}
+        self._open = ExitStack()
+        self._lanes = {lane: dict.fromkeys(_COUNTERS, 0) for lane in _LANES}
+        self._count = self._lanes["foreground"]
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._fork = _forks
+        self.fuse = 0
+        self.latency_ns = 0
+        return self
+
+    def __del__(self) -> None:
+        Endpoint.detach(self)
+
+    # ---- setting up -------------------------------------------------------------------------
+
+    def attach(self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None) -> None:
+        """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
+
+        `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
+        otherwise. The mapping cannot be closed before `detach`.
+        """
+        if not 0 <= node < NODES or node in self._nodes:
+            raise AddressError(f"node {node} cannot be attached: out of range or attached already")
+        if coherent_bytes is not None:
+            raise CoherenceError(
+                f"node {node} is not hardware-coherent and this build is pure Python, which cannot "
+                "flush cache lines; plain stores would stay invisible to the other clients"
+            )
+        view = _contiguous(mapping)
+        if view.readonly:
+            raise BufferError(f"node {node}: the mapping is read-only")
+        if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
+            raise AddressError(f"node {node}: the mapping is too small or misaligned")
+        self._nodes[node] = _Node(node, mapping, size)
+
+    def watch_states(self, addr: int) -> None:
+        """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
+        node, offset = self._at(addr, NODES * 8)
+        if offset & 7:
+            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        self._states = (node, offset >> 3)
+
+    def detach(self) -> None:
+        """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
+        self._states = None
+        self._views = {}
+        self._open.close()
+        for node in self._nodes.values():
+            node.words.release()
+            node.raw.release()
+        self._nodes = {}
+
+    # ---- checks -----------------------------------------------------------------------------
+
+    def _at(self, addr: int, size: int) -> tuple[_Node, int]:
+        addr = _u64(addr)
+        node, offset = self._nodes.get(addr >> 40), addr & OFFSET_MASK
+        if node is None or offset >= node.size or not 0 <= size <= node.size - offset:
+            raise AddressError(f"{size} bytes at {addr:#x} are on no memory node of this pool")
+        self._settled(node)
+        if node.gone():
+            raise NodeFailed(node.index, "its memory is gone (a truncated segment)")
+        return node, offset
+
+    def _word(self, addr: int) -> tuple[_Node, Any]:
+        """The node of the word at `addr`, and its atomic view."""
+        node, offset = self._at(addr, 8)
+        if offset & 7:
+            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        view = self._views.get(addr)
+        if view is None:
+            if len(self._views) >= VIEWS_MAX:
+                self._views = {}
+                self._open.close()
+            view = self._open.enter_context(atomicview(node.raw[offset : offset + 8], UINT))
+            self._views[addr] = view
+        return node, view
+
+    def _mutable(self, addr: int) -> tuple[_Node, Any]:
+        found = self._word(addr)
+        if self.fuse > 0:
+            self._burn()
+        return found
+
+    def _settled(self, node: _Node) -> None:
+        if self._states is not None:
+            table, first = self._states
+            if not table.gone() and table.words[first + node.index]:
+                raise NodeFailed(node.index, "it is marked failed in the control segment")
+
+    def lost(self, node: int) -> bool:
+        """Whether this process has met a truncated `node`."""
+        return node in self._nodes and self._nodes[node].lost
+
+    def _burn(self) -> None:
+        self.fuse -= 1
+        if self.fuse == 0:
+            _die()
+
+    # ---- verbs ------------------------------------------------------------------------------
+
+    def _read(self, addr: int, size: int) -> bytes:
+        node, offset = self._at(addr, size)
+        data = node.copy_out(offset, size)
+        self._settled(node)
+        self._count["reads"] += 1
+        self._count["bytes_read"] += size
+        return data
+
+    def _write(self, addr: int, data: bytes) -> None:
+        node, offset = self._at(addr, len(data))
+        if self.fuse > 0:
+            done = 0
+            while done < len(data):
+                self._burn()
+                step = 8 - (offset + done & 7)
+                node.copy_in(offset + done, data[done : done + step])
+                done += step
+        else:
+            node.copy_in(offset, data)
+        self._settled(node)
+        self._count["writes"] += 1
+        self._count["bytes_written"] += len(data)
+
+    def read(self, addr: int, size: int) -> bytes:
+        """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
+        return self._read(addr, _ssize(size))
+
+    def read_into(self, addr: int, buffer: Any) -> int:
+        """Fill the writable `buffer` from `addr`."""
+        view = _contiguous(buffer)
+        if view.readonly:
+            raise BufferError("the buffer is read-only")
+        data = self._read(addr, view.nbytes)
+        if data:
+            view.cast("B")[:] = data
+        return 0
+
+    def read_words(self, addr: int, words: Any, count: int) -> int:
+        """Fill the first `count` of `words` from `addr`."""
+        raw = _words(words)
+        if _ssize(count) < 1 or count * 8 > len(raw):
+            raise AddressError(f"cannot read {count} words into a buffer of {len(raw) >> 3}")
+        raw[: count * 8] = self._read(addr, count * 8)
+        return 0
+
+    def write(self, addr: int, data: Any) -> int:
+        """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
+        self._write(addr, _contiguous(data).tobytes())
+        return 0
+
+    def write_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
+        """One write from a gather list: `count` words, then `first`, then `second`.
+
+        `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
+        """
+        raw = _words(words)
+        if not 0 <= _ssize(count) * 8 <= len(raw) or addr & 7:
+            raise AddressError(f"cannot gather {count} words to {addr:#x}")
+        gap = bytes(-len(_bytes(first)) & 7)
+        self._write(addr, bytes(raw[: count * 8]) + first + gap + _bytes(second))
+        return 0
+
+    def load(self, addr: int) -> int:
+        """The word at `addr`."""
+        node, word = self._word(addr)
+        value: int = word.load()
+        self._settled(node)
+        self._count["reads"] += 1
+        self._count["bytes_read"] += 8
+        return value
+
+    def store(self, addr: int, value: int) -> int:
+        """Set the word at `addr`."""
+        value = _u64(value)
+        node, word = self._mutable(addr)
+        word.store(value)
+        self._settled(node)
+        self._count["writes"] += 1
+        self._count["bytes_written"] += 8
+        return 0
+
+    def swap(self, addr: int, value: int) -> int:
+        """Set the word at `addr`; the old one. A full barrier."""
+        value = _u64(value)
+        node, word = self._mutable(addr)
+        old: int = word.exchange(value)
+        self._settled(node)
+        self._count["atomics"] += 1
+        return old
+
+    def cas(self, addr: int, expected: int, desired: int) -> int:
+        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        expected, desired = _u64(expected), _u64(desired)
+        node, word = self._mutable(addr)
+        old: int = word.cmpxchg_strong(expected, desired).expected
+        self._settled(node)
+        self._count["cas"] += 1
+        self._count["cas_lost"] += old != expected
+        return old
+
+    def faa(self, addr: int, delta: int) -> int:
+        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        delta = _u64(delta)
+        node, word = self._mutable(addr)
+        old: int = word.fetch_add(delta)
+        self._settled(node)
+        self._count["atomics"] += 1
+        return old
+
+    def fetch_or(self, addr: int, bits: int) -> int:
+        """Set `bits` in the word at `addr`; what it was."""
+        bits = _u64(bits)
+        node, word = self._mutable(addr)
+        old: int = word.bin_fetch_or(bits)
+        self._settled(node)
+        self._count["atomics"] += 1
+        return old
+
+    def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
+        """Masked CAS as RDMA NICs define it; what the word was.
+
+        If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
+        replaced by those of `swap`.
+        """
+        compare, swap = _u64(compare), _u64(swap)
+        compare_mask, swap_mask = _u64(compare_mask), _u64(swap_mask)
+        node, word = self._mutable(addr)
+        old: int = word.load()
+        while not (old ^ compare) & compare_mask:
+            seen = word.cmpxchg_strong(old, old & ~swap_mask & WORD_MAX | swap & swap_mask)
+            if seen.success:
+                break
+            old = seen.expected
+        self._settled(node)
+        self._count["cas"] += 1
+        self._count["cas_lost"] += (old ^ compare) & compare_mask != 0
+        return old
+
+    def wait(self) -> int:
+        """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
+        self._count["round_trips"] += 1
+        if self.latency_ns and self._count is self._lanes["foreground"]:
+            end = time.perf_counter_ns() + self.latency_ns
+            while time.perf_counter_ns() < end:
+                pass
+        return 0
+
+    def pause(self, attempt: int) -> int:
+        """Back off before try `attempt` (0, 1, 2...): yield, then sleep up to 1 ms.
+
+        Lets other threads run, and lets a signal handler raise.
+        """
+        attempt = _u64(attempt)
+        time.sleep(0 if attempt < 24 else min((attempt - 23) * 20e-6, 1e-3))
+        return 0
+
+    # ---- one operation at a time --------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Enter an operation. True: this is a forked child that needs an identity of its own.
+
+        Waits while another thread is inside; raises ReentrantUse when this thread is.
+        """
+        if self._fork != _forks:
+            return True
+        if self._owner == threading.get_ident():
+            raise ReentrantUse("a limpet handle was used from inside one of its own operations")
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+        return False
+
+    def end(self) -> int:
+        """Leave the operation that `begin` entered."""
+        if self._owner:
+            self._owner = 0
+            self._lock.release()
+        return 0
+
+    def adopted(self) -> None:
+        """The forked child has an identity now: `begin` works again."""
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._fork = _forks
+
+    # ---- accounting ---------------------------------------------------------------------------
+
+    def background(self, on: bool) -> None:
+        """Count the verbs from here on as background work (or as the operation's own again)."""
+        self._count = self._lanes[_LANES[1 if on else 0]]
+
+    def counters(self, lane: str = "foreground") -> dict[str, int]:
+        """Counts since the endpoint was made: verbs, round trips, bytes."""
+        return dict(self._lanes[_LANES[_LANES.index(lane)]])
+
+    def reset_counters(self) -> None:
+        """Set every count to 0."""
+        for lane in self._lanes.values():
+            lane.update(dict.fromkeys(_COUNTERS, 0))
