@@ -233,25 +233,43 @@ static struct {
 static struct sigaction limpet_previous_bus;
 static int limpet_bus_installed = 0;
 
-/* A load or store hit a page that is gone. Put zero pages under the whole node, note the loss, and
- * go on: the verb that faulted sees the note when it is done and raises NodeFailed. mmap is a bare
- * system call on Linux, so this is safe in a handler. */
-static void limpet_on_bus(int number, siginfo_t *info, void *context) {
-    char *at = (char *)info->si_addr;
-    (void)context;
+/* A load or store hit a page that is gone. Put zero pages under the whole node, note the loss in
+ * every range that they touch (two endpoints may share a mapping), and go on: the verb that faulted
+ * sees the note when it is done and raises NodeFailed. mmap is a bare system call on Linux, so this
+ * is safe in a handler. */
+static int limpet_replace(const char *at) {
     for (int i = 0; i < LIMPET_RANGES; i++) {
         char *base = limpet_ranges[i].base;
-        if (base && at >= base && at < base + limpet_ranges[i].size) {
-            limpet_ranges[i].lost = 1;
-            if (mmap(base, limpet_ranges[i].size, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == base)
-                return;
-            break;
-        }
+        size_t size = limpet_ranges[i].size;
+        if (!base || at < base || at >= base + size)
+            continue;
+        if (mmap(base, size, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != base)
+            return 0;
+        for (int j = 0; j < LIMPET_RANGES; j++)
+            if (limpet_ranges[j].base && limpet_ranges[j].base < base + size &&
+                base < limpet_ranges[j].base + limpet_ranges[j].size)
+                limpet_ranges[j].lost = 1;
+        return 1;
     }
-    /* Not ours: hand the fault back to whoever had the signal before; it comes again at once. */
-    sigaction(number, &limpet_previous_bus, 0);
-    limpet_bus_installed = 0;
+    return 0;
+}
+
+static void limpet_on_bus(int number, siginfo_t *info, void *context) {
+    int fault = info->si_code > 0; /* else someone sent the signal: there is no address */
+    if (fault && limpet_replace((const char *)info->si_addr))
+        return;
+    /* Not ours: whoever had the signal before gets it, and this handler stays. */
+    if (limpet_previous_bus.sa_flags & SA_SIGINFO) {
+        limpet_previous_bus.sa_sigaction(number, info, context);
+    } else if (limpet_previous_bus.sa_handler == SIG_DFL) {
+        sigaction(number, &limpet_previous_bus, 0);
+        raise(number);
+    } else if (limpet_previous_bus.sa_handler != SIG_IGN) {
+        limpet_previous_bus.sa_handler(number);
+    } else if (fault) {
+        signal(number, SIG_DFL); /* a fault cannot be ignored: it comes again, for the last time */
+    }
 }
 
 /* Watch [base, base + size); the index of the range, or -1 when the table is full. */

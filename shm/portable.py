@@ -89,7 +89,7 @@ def words_bytes(words: Any, offset: int, size: int) -> bytes:
     """`size` bytes of `words` from byte `offset` on."""
     raw = _words(words)
     if _ssize(offset) < 0 or not 0 <= _ssize(size) <= len(raw) - offset:
-        raise AddressError(f"bytes {offset} to {offset + size} are outside of the buffer")
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     return bytes(raw[offset : offset + size])
 
 
@@ -191,7 +191,7 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_count", "_fork", "_lanes", "_lock", "_nodes", "_open", "_owner", "_states", "_views",
+        "_background", "_fork", "_lanes", "_lock", "_nodes", "_open", "_owner", "_states", "_views",
         "fuse", "latency_ns",
     )  # fmt: skip
 
@@ -201,8 +201,8 @@ class Endpoint:
     _states: tuple[_Node, int] | None
     _views: dict[int, Any]
     _open: ExitStack
-    _lanes: dict[str, dict[str, int]]
-    _count: dict[str, int]
+    _lanes: tuple[dict[str, int], dict[str, int]]
+    _background: bool
     _lock: threading.Lock
     _owner: int
     _fork: int
@@ -213,8 +213,8 @@ class Endpoint:
         self._states = None
         self._views = {}
         self._open = ExitStack()
-        self._lanes = {lane: dict.fromkeys(_COUNTERS, 0) for lane in _LANES}
-        self._count = self._lanes["foreground"]
+        self._lanes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
+        self._background = False
         self._lock = threading.Lock()
         self._owner = 0
         self._fork = _forks
@@ -269,8 +269,10 @@ class Endpoint:
     def _at(self, addr: int, size: int) -> tuple[_Node, int]:
         addr = _u64(addr)
         node, offset = self._nodes.get(addr >> 40), addr & OFFSET_MASK
-        if node is None or offset >= node.size or not 0 <= size <= node.size - offset:
-            raise AddressError(f"{size} bytes at {addr:#x} are on no memory node of this pool")
+        if node is None or offset >= node.size:
+            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
+        if not 0 <= size <= node.size - offset:
+            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
         self._settled(node)
         if node.gone():
             raise NodeFailed(node.index, "its memory is gone (a truncated segment)")
@@ -306,6 +308,10 @@ class Endpoint:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
 
+    def _lane(self, node: _Node) -> dict[str, int]:
+        # what goes to the control segment is no verb on a memory node: never in the foreground
+        return self._lanes[self._background or node.index == NODES - 1]
+
     def _burn(self) -> None:
         self.fuse -= 1
         if self.fuse == 0:
@@ -317,8 +323,8 @@ class Endpoint:
         node, offset = self._at(addr, size)
         data = node.copy_out(offset, size)
         self._settled(node)
-        self._count["reads"] += 1
-        self._count["bytes_read"] += size
+        self._lane(node)["reads"] += 1
+        self._lane(node)["bytes_read"] += size
         return data
 
     def _write(self, addr: int, data: bytes) -> None:
@@ -333,8 +339,8 @@ class Endpoint:
         else:
             node.copy_in(offset, data)
         self._settled(node)
-        self._count["writes"] += 1
-        self._count["bytes_written"] += len(data)
+        self._lane(node)["writes"] += 1
+        self._lane(node)["bytes_written"] += len(data)
 
     def read(self, addr: int, size: int) -> bytes:
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
@@ -380,8 +386,8 @@ class Endpoint:
         node, word = self._word(addr)
         value: int = word.load()
         self._settled(node)
-        self._count["reads"] += 1
-        self._count["bytes_read"] += 8
+        self._lane(node)["reads"] += 1
+        self._lane(node)["bytes_read"] += 8
         return value
 
     def store(self, addr: int, value: int) -> int:
@@ -390,8 +396,8 @@ class Endpoint:
         node, word = self._mutable(addr)
         word.store(value)
         self._settled(node)
-        self._count["writes"] += 1
-        self._count["bytes_written"] += 8
+        self._lane(node)["writes"] += 1
+        self._lane(node)["bytes_written"] += 8
         return 0
 
     def swap(self, addr: int, value: int) -> int:
@@ -400,7 +406,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.exchange(value)
         self._settled(node)
-        self._count["atomics"] += 1
+        self._lane(node)["atomics"] += 1
         return old
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
@@ -409,8 +415,8 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.cmpxchg_strong(expected, desired).expected
         self._settled(node)
-        self._count["cas"] += 1
-        self._count["cas_lost"] += old != expected
+        self._lane(node)["cas"] += 1
+        self._lane(node)["cas_lost"] += old != expected
         return old
 
     def faa(self, addr: int, delta: int) -> int:
@@ -419,7 +425,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.fetch_add(delta)
         self._settled(node)
-        self._count["atomics"] += 1
+        self._lane(node)["atomics"] += 1
         return old
 
     def fetch_or(self, addr: int, bits: int) -> int:
@@ -428,7 +434,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.bin_fetch_or(bits)
         self._settled(node)
-        self._count["atomics"] += 1
+        self._lane(node)["atomics"] += 1
         return old
 
     def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
@@ -447,14 +453,14 @@ class Endpoint:
                 break
             old = seen.expected
         self._settled(node)
-        self._count["cas"] += 1
-        self._count["cas_lost"] += (old ^ compare) & compare_mask != 0
+        self._lane(node)["cas"] += 1
+        self._lane(node)["cas_lost"] += (old ^ compare) & compare_mask != 0
         return old
 
     def wait(self) -> int:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
-        self._count["round_trips"] += 1
-        if self.latency_ns and self._count is self._lanes["foreground"]:
+        self._lanes[self._background]["round_trips"] += 1
+        if self.latency_ns and not self._background:
             end = time.perf_counter_ns() + self.latency_ns
             while time.perf_counter_ns() < end:
                 pass
@@ -499,15 +505,16 @@ class Endpoint:
 
     # ---- accounting ---------------------------------------------------------------------------
 
-    def background(self, on: bool) -> None:
-        """Count the verbs from here on as background work (or as the operation's own again)."""
-        self._count = self._lanes[_LANES[1 if on else 0]]
+    def background(self, on: bool) -> bool:
+        """Count the verbs from here on as background work, or not; what was counted before."""
+        before, self._background = self._background, bool(on)
+        return before
 
     def counters(self, lane: str = "foreground") -> dict[str, int]:
         """Counts since the endpoint was made: verbs, round trips, bytes."""
-        return dict(self._lanes[_LANES[_LANES.index(lane)]])
+        return dict(self._lanes[_LANES.index(lane)])
 
     def reset_counters(self) -> None:
         """Set every count to 0."""
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             lane.update(dict.fromkeys(_COUNTERS, 0))

@@ -1,5 +1,7 @@
 """C-level face of the native fabric; verbs.pyx holds the words."""
 
+cimport cython
+
 ctypedef unsigned long long u64
 
 cdef struct Counters:
@@ -21,7 +23,7 @@ cdef class Endpoint:
     cdef u64* _states
     cdef list _keep
     cdef Counters _lanes[2]
-    cdef Counters* _count
+    cdef bint _background
     cdef int _features
     cdef bint _incoherent
     cdef u64 _owner
@@ -30,10 +32,19 @@ cdef class Endpoint:
     cdef public long long fuse
     cdef public u64 latency_ns
 
+    @cython.final
     cdef char* _at(self, u64 addr, u64 size) except NULL
+    @cython.final
     cdef char* _word(self, u64 addr) except NULL
+    @cython.final
+    cdef void _forget(self) noexcept
+    @cython.final
     cdef int _settled(self, u64 addr) except -1
+    @cython.final
+    cdef Counters* _lane(self, u64 addr) noexcept
+    @cython.final
     cdef int _burn(self) except -1
+    @cython.final
     cdef int _copy(self, char* target, const char* source, u64 size) except -1
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
@@ -48,6 +59,7 @@ cdef class Endpoint:
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7
     cpdef u64 mcas(self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask) except? 0xFEEDFACEDEADBEA7
+    cpdef bint background(self, bint on) noexcept
     cpdef int wait(self) except -1
     cpdef int pause(self, u64 attempt) except -1
     cpdef bint begin(self) except -1

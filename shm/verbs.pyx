@@ -9,8 +9,9 @@ What a verb promises
     A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
 
 Accounting
-    Plain increments, always on, in two lanes: what an operation does, and what is bracketed by
-    `background(True)` ... `background(False)`. `wait()` ends a phase: one round trip.
+    Plain increments, always on, in two lanes: what an operation does on memory nodes, and the
+    background: what is bracketed by `background(True)` ... `background(False)`, and everything on
+    the control segment. `wait()` ends a phase: one round trip.
 
 Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
@@ -93,16 +94,16 @@ cpdef int lowest_bit(u64 word) noexcept:
 
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept:
     """Whether the bytes of `words` from byte `offset` on begin with `data`."""
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    if offset < 0 or offset + size > words.shape[0] * 8:
+    if data is None or offset < 0 or PyBytes_GET_SIZE(data) > words.shape[0] * 8 - offset:
         return False
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     return size == 0 or memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), size) == 0
 
 
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size):
     """`size` bytes of `words` from byte `offset` on."""
-    if offset < 0 or size < 0 or offset + size > words.shape[0] * 8:
-        raise AddressError(f"bytes {offset} to {offset + size} are outside of the buffer")
+    if offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     return PyBytes_FromStringAndSize(<char*>&words[0] + offset, size) if size else b""
 
 
@@ -119,7 +120,7 @@ cdef class Endpoint:
             self._range[i] = -1
         self._states = NULL
         self._keep = []
-        self._count = &self._lanes[0]
+        self._background = False
         self._features = limpet_flush_features()
         self._incoherent = False
         self._busy = False
@@ -129,7 +130,7 @@ cdef class Endpoint:
         self.latency_ns = 0
 
     def __dealloc__(self):
-        self.detach()
+        self._forget()
 
     # ---- setting up -------------------------------------------------------------------------
 
@@ -137,10 +138,12 @@ cdef class Endpoint:
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes`: None when the whole node is hardware-coherent; else how many of its first
-        bytes are. Raises CoherenceError when the CPU cannot flush cache lines.
+        bytes are. Raises CoherenceError when the CPU cannot flush cache lines. The mapping cannot
+        be closed before `detach`.
         """
         cdef Py_buffer view
         cdef char* base
+        cdef u64 coherent = size if coherent_bytes is None else coherent_bytes
         if not 0 <= node <= 255 or self._base[node] != NULL:
             raise AddressError(f"node {node} cannot be attached: out of range or attached already")
         if coherent_bytes is not None and not self._features & LIMPET_HAS_CLFLUSHOPT:
@@ -151,7 +154,7 @@ cdef class Endpoint:
         PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         base = <char*>view.buf
         try:
-            if view.len < size or <u64>base % 64:
+            if size < 8 or view.len < size or <u64>base % 64:
                 raise AddressError(f"node {node}: the mapping is too small or misaligned")
         finally:
             PyBuffer_Release(&view)
@@ -159,19 +162,26 @@ cdef class Endpoint:
         if self._range[node] < 0:
             raise AddressError(f"node {node}: this process has too many memory nodes mapped")
         self._lost[node] = &limpet_ranges[self._range[node]].lost
-        self._coherent[node] = size if coherent_bytes is None else coherent_bytes
+        self._coherent[node] = coherent
         if coherent_bytes is not None:
             self._incoherent = True
         self._size[node] = size
-        self._keep.append(mapping)
+        self._keep.append(memoryview(mapping))
         self._base[node] = base
 
     def watch_states(self, u64 addr):
         """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
+        self._word(addr + 2040)
         self._states = <u64*>self._at(addr, 2048)
 
     def detach(self):
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
+        self._forget()
+        for view in self._keep:
+            view.release()
+        self._keep = []
+
+    cdef void _forget(self) noexcept:
         cdef int i
         self._states = NULL
         for i in range(256):
@@ -180,15 +190,17 @@ cdef class Endpoint:
                 self._range[i] = -1
             self._base[i] = NULL
             self._size[i] = 0
-        self._keep = []
+            self._lost[i] = NULL
 
     # ---- checks -----------------------------------------------------------------------------
 
     cdef char* _at(self, u64 addr, u64 size) except NULL:
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
-        if unlikely(node > 255 or offset + size > self._size[node & 255] or size > OFFSET_MASK, 0):
-            raise AddressError(f"{size} bytes at {addr:#x} are on no memory node of this pool")
+        if unlikely(node > 255 or offset >= self._size[node & 255], 0):
+            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
+        if unlikely(size > self._size[node] - offset, 0):
+            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
         if unlikely(self._states != NULL and self._states[node] != 0, 0):
             raise NodeFailed(node, "it is marked failed in the control segment")
         return self._base[node] + offset
@@ -215,6 +227,10 @@ cdef class Endpoint:
         """Whether this process has met SIGBUS on `node`."""
         return self._lost[node & 255] != NULL and self._lost[node & 255][0] != 0
 
+    cdef Counters* _lane(self, u64 addr) noexcept:
+        # what goes to the control segment is no verb on a memory node: never in the foreground
+        return &self._lanes[self._background or addr >> 40 == 255]
+
     cdef int _burn(self) except -1:
         self.fuse -= 1
         if self.fuse == 0:
@@ -231,8 +247,8 @@ cdef class Endpoint:
             limpet_invalidate(at, size)
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
         self._settled(addr)
-        self._count.reads += 1
-        self._count.bytes_read += size
+        self._lane(addr).reads += 1
+        self._lane(addr).bytes_read += size
         return data
 
     cpdef int read_into(self, u64 addr, buffer) except -1:
@@ -246,8 +262,8 @@ cdef class Endpoint:
                 limpet_invalidate(at, view.len)
             limpet_copy_out(view.buf, at, view.len)
             self._settled(addr)
-            self._count.reads += 1
-            self._count.bytes_read += view.len
+            self._lane(addr).reads += 1
+            self._lane(addr).bytes_read += view.len
         finally:
             PyBuffer_Release(&view)
         return 0
@@ -261,8 +277,8 @@ cdef class Endpoint:
             limpet_invalidate(at, count * 8)
         limpet_copy_out(&words[0], at, count * 8)
         self._settled(addr)
-        self._count.reads += 1
-        self._count.bytes_read += count * 8
+        self._lane(addr).reads += 1
+        self._lane(addr).bytes_read += count * 8
         return 0
 
     cdef int _copy(self, char* target, const char* source, u64 size) except -1:
@@ -290,8 +306,8 @@ cdef class Endpoint:
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._coherent[addr >> 40]:
                 limpet_write_back(at, view.len, self._features)
             self._settled(addr)
-            self._count.writes += 1
-            self._count.bytes_written += view.len
+            self._lane(addr).writes += 1
+            self._lane(addr).bytes_written += view.len
         finally:
             PyBuffer_Release(&view)
         return 0
@@ -303,6 +319,8 @@ cdef class Endpoint:
 
         `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
         """
+        if unlikely(first is None or second is None, 0):
+            raise TypeError("expected bytes, not None")
         cdef u64 head = <u64>count * 8
         cdef u64 n1 = PyBytes_GET_SIZE(first)
         cdef u64 n2 = PyBytes_GET_SIZE(second)
@@ -328,16 +346,16 @@ cdef class Endpoint:
         if self._incoherent and (addr & OFFSET_MASK) + size > self._coherent[addr >> 40]:
             limpet_write_back(at, size, self._features)
         self._settled(addr)
-        self._count.writes += 1
-        self._count.bytes_written += size
+        self._lane(addr).writes += 1
+        self._lane(addr).bytes_written += size
         return 0
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """The word at `addr`."""
         cdef u64 value = limpet_load(self._word(addr))
         self._settled(addr)
-        self._count.reads += 1
-        self._count.bytes_read += 8
+        self._lane(addr).reads += 1
+        self._lane(addr).bytes_read += 8
         return value
 
     cpdef int store(self, u64 addr, u64 value) except -1:
@@ -347,8 +365,8 @@ cdef class Endpoint:
             self._burn()
         limpet_store(at, value)
         self._settled(addr)
-        self._count.writes += 1
-        self._count.bytes_written += 8
+        self._lane(addr).writes += 1
+        self._lane(addr).bytes_written += 8
         return 0
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
@@ -358,7 +376,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_swap(at, value)
         self._settled(addr)
-        self._count.atomics += 1
+        self._lane(addr).atomics += 1
         return old
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
@@ -368,8 +386,8 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_cas(at, expected, desired)
         self._settled(addr)
-        self._count.cas += 1
-        self._count.cas_lost += old != expected
+        self._lane(addr).cas += 1
+        self._lane(addr).cas_lost += old != expected
         return old
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
@@ -379,7 +397,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_faa(at, delta)
         self._settled(addr)
-        self._count.atomics += 1
+        self._lane(addr).atomics += 1
         return old
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
@@ -389,7 +407,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_fetch_or(at, bits)
         self._settled(addr)
-        self._count.atomics += 1
+        self._lane(addr).atomics += 1
         return old
 
     cpdef u64 mcas(
@@ -405,14 +423,14 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
         self._settled(addr)
-        self._count.cas += 1
-        self._count.cas_lost += ((old ^ compare) & compare_mask) != 0
+        self._lane(addr).cas += 1
+        self._lane(addr).cas_lost += ((old ^ compare) & compare_mask) != 0
         return old
 
     cpdef int wait(self) except -1:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
-        self._count.round_trips += 1
-        if self.latency_ns and self._count == &self._lanes[0]:
+        self._lanes[self._background].round_trips += 1
+        if self.latency_ns and not self._background:
             limpet_spin_ns(self.latency_ns)
         return 0
 
@@ -465,9 +483,11 @@ cdef class Endpoint:
 
     # ---- accounting ---------------------------------------------------------------------------
 
-    def background(self, bint on):
-        """Count the verbs from here on as background work (or as the operation's own again)."""
-        self._count = &self._lanes[1 if on else 0]
+    cpdef bint background(self, bint on) noexcept:
+        """Count the verbs from here on as background work, or not; what was counted before."""
+        cdef bint before = self._background
+        self._background = on
+        return before
 
     def counters(self, lane="foreground") -> dict:
         """Counts since the endpoint was made: verbs, round trips, bytes."""
