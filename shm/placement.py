@@ -1,0 +1,169 @@
+"""Where the kernel puts a mapping's pages: NUMA node, huge pages, all at once or when touched.
+
+What was asked for and cannot be had is a ParameterError; nothing is left out silently. The NUMA
+policy of tmpfs and hugetlbfs belongs to the file, so it is set once, by the creator, before the
+first page is touched. `MADV_HUGEPAGE` belongs to the mapping, so every process sets it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import errno
+import mmap
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+from limpet.shm.errors import ParameterError
+
+HUGEPAGE_SETTINGS: Path = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+MOUNTS: Path = Path("/proc/self/mountinfo")
+
+MADV_POPULATE_WRITE: Final = 23
+MPOL_BIND: Final = 2
+NUMA_NODES_MAX: Final = 1024
+_MBIND: Final = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259, "s390x": 268}
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeOptions:
+    """How segments are opened and where their pages go.
+
+    `numa_node`: the NUMA node to bind to, or one for each memory node (the control segment goes
+    with the first); used by the creator only. `prefault`: touch every page now, so that a lack of
+    memory shows now. `huge_pages`: on hugetlbfs, or on a tmpfs whose mount allows them.
+    `any_owner`: also open or destroy what another user owns.
+    """
+
+    numa_node: int | tuple[int, ...] | None = None
+    prefault: bool = False
+    huge_pages: bool = False
+    any_owner: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("prefault", "huge_pages", "any_owner"):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        wanted = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
+        for node in wanted or (-1,):
+            if node is None and self.numa_node is None:
+                continue
+            if isinstance(node, bool) or not isinstance(node, int) or node not in _NUMA_RANGE:
+                raise ParameterError(
+                    "numa_node must be None, a whole number from 0 to 1023, or a tuple of them, "
+                    f"not {self.numa_node!r}"
+                )
+
+    def numa_node_of(self, index: int) -> int | None:
+        """The NUMA node for memory node `index`; pass 0 for the control segment."""
+        if not isinstance(self.numa_node, tuple):
+            return self.numa_node
+        if index >= len(self.numa_node):
+            raise ParameterError(f"numa_node has no entry for memory node {index}")
+        return self.numa_node[index]
+
+
+_NUMA_RANGE: Final = range(NUMA_NODES_MAX)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSystem:
+    """What a segment's file is on: its type, and the value of the mount option `huge`, if any."""
+
+    kind: str
+    huge: str
+    page_size: int
+
+
+def file_system(path: Path) -> FileSystem:
+    """The file system of an existing file or folder. `page_size`: sizes are multiples of it."""
+    status = path.stat()
+    number = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    kind, huge = "", ""
+    for line in MOUNTS.read_text("utf-8", "surrogateescape").splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == number:
+            kind, _, options = source.partition(" ")
+            named = dict(part.partition("=")[::2] for part in options.split(" ")[-1].split(","))
+            huge = named.get("huge", "")
+    page_size = os.statvfs(path).f_bsize if kind == "hugetlbfs" else mmap.PAGESIZE
+    return FileSystem(kind, huge, max(page_size, mmap.PAGESIZE))
+
+
+def require_huge_pages(found: FileSystem, where: str) -> None:
+    """ParameterError unless a file there can have huge pages."""
+    if found.kind == "hugetlbfs":
+        return
+    if found.kind != "tmpfs":
+        raise ParameterError(
+            f"{where}: huge pages need hugetlbfs or tmpfs, this is {found.kind or 'unknown'}"
+        )
+    setting = "never"
+    if HUGEPAGE_SETTINGS.exists():
+        setting = HUGEPAGE_SETTINGS.read_text("ascii").partition("[")[2].partition("]")[0]
+    if setting == "force":
+        return
+    if setting == "deny" or not HUGEPAGE_SETTINGS.exists():
+        raise ParameterError(f"{where}: this kernel denies huge pages; see {HUGEPAGE_SETTINGS}")
+    if found.huge in ("", "never"):
+        raise ParameterError(
+            f"{where}: this tmpfs is mounted without huge pages; mount it again with the option "
+            "huge=advise"
+        )
+
+
+def advise_huge_pages(mapping: mmap.mmap, where: str) -> None:
+    try:
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    except OSError as error:
+        raise ParameterError(f"{where}: the kernel refused huge pages: {error}") from error
+
+
+def bind(address: int, size: int, numa_node: int, found: FileSystem, where: str) -> None:
+    """Bind pages that are not there yet to a NUMA node (mbind, MPOL_BIND)."""
+    if found.kind not in ("tmpfs", "hugetlbfs"):
+        raise ParameterError(
+            f"{where}: cannot be bound to NUMA node {numa_node}; its file system "
+            f"({found.kind or 'unknown'}) places its pages itself"
+        )
+    number = _MBIND.get(platform.machine())
+    if number is None:
+        raise ParameterError(f"{where}: limpet does not know mbind on {platform.machine()}")
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (NUMA_NODES_MAX // bits))()
+    mask[numa_node // bits] = 1 << numa_node % bits
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    result = call(
+        ctypes.c_long(number),
+        ctypes.c_void_p(address),
+        ctypes.c_ulong(size),
+        ctypes.c_ulong(MPOL_BIND),
+        mask,
+        ctypes.c_ulong(NUMA_NODES_MAX + 1),
+        ctypes.c_ulong(0),
+    )
+    if result == 0:
+        return
+    code = ctypes.get_errno()
+    reason = {
+        errno.EINVAL: "there is no such NUMA node with memory, or this process may not use it",
+        errno.ENOSYS: "this kernel has no NUMA support",
+        errno.EPERM: "this container or sandbox forbids mbind",
+    }.get(code, os.strerror(code))
+    raise ParameterError(f"{where}: cannot bind to NUMA node {numa_node}: {reason}")
+
+
+def prefault(mapping: mmap.mmap, where: str) -> None:
+    """Map every page, writable, without changing it; a lack of memory is an error, not SIGBUS."""
+    try:
+        mapping.madvise(MADV_POPULATE_WRITE)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise ParameterError(f"{where}: prefault needs Linux 5.14 or newer") from error
+        raise ParameterError(
+            f"{where}: the {len(mapping)} bytes cannot all be had: {error.strerror}; "
+            "is there enough free memory?"
+        ) from error
