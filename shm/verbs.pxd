@@ -65,7 +65,7 @@ cdef class Endpoint:
     cpdef bint begin(self) except -1
     cpdef int end(self) except -1
 
-cpdef u64 hash64(const unsigned char[::1] data, u64 seed=*)
+cpdef u64 hash64(bytes data, u64 seed=*)
 cpdef int lowest_bit(u64 word) noexcept
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)

@@ -81,10 +81,11 @@ def flush_features() -> frozenset:
     return frozenset(name for bit, name in ((1, "clflushopt"), (2, "clwb")) if features & bit)
 
 
-cpdef u64 hash64(const unsigned char[::1] data, u64 seed=0):
+cpdef u64 hash64(bytes data, u64 seed=0):
     """XXH64 of `data`."""
-    cdef const unsigned char* start = &data[0] if data.shape[0] else NULL
-    return limpet_hash64(start, data.shape[0], seed)
+    if data is None:
+        raise TypeError("hash64 takes bytes, not None")
+    return limpet_hash64(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), seed)
 
 
 cpdef int lowest_bit(u64 word) noexcept:
@@ -94,7 +95,7 @@ cpdef int lowest_bit(u64 word) noexcept:
 
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept:
     """Whether the bytes of `words` from byte `offset` on begin with `data`."""
-    if data is None or offset < 0 or PyBytes_GET_SIZE(data) > words.shape[0] * 8 - offset:
+    if offset < 0 or data is None or PyBytes_GET_SIZE(data) > words.shape[0] * 8 - offset:
         return False
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     return size == 0 or memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), size) == 0
@@ -225,7 +226,7 @@ cdef class Endpoint:
 
     def lost(self, int node) -> bool:
         """Whether this process has met SIGBUS on `node`."""
-        return self._lost[node & 255] != NULL and self._lost[node & 255][0] != 0
+        return 0 <= node <= 255 and self._lost[node] != NULL and self._lost[node][0] != 0
 
     cdef Counters* _lane(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground

@@ -1,0 +1,44 @@
+cimport cython
+
+from limpet.shm.client cimport Client
+from limpet.shm.heap cimport Heap
+from limpet.shm.verbs cimport Endpoint, lowest_bit, u64
+
+cdef class Slab:
+    cdef readonly Heap heap
+    cdef readonly u64 node
+    cdef readonly u64 block
+    cdef readonly int size_class
+    cdef readonly u64 count
+    cdef readonly u64 words
+    cdef u64[::1] ready
+    cdef u64[::1] pending
+    cdef public u64 pending_epoch
+    cdef readonly u64 pending_count
+    cdef readonly u64 ready_count
+    cdef u64 cursor
+
+    @cython.locals(rest=u64)
+    cpdef u64 valid(self, u64 index)
+    @cython.locals(word=u64, bit=int)
+    cpdef u64 pop(self) except? 0
+    @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
+    cpdef u64 look(self) except? 0
+    @cython.locals(index=u64)
+    cpdef int ripen(self, u64 horizon) except -1
+
+cdef class Allocator:
+    cdef readonly Client client
+    cdef readonly Heap heap
+    cdef readonly object table
+    cdef readonly object grace
+    cdef readonly object membership
+    cdef readonly dict slabs
+    cdef readonly list current
+    cdef readonly list spans
+
+    @cython.locals(size_class=int, slab=Slab, reference=u64)
+    cpdef u64 allocate(self, u64 node, u64 size) except? 0
+    @cython.locals(slab=Slab)
+    cdef Slab _next_slab(self, u64 node, int size_class)
+    cdef u64 _allocate_span(self, u64 node, u64 size) except? 0

@@ -1,0 +1,210 @@
+"""The first level of memory management: who has which block. (Words: heap.py.)
+
+Every step is one CAS that carries a client id, which is never reused, or moves a word that nobody
+else may move; so a stopped client that wakes up finds its CAS refused.
+
+A span (LARGE) or a region is made in steps, and each intermediate state names the client at work:
+    FREE -> PENDING(client), block by block
+    PENDING -> TAIL(first) for all but the first
+    PENDING -> LARGE(client) for the first
+A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
+back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.heap import (
+    FREE,
+    LARGE,
+    LARGE_CLASS,
+    OWNER_MASK,
+    PENDING,
+    REGION,
+    SLAB,
+    TAIL,
+    Heap,
+    block_word,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.shm.fabric import Endpoint
+
+    Words = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class BlockTable:
+    """The block tables of all nodes of a pool."""
+
+    def __init__(self, endpoint: Endpoint, heap: Heap, coherent_blocks: int) -> None:
+        self.endpoint = endpoint
+        self.heap = heap
+        self.count = heap.layout.block_count
+        self.coherent_blocks = coherent_blocks
+        """Blocks of each node that lie wholly in its hardware-coherent range."""
+
+    def words(self, node: int) -> Words:
+        """A copy of the node's block table."""
+        return np.frombuffer(
+            self.endpoint.read(self.heap.table_word(node, 0), self.count * 8), dtype="<u8"
+        )
+
+    def bitmap(self, node: int, block: int, size_class: int) -> Words:
+        """A copy of the words of a block's used bitmap that its class uses."""
+        count = -(-self.heap.object_count(size_class) // 64)
+        return np.frombuffer(
+            self.endpoint.read(self.heap.bitmap(node, block), count * 8), dtype="<u8"
+        )
+
+    def move(self, node: int, block: int, expected: int, desired: int) -> bool:
+        """CAS a block's word."""
+        return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
+
+    def _claimable(self, words: Words, horizon: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return (words >> np.uint64(60) == FREE) & ((words & np.uint64(OWNER_MASK)) < horizon)
+
+    # ---- claiming ---------------------------------------------------------------------------
+
+    def claim_slab(
+        self, node: int, size_class: int, client: int, horizon: int
+    ) -> tuple[int, bool] | None:
+        """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
+
+        Blocks are taken from the end of the node, so that its front stays whole for regions.
+        """
+        desired = block_word(SLAB, client, size_class)
+        words = self.words(node)
+        orphans = np.flatnonzero(words == block_word(SLAB, 0, size_class))
+        free = np.flatnonzero(self._claimable(words, horizon))[::-1]
+        for adopted, candidates in ((True, orphans), (False, free)):
+            for block in candidates.tolist():
+                if self.move(node, block, int(words[block]), desired):
+                    return block, adopted
+        return None
+
+    def claim_run(
+        self, node: int, blocks: int, client: int, horizon: int, *, coherent: bool = False
+    ) -> int | None:
+        """`blocks` adjacent blocks, all PENDING(client) now; the first one, or None: no such run."""
+        limit = self.coherent_blocks if coherent else self.count
+        while True:
+            words = self.words(node)[:limit]
+            usable = np.concatenate(([0], self._claimable(words, horizon).astype(np.int8), [0]))
+            edges = np.diff(usable)
+            starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+            fits = np.flatnonzero(ends - starts >= blocks)
+            if not len(fits):
+                return None
+            first = int(starts[fits[0]])
+            pending = block_word(PENDING, client)
+            for block in range(first, first + blocks):
+                if not self.move(node, block, int(words[block]), pending):
+                    for back in range(first, block):
+                        self.move(node, back, pending, int(words[back]))
+                    break
+            else:
+                # CRASH(pending-run): blocks of a dead client; recovery gives them back.
+                return first
+
+    def make_span(self, node: int, first: int, blocks: int, client: int) -> None:
+        """Turn a run of PENDING blocks into a span for one object."""
+        pending = block_word(PENDING, client)
+        for block in range(first + 1, first + blocks):
+            self.move(node, block, pending, block_word(TAIL, first))
+        # CRASH(tails-first): TAILs behind a PENDING block of a dead client.
+        self.move(node, first, pending, block_word(LARGE, client))
+
+    def make_region(self, node: int, first: int, blocks: int, client: int, mark: int) -> None:
+        """Turn PENDING blocks into a region's; those of a dead creator its recovery has turned."""
+        for block in range(first, first + blocks):
+            self.move(node, block, block_word(PENDING, client), block_word(REGION, mark))
+
+    def release_region(self, node: int, mark: int, stamp: int) -> int:
+        """Give back every block of the region with this mark; how many."""
+        word = block_word(REGION, mark)
+        return sum(
+            self.move(node, block, word, block_word(FREE, stamp))
+            for block in np.flatnonzero(self.words(node) == word).tolist()
+        )
+
+    # ---- giving back --------------------------------------------------------------------------
+
+    def tails(self, words: Words, first: int) -> int:
+        """How many TAIL blocks follow `first`."""
+        block = first + 1
+        while block < self.count and int(words[block]) == block_word(TAIL, first):
+            block += 1
+        return block - first - 1
+
+    def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
+        """Give back a span, or what is left of it, last block first; blocks given back."""
+        tails = self.tails(self.words(node), first)
+        released = 0
+        for block in range(first + tails, first, -1):
+            released += self.move(node, block, block_word(TAIL, first), block_word(FREE, stamp))
+            # CRASH(span-shortened): a span with fewer tails, its object unused; recovery goes on.
+        return released + self.move(node, first, word, block_word(FREE, stamp))
+
+    def unused(self, node: int, block: int, size_class: int) -> bool:
+        """Whether no object of the block is in use."""
+        return not self.bitmap(node, block, size_class).any()
+
+    def stamps(self, horizon: int, nodes: int) -> list[int]:
+        """The epochs of free blocks that may not be claimed yet, on all nodes."""
+        found: list[int] = []
+        for node in range(nodes):
+            try:
+                words = self.words(node)
+            except NodeFailed:
+                continue
+            free = words[(words >> np.uint64(60) == FREE) & ~self._claimable(words, horizon)]
+            found += (free & np.uint64(OWNER_MASK)).tolist()
+        return found
+
+    # ---- recovery -----------------------------------------------------------------------------
+
+    def recover(
+        self, node: int, client: int, stamp: int, region_of: Callable[[int, int], int | None]
+    ) -> int:
+        """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
+
+        Blocks without a used object are free again, once the epoch `stamp` has passed; the others
+        are nobody's and will be adopted. `region_of(node, block)` is the mark of the region whose
+        directory entry has the block. Repeating this, also by several clients at once, changes nothing.
+        """
+        released = 0
+        try:
+            words = self.words(node)
+            for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
+                word = int(words[index])
+                kind, size_class = word >> 60, word >> 52 & 0xFF
+                if kind == PENDING:
+                    mark = region_of(node, index)
+                    if mark is None:
+                        released += self.release_span(node, index, word, stamp)
+                    else:
+                        self.move(node, index, word, block_word(REGION, mark))
+                elif kind == SLAB and self.unused(node, index, size_class):
+                    released += self.move(node, index, word, block_word(FREE, stamp))
+                elif kind == SLAB:
+                    self.move(node, index, word, block_word(SLAB, 0, size_class))
+                elif kind == LARGE and self.unused(node, index, LARGE_CLASS):
+                    released += self.release_span(node, index, word, stamp)
+                elif kind == LARGE:
+                    self.move(node, index, word, block_word(LARGE, 0))
+        except NodeFailed:
+            pass  # its blocks are gone with it
+        return released
+
+    def abandoned_spans(self, node: int) -> Iterator[int]:
+        """Spans that belong to nobody and whose object is no longer in use."""
+        words = self.words(node)
+        for index in np.flatnonzero(words == block_word(LARGE, 0)).tolist():
+            if self.unused(node, index, LARGE_CLASS):
+                yield index

@@ -1,0 +1,31 @@
+cimport cython
+
+from limpet.shm.heap cimport Heap
+from limpet.shm.verbs cimport Endpoint, u64
+
+cdef class Client:
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef object rejoin
+    cdef u64[::1] references
+    cdef u64[::1] homes
+    cdef readonly u64 ident
+    cdef readonly u64 slot
+    cdef readonly u64 word
+    cdef u64 sequence
+    cdef readonly int held
+
+    cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
+    cpdef int begin(self) except -1
+    cpdef int end(self) except -1
+    @cython.locals(endpoint=Endpoint)
+    cpdef int pin(self) except -1
+    cpdef int unpin(self) except -1
+    cpdef int enter(self) except -1
+    cpdef int leave(self) except -1
+    @cython.locals(index=int)
+    cpdef int settle(self) except -1
+    cpdef int quit(self) except -1
+    @cython.locals(index=int, pair=u64)
+    cpdef int hold(self, u64 reference, u64 home) except -1
+    cpdef int aim(self, int index, u64 home) except -1

@@ -1,0 +1,171 @@
+"""One client of a pool: its slot in the control segment, its pin, and what it has in hand.
+
+Client slot, 512 bytes in the control segment; only its client writes it, but for the state word
+    0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
+    8    started      start time of the process, in clock ticks since boot
+    16   boot         hash of the host's boot id
+    24   namespace    hash of the PID namespace
+    32   beat         multi-host pools: counted up several times a lease (membership.py)
+    40   fence        multi-host pools: id of a client that asks this one's host to end it
+    64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
+    128  hand         24 pairs of words: object reference, address of its link (heap.py)
+
+Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
+taken, so an id is not used again while anything could still name it.
+
+States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
+
+The hand is a client's journal. An object is in it from before its used bit is set until it is
+linked or freed, and from before it is unlinked until it is freed. Invariants:
+    - the hand holds something only while the pin is set;
+    - an object that is in use is linked, or in some hand, or both.
+What a kill leaves behind is therefore in the hand; `Heap.settle` is idempotent on each pair, and the
+dead client's pin, which counts until its slot is FREE, keeps every one of them from being reused.
+
+Every operation on a store runs between `enter` and `leave`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from limpet.shm.errors import ClientError, PoolClosed
+from limpet.shm.layout import EPOCH
+
+FREE: Final = 0
+JOINING: Final = 1
+LIVE: Final = 2
+DYING: Final = 3
+STATES: Final = ("free", "joining", "live", "dying")
+
+STARTED: Final = 8
+BOOT: Final = 16
+NAMESPACE: Final = 24
+BEAT: Final = 32
+FENCE: Final = 40
+PIN: Final = 64
+HAND: Final = 128
+HAND_SIZE: Final = 24
+
+PIN_SHIFT: Final = 20
+INCARNATION_BITS: Final = 36
+INCARNATION_MASK: Final = (1 << INCARNATION_BITS) - 1
+
+
+def state_word(state: int, pid: int, incarnation: int) -> int:
+    return state << 60 | pid << INCARNATION_BITS | incarnation
+
+
+def client_id(slot: int, word: int) -> int:
+    """The id of the client whose slot, number `slot`, has the state word `word`."""
+    return slot << INCARNATION_BITS | word & INCARNATION_MASK
+
+
+class Client:
+    """This process's identity in a pool, and the bracket around each of its operations."""
+
+    def __init__(self, endpoint, heap, rejoin) -> None:
+        self.endpoint = endpoint
+        self.heap = heap
+        self.rejoin = rejoin
+        self.references = array("Q", [0] * HAND_SIZE)
+        self.homes = array("Q", [0] * HAND_SIZE)
+        self.ident = 0
+        self.slot = 0
+        self.word = 0
+        self.sequence = 0
+        self.held = 0
+
+    def assume(self, ident: int, slot: int, word: int) -> None:
+        """Be the client `ident` from now on; `slot` is its slot's address, `word` its state word."""
+        self.ident = ident
+        self.slot = slot
+        self.word = word
+        self.held = 0
+
+    def begin(self) -> None:
+        """Exclude the other threads of this process, and be sure to have an identity of our own.
+
+        Raises ReentrantUse from inside an operation of the same thread.
+        """
+        while self.endpoint.begin():
+            self.rejoin()
+
+    def end(self) -> None:
+        """Let other threads in."""
+        self.endpoint.end()
+
+    def pin(self) -> None:
+        """Pin the epoch: what is linked from now on is not reused before `unpin`.
+
+        Raises PoolClosed when the pool was closed, ClientError when this client was declared dead.
+        """
+        endpoint = self.endpoint
+        if not self.ident:
+            raise PoolClosed("the pool was closed, or this process has no place in it")
+        self.sequence = (self.sequence + 1) & 0xFFFFF
+        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
+        endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
+        if endpoint.load(self.slot) != self.word:
+            raise ClientError(
+                "this process is no longer a client of the pool: it was declared dead by another "
+                "host; open the pool again"
+            )
+
+    def unpin(self) -> None:
+        """Settle what is in hand, then let go of the epoch."""
+        self.settle()
+        # ORDER: the hand is empty before the pin goes.
+        self.endpoint.store(self.slot + PIN, 0)
+
+    def enter(self) -> None:
+        """Begin an operation: `begin` and `pin`."""
+        while self.endpoint.begin():
+            self.rejoin()
+        try:
+            self.pin()
+        except BaseException:
+            self.endpoint.end()
+            raise
+
+    def leave(self) -> None:
+        """End an operation, however it went: `unpin` and `end`."""
+        try:
+            self.unpin()
+        finally:
+            self.endpoint.end()
+
+    def settle(self) -> None:
+        """Empty the hand: free what is in it and not linked."""
+        while self.held:
+            index = self.held - 1
+            self.heap.settle(self.references[index], self.homes[index])
+            self.endpoint.store(self.slot + HAND + 16 * index, 0)
+            self.held = index
+
+    def quit(self) -> None:
+        """Give up the slot; nothing else may be left of us."""
+        self.unpin()
+        self.endpoint.cas(self.slot, self.word, self.word & INCARNATION_MASK)
+        self.ident = 0
+
+    def hold(self, reference: int, home: int) -> int:
+        """Take an object in hand, linked (or about to be) at `home`, or 0; its place in the hand."""
+        index = self.held
+        if index == HAND_SIZE:
+            raise ClientError(f"an operation cannot hold more than {HAND_SIZE} objects")
+        pair = self.slot + HAND + 16 * index
+        # ORDER: the link's address is there before the reference that makes the pair count.
+        self.endpoint.store(pair + 8, home)
+        self.endpoint.store(pair, reference)
+        self.references[index] = reference
+        self.homes[index] = home
+        self.held = index + 1
+        # CRASH(held): the object is in the hand, perhaps not yet in use; settling frees it.
+        return index
+
+    def aim(self, index: int, home: int) -> None:
+        """The object at this place of the hand is about to be linked at `home`, nowhere else."""
+        self.endpoint.store(self.slot + HAND + 16 * index + 8, home)
+        self.homes[index] = home

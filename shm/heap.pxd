@@ -1,0 +1,34 @@
+cimport cython
+
+from limpet.shm.verbs cimport Endpoint, u64
+
+cdef class Heap:
+    cdef readonly Endpoint endpoint
+    cdef readonly object layout
+    cdef readonly u64[::1] sizes
+    cdef readonly u64 blocks
+    cdef readonly int block_shift
+    cdef readonly u64 block_count
+    cdef readonly u64 bitmaps
+    cdef readonly u64 bitmap_size
+    cdef readonly u64 table
+
+    @cython.locals(low=int, high=int, middle=int)
+    cpdef int size_class(self, u64 size) except -1
+    cpdef u64 object_count(self, int size_class) except 0
+    cpdef u64 table_word(self, u64 node, u64 block)
+    cpdef u64 bitmap(self, u64 node, u64 block)
+    cpdef u64 reference(self, u64 node, u64 block, u64 size_class, u64 index)
+    cpdef u64 block_of(self, u64 reference)
+    @cython.locals(size_class=int, within=u64)
+    cpdef u64 index_of(self, u64 reference)
+    @cython.locals(size_class=u64, offset=u64, block=u64, within=u64, size=u64)
+    cpdef bint plausible(self, u64 reference) except -1
+    @cython.locals(index=u64, bitmap=u64)
+    cpdef bint used(self, u64 reference) except -1
+    @cython.locals(index=u64, bitmap=u64, lane=bint)
+    cpdef int take(self, u64 reference) except -1
+    @cython.locals(index=u64, bitmap=u64, lane=bint)
+    cpdef int free(self, u64 reference) except -1
+    @cython.locals(word=u64)
+    cpdef bint settle(self, u64 reference, u64 home) except -1

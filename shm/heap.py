@@ -1,0 +1,180 @@
+"""Blocks and objects in memory: the words that describe them, and the bit that says "in use".
+
+Two-level memory management after fusee.txt section 4.4. The first level hands out coarse blocks by
+CAS on a word of the node's block table; the second cuts a block into objects of one size class,
+which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together before
+the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its object is in
+use. So a zero-filled node is a free node, and the bits alone tell a survivor which objects of a dead
+client's blocks are free.
+
+Block word
+    bits 60-63  kind
+    bits 52-59  size class (SLAB)
+    bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING); the index of the first
+                block (TAIL); the region's mark (REGION); the epoch in which the block was given
+                back (FREE)
+
+    FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
+    SLAB     cut into objects of its class
+    PENDING  claimed by a client that is still arranging what it will be
+    LARGE    first block of a span that holds one object
+    TAIL     further block of a span or, for a moment, of a span being made
+    REGION   part of a named region; never given back
+
+Object reference (56 bits): bits 48-55 size class, bits 0-47 address. Objects are 16-byte aligned.
+
+Link: a word in a store that makes an object reachable. Bits 4-47 are the object's address; bit 0
+marks it tentative, that is, not in force until cleared; the other bits are the store's.
+
+Used bit: 1 from allocation until somebody unlinked the object and freed it. Freeing is a masked CAS
+that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
+before the object was unlinked: the owner does not use the object again before all of them are done.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
+
+FREE: Final = 0
+SLAB: Final = 1
+PENDING: Final = 2
+LARGE: Final = 3
+TAIL: Final = 4
+REGION: Final = 5
+KINDS: Final = ("free", "slab", "pending", "large", "tail", "region")
+
+OWNER_MASK: Final = (1 << 48) - 1
+LINK_MASK: Final = (1 << 48) - 16
+TENTATIVE: Final = 1
+REFERENCE_MASK: Final = (1 << 56) - 1
+ADDRESS_MASK: Final = (1 << 48) - 1
+LARGE_CLASS: Final = 0
+
+
+def block_word(kind: int, owner: int = 0, size_class: int = 0) -> int:
+    return kind << 60 | size_class << 52 | owner
+
+
+class Heap:
+    """Arithmetic on blocks and objects of one pool, and the used bits."""
+
+    def __init__(self, endpoint, layout: NodeLayout) -> None:
+        self.endpoint = endpoint
+        self.layout = layout
+        self.sizes = array("Q", object_sizes(layout.block_size))
+        self.blocks = layout.blocks
+        self.block_shift = layout.block_size.bit_length() - 1
+        self.block_count = layout.block_count
+        self.bitmaps = layout.bitmaps
+        self.bitmap_size = layout.bitmap_size
+        self.table = layout.block_table
+
+    def size_class(self, size: int) -> int:
+        """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
+        low, high = 1, len(self.sizes)
+        while low < high:
+            middle = (low + high) // 2
+            if self.sizes[middle] < size:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < len(self.sizes) else LARGE_CLASS
+
+    def object_count(self, size_class: int) -> int:
+        """Objects in a block of `size_class`."""
+        return 1 if size_class == LARGE_CLASS else (1 << self.block_shift) // self.sizes[size_class]
+
+    def table_word(self, node: int, block: int) -> int:
+        """Address of a block's word in the block table."""
+        return node << NODE_SHIFT | self.table + block * 8
+
+    def bitmap(self, node: int, block: int) -> int:
+        """Address of the first word of a block's used bitmap."""
+        return node << NODE_SHIFT | self.bitmaps + block * self.bitmap_size
+
+    def reference(self, node: int, block: int, size_class: int, index: int) -> int:
+        """Reference to object `index` of a block."""
+        offset = self.blocks + (block << self.block_shift) + index * self.sizes[size_class]
+        return size_class << 48 | node << NODE_SHIFT | offset
+
+    def block_of(self, reference: int) -> int:
+        """Index, on its node, of the block that holds the object."""
+        return ((reference & OFFSET_MASK) - self.blocks) >> self.block_shift
+
+    def index_of(self, reference: int) -> int:
+        """Index of the object in its block."""
+        size_class = reference >> 48 & 0xFF
+        if size_class == LARGE_CLASS:
+            return 0
+        within = ((reference & OFFSET_MASK) - self.blocks) & ((1 << self.block_shift) - 1)
+        return within // self.sizes[size_class]
+
+    def plausible(self, reference: int) -> bool:
+        """Whether the reference names an object that could exist: a check on damaged memory."""
+        size_class = reference >> 48 & 0xFF
+        offset = reference & OFFSET_MASK
+        if size_class >= len(self.sizes) or offset < self.blocks:
+            return False
+        block = (offset - self.blocks) >> self.block_shift
+        if block >= self.block_count:
+            return False
+        within = (offset - self.blocks) & ((1 << self.block_shift) - 1)
+        if size_class == LARGE_CLASS:
+            return within == 0
+        size = self.sizes[size_class]
+        return within % size == 0 and within + size <= 1 << self.block_shift
+
+    def used(self, reference: int) -> bool:
+        """Whether the object's used bit is set."""
+        index = self.index_of(reference)
+        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        return bool(self.endpoint.load(bitmap + 8 * (index >> 6)) >> (index & 63) & 1)
+
+    def take(self, reference: int) -> None:
+        """Set the object's used bit. Only its block's owner may."""
+        index = self.index_of(reference)
+        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        lane = self.endpoint.background(True)
+        try:
+            self.endpoint.fetch_or(bitmap + 8 * (index >> 6), 1 << (index & 63))
+        finally:
+            self.endpoint.background(lane)
+
+    def free(self, reference: int) -> None:
+        """Clear the object's used bit. The caller was pinned since before it was unlinked."""
+        index = self.index_of(reference)
+        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        lane = self.endpoint.background(True)
+        try:
+            self.endpoint.mcas(bitmap + 8 * (index >> 6), 0, 0, 0, 1 << (index & 63))
+        except NodeFailed:
+            pass  # the object went with its node
+        finally:
+            self.endpoint.background(lane)
+
+    def settle(self, reference: int, home: int) -> bool:
+        """Free the object unless the link at address `home` names it; True when it was freed.
+
+        `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
+        every operation and the recovery of a dead client's last one: for an object that was linked
+        there is nothing to do, for one that was not, or no longer is, it is freed, by however many
+        clients know of it.
+        """
+        while home:
+            try:
+                word = self.endpoint.load(home)
+            except NodeFailed:
+                break  # the link went with its node
+            if (word ^ reference) & LINK_MASK:
+                break
+            if not word & TENTATIVE:
+                return False
+            # CRASH(tentative-link): readers ignore it; whoever settles the hand takes it back.
+            if self.endpoint.cas(home, word, 0) == word:
+                break
+        self.free(reference)
+        return True

@@ -1,0 +1,352 @@
+"""Who is a client: joining, leaving, noticing death, fencing suspects, the log of what happened.
+
+Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
+    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and hand and says who it is
+    JOINING -> LIVE           by the newcomer
+    LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
+    DYING -> FREE             by whoever is first to have done all of recovery.py
+    JOINING -> FREE           by whoever sees that the newcomer is dead
+
+A process of this host is dead when the kernel says so (liveness.py): certain and at once. One of
+another host, in a pool with `multi_host`, is suspected when its beat has stood still for a lease on
+our own clock; then its host is asked, through the fence word, to end it, and when nobody there does
+so within another lease, the host is taken to be down. In a pool without `multi_host` another boot
+id means that the host was restarted, and another PID namespace is refused.
+
+`fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
+waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
+
+Event ring (control segment), 64 bytes an entry: 0 sequence number + 1, written last; 8 kind;
+16 subject (client id or node); 24 its pid; 32 client that saw to it; 40 wall-clock time in ns.
+A reader takes an entry only if the sequence number is what its place demands, before and after.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm import client as slots
+from limpet.shm.client import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.layout import (
+    CLIENT_SLOTS,
+    EVENT_COUNT,
+    EVENT_RING,
+    EVENT_SIZE,
+    EVENTS,
+    SLOT_SIZE,
+    SLOTS_USED,
+)
+from limpet.shm.liveness import Host, Watcher, start_time, this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.shm.client import Client
+    from limpet.shm.epoch import Pinned
+    from limpet.shm.fabric import Endpoint
+    from limpet.shm.parameters import PoolParameters
+
+log = logging.getLogger("limpet")
+
+EVENT_KINDS: Final = ("?", "recovered", "fenced", "suspended", "node failed", "node restored")
+RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED = range(1, 6)
+SWEEP_INTERVAL_S: Final = 0.01
+
+
+def slot_address(slot: int) -> int:
+    return CLIENT_SLOTS + slot * SLOT_SIZE
+
+
+class Membership:
+    """The clients of one pool, seen from one of them."""
+
+    def __init__(
+        self, endpoint: Endpoint, client: Client, parameters: PoolParameters, pool: str
+    ) -> None:
+        self.endpoint = endpoint
+        self.client = client
+        self.parameters = parameters
+        self.pool = pool
+        self.lease_s = parameters.lease_us / 1e6
+        self.restore: Callable[[int, int], dict[str, int]]
+        """Recovers the client of a slot and state word; set by the pool."""
+        self.release: Callable[[], None]
+        """Gives back all that this client has, and its slot; set by the pool."""
+        self._watcher = Watcher()
+        self._since: dict[object, float] = {}
+        self._swept = 0.0
+        self._heart: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    @property
+    def ident(self) -> int:
+        """This client's id."""
+        return int(self.client.ident)
+
+    # ---- joining and leaving ----------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take a slot. Raises ClientError when every slot is a living client's."""
+        capacity = self.parameters.clients - 1
+        if not self._take(range(capacity)):
+            # The last slot is kept for this: somebody must be a client to recover the dead.
+            if self._take(range(capacity, capacity + 1)):
+                self.sweep()
+                self.depart()
+            if not self._take(range(capacity)):
+                raise ClientError(
+                    f"{self.pool}: all {capacity} client slots are taken by living processes; end "
+                    "some, or create the pool with more clients"
+                )
+        if not self.parameters.multi_host:
+            self._refuse_second_namespace()
+        else:
+            self._start_heart()
+        self.sweep()
+
+    def _take(self, candidates: range) -> bool:
+        endpoint = self.endpoint
+        host, pid = this_host(), os.getpid()
+        started = start_time(pid)
+        assert started is not None
+        for slot in candidates:
+            at = slot_address(slot)
+            word = endpoint.load(at)
+            if word >> 60 != FREE:
+                continue
+            incarnation = (word & slots.INCARNATION_MASK) + 1 & slots.INCARNATION_MASK
+            joining = state_word(JOINING, pid, incarnation)
+            if endpoint.cas(at, word, joining) != word:
+                continue
+            for offset in range(slots.STARTED, SLOT_SIZE, 8):
+                endpoint.store(at + offset, 0)
+            endpoint.store(at + slots.STARTED, started)
+            endpoint.store(at + slots.BOOT, host.boot)
+            endpoint.store(at + slots.NAMESPACE, host.namespace)
+            while (used := endpoint.load(SLOTS_USED)) <= slot:
+                endpoint.cas(SLOTS_USED, used, slot + 1)
+            # CRASH(joining): nothing is held; the slot is free again once the process is gone.
+            live = state_word(LIVE, pid, incarnation)
+            if endpoint.cas(at, joining, live) == joining:
+                self.client.assume(client_id(slot, live), at, live)
+                return True
+        return False
+
+    def _refuse_second_namespace(self) -> None:
+        here = this_host()
+        for slot, word in self.occupied():
+            host = self._host(slot)
+            if word >> 60 == LIVE and host.boot == here.boot and host.namespace != here.namespace:
+                self.depart()
+                raise ClientError(
+                    f"{self.pool}: process {self.pid(word)} uses it from another container (PID "
+                    "namespace); create the pool with multi_host=True to share it between them"
+                )
+
+    def depart(self) -> None:
+        """Give up this client's slot and everything it has. Harmless when it has none."""
+        self._stop.set()
+        if self.client.ident and self.endpoint.load(self.client.slot) == self.client.word:
+            self.release()
+
+    def forked(self) -> None:
+        """In a forked child: forget everything that was the parent's."""
+        self._watcher.close()
+        self._since.clear()
+        self._heart = None
+        self._stop = threading.Event()
+
+    def close(self) -> None:
+        self._watcher.close()
+
+    # ---- looking at the others ----------------------------------------------------------------
+
+    def occupied(self) -> Iterator[tuple[int, int]]:
+        """Slot number and state word of every slot that is not free."""
+        for slot in range(self.endpoint.load(SLOTS_USED)):
+            word = self.endpoint.load(slot_address(slot))
+            if word >> 60 != FREE:
+                yield slot, word
+
+    @staticmethod
+    def pid(word: int) -> int:
+        return word >> slots.INCARNATION_BITS & 0xFFFFFF
+
+    def _host(self, slot: int) -> Host:
+        at = slot_address(slot)
+        return Host(self.endpoint.load(at + slots.BOOT), self.endpoint.load(at + slots.NAMESPACE))
+
+    def is_local(self, slot: int) -> bool:
+        """Whether the client of the slot is a process of this host and PID namespace."""
+        return self._host(slot) == this_host()
+
+    def dead(self, slot: int, word: int) -> bool:
+        """Whether the client of that slot and state word is certainly dead."""
+        if word >> 60 == JOINING:
+            # It has not said who it is. No such pid: it is dead. (A pool of one host only.)
+            return not self.parameters.multi_host and start_time(self.pid(word)) is None
+        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
+        host, here = self._host(slot), this_host()
+        if host == here:
+            return not self._watcher.alive(self.pid(word), started)
+        if not self.parameters.multi_host:
+            return host.boot != here.boot
+        return self._lease_over(slot, word)
+
+    def _lease_over(self, slot: int, word: int) -> bool:
+        at = slot_address(slot)
+        if not self.overdue(("beat", word, self.endpoint.load(at + slots.BEAT))):
+            return False
+        self.endpoint.cas(at + slots.FENCE, 0, self.ident)
+        return self.overdue(("fence", word, self.endpoint.load(at + slots.FENCE)))
+
+    def overdue(self, what: object) -> bool:
+        """Whether `what` has been seen, time and again and unchanged, for a whole lease."""
+        now = time.monotonic()
+        if len(self._since) > 4096:
+            self._since.clear()
+        return now - self._since.setdefault(what, now) >= self.lease_s
+
+    def sweep(self) -> list[int]:
+        """Recover every client that is dead; their ids."""
+        self._swept = time.monotonic()
+        found = []
+        for slot, word in list(self.occupied()):
+            if word != self.client.word and self.dead(slot, word):
+                self.recover(slot, word)
+                found.append(client_id(slot, word))
+        return found
+
+    def sweep_sometimes(self) -> None:
+        """`sweep`, unless that was done a moment ago."""
+        if time.monotonic() - self._swept >= SWEEP_INTERVAL_S:
+            self.sweep()
+
+    def recover(self, slot: int, word: int) -> dict[str, int]:
+        """Recover a client that is known to be dead."""
+        if word >> 60 == JOINING:
+            self.endpoint.cas(slot_address(slot), word, word & slots.INCARNATION_MASK)
+            return {"clients": 0, "objects": 0, "blocks": 0}
+        restored = self.restore(slot, word)
+        if restored["clients"]:
+            self.note(RECOVERED, client_id(slot, word), self.pid(word))
+        return restored
+
+    def gone(self, ident: int, what: object) -> bool:
+        """Whether the client `ident`, which keeps others from `what`, is no longer one.
+
+        Recovers it when it is dead; fences it when it has kept us waiting for a lease.
+        """
+        if ident == 0 or ident == self.ident:
+            return True
+        slot = ident >> slots.INCARNATION_BITS
+        word = self.endpoint.load(slot_address(slot))
+        if word >> 60 == FREE or client_id(slot, word) != ident:
+            return True
+        if self.dead(slot, word):
+            self.recover(slot, word)
+            return True
+        return self.overdue((ident, what)) and self.fence(slot, word, str(what))
+
+    def hurry(self, laggard: Pinned) -> bool:
+        """A client in an operation keeps memory from being reused: recover or fence it.
+
+        True when it no longer does; False when it is alive and has not stood still for a lease,
+        or may not be fenced.
+        """
+        slot, word, pin, _ = laggard
+        if word == self.client.word:
+            return False
+        if self.endpoint.load(slot_address(slot) + slots.PIN) != pin:
+            return True
+        if self.dead(slot, word):
+            self.recover(slot, word)
+            return True
+        return self.overdue((word, pin)) and self.fence(slot, word, "memory that it may be reading")
+
+    # ---- fencing ------------------------------------------------------------------------------
+
+    def fence(self, slot: int, word: int, what: str) -> bool:
+        """Make a client provably dead and recover it; False when policy or rights forbid that."""
+        pid = self.pid(word)
+        if self.parameters.fence != "kill" or pid == os.getpid() or not self.is_local(slot):
+            self._suspend(slot, word, what)
+            return False
+        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
+        if self.endpoint.load(slot_address(slot)) != word:
+            return True
+        log.warning(
+            "%s: killing process %d: it stood still for %.3f s and others wait for %s",
+            self.pool, pid, self.lease_s, what,
+        )  # fmt: skip
+        try:
+            killed = self._watcher.kill(pid, started)
+        except PermissionError:
+            killed = False
+        if killed:
+            self.note(FENCED, client_id(slot, word), pid)
+            self.recover(slot, word)
+        return killed
+
+    def _suspend(self, slot: int, word: int, what: str) -> None:
+        if self._since.get(("named", word)) is None:
+            self._since["named", word] = time.monotonic()
+            self.note(SUSPENDED, client_id(slot, word), self.pid(word))
+            log.warning(
+                "%s: everyone waits for process %d, which stands still and keeps %s",
+                self.pool, self.pid(word), what,
+            )  # fmt: skip
+
+    # ---- several hosts --------------------------------------------------------------------------
+
+    def _start_heart(self) -> None:
+        self._stop.clear()
+        self._heart = threading.Thread(target=self._beat, name="limpet-lease", daemon=True)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        """Renew our lease, and end those of this host whom other hosts ask us to end."""
+        me, stop, beat = self.client.slot, self._stop, 0
+        while not stop.is_set():
+            beat += 1
+            try:
+                self.endpoint.store(me + slots.BEAT, beat)
+                for slot, word in self.occupied():
+                    if self.endpoint.load(slot_address(slot) + slots.FENCE) and self.is_local(slot):
+                        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
+                        if self.endpoint.load(slot_address(slot)) == word:
+                            self._watcher.kill(self.pid(word), started)
+            except NodeFailed:
+                log.exception("%s: the control segment is lost; the lease ends", self.pool)
+                return
+            stop.wait(self.lease_s / 4)
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    def note(self, kind: int, subject: int, pid: int = 0) -> None:
+        """Write an event to the ring."""
+        number = self.endpoint.faa(EVENT_COUNT, 1)
+        at = EVENT_RING + number % EVENTS * EVENT_SIZE
+        self.endpoint.store(at, 0)
+        for offset, value in enumerate((kind, subject, pid, self.ident, time.time_ns()), 1):
+            self.endpoint.store(at + 8 * offset, value)
+        self.endpoint.store(at, number + 1)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The last events, oldest first."""
+        found = []
+        last = self.endpoint.load(EVENT_COUNT)
+        for number in range(max(0, last - EVENTS), last):
+            at = EVENT_RING + number % EVENTS * EVENT_SIZE
+            words = [self.endpoint.load(at + 8 * i) for i in range(6)]
+            if words[0] == number + 1 == self.endpoint.load(at) and words[1] < len(EVENT_KINDS):
+                names = ("kind", "subject", "pid", "by", "time_ns")
+                event: dict[str, Any] = dict(zip(names, words[1:], strict=True))
+                event["kind"] = EVENT_KINDS[words[1]]
+                found.append(event)
+        return found

@@ -1,0 +1,559 @@
+"""A pool opened by one process: its segments mapped, its client slot taken, its mechanisms wired.
+
+`Memory` is the pool without its stores; `limpet.stores.pool.Pool` adds them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid as uuids
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm import node as nodes
+from limpet.shm.allocator import Allocator
+from limpet.shm.audit import Audit
+from limpet.shm.blocks import BlockTable
+from limpet.shm.client import PIN, STATES, Client, client_id
+from limpet.shm.directory import Directory
+from limpet.shm.epoch import Grace
+from limpet.shm.errors import (
+    CoherenceError,
+    NodeFailed,
+    ParameterError,
+    PoolCorrupt,
+    PoolIncomplete,
+    PoolNotFound,
+
+)
+from limpet.shm.fabric import Endpoint
+from limpet.shm.heap import OWNER_MASK, Heap
+from limpet.shm.layout import (
+    CATALOGUE,
+    CATALOGUE_ENTRIES,
+    CATALOGUE_ENTRY_SIZE,
+    CONTROL_NODE,
+    EPOCH,
+    NODE_STATES,
+    NodeLayout,
+    address,
+    control_size,
+)
+from limpet.shm.membership import NODE_FAILED, Membership, slot_address
+from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
+from limpet.shm.recovery import recover_client, release_client
+from limpet.shm.regions import Regions
+from limpet.shm.superblock import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import Self
+
+    from limpet.shm.blocks import Words
+
+OPEN_TIMEOUT_S: Final = 2.0
+WATCH_INTERVAL_S: Final = 0.005
+
+_identity_lock = threading.Lock()
+
+
+def _renew_identity_lock() -> None:
+    global _identity_lock
+    _identity_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_identity_lock)
+
+
+def _latency_ns(latency: str | int) -> int:
+    if isinstance(latency, int) and not isinstance(latency, bool) and latency >= 0:
+        return latency
+    if latency not in LATENCY_PROFILES:
+        raise ParameterError(
+            f"latency must be one of {', '.join(LATENCY_PROFILES)} or a time in ns, not {latency!r}"
+        )
+    return LATENCY_PROFILES[str(latency)]
+
+
+class Memory:
+    """The memory nodes and the control segment of a pool, and this process's place in it."""
+
+    def __init__(
+        self,
+        url: str,
+        segments: list[nodes.MemoryNode],
+        parameters: PoolParameters,
+        uuid: bytes,
+        *,
+        latency: str | int = "local",
+        options: nodes.NodeOptions | None = None,
+    ) -> None:
+        """Wire up mapped `segments`, the control segment last, and join. Closes them on failure."""
+        self.url = url
+        self.parameters = parameters
+        self.uuid = uuid
+        self.latency = latency
+        self.options = options or nodes.NodeOptions()
+        self._segments = segments
+        try:
+            self._wire(_latency_ns(latency))
+            self.membership.join()
+        except BaseException:
+            self._unmap()
+            raise
+        self._finalizer = weakref.finalize(
+            self, _close, self.client, self.membership, self.endpoint, segments, os.getpid()
+        )
+
+    def _wire(self, latency_ns: int) -> None:
+        parameters = self.parameters
+        self.layout = NodeLayout.of(parameters)
+        self.endpoint = Endpoint()
+        self.endpoint.latency_ns = latency_ns
+        coherent = None if parameters.coherent else parameters.coherent_bytes
+        for segment in self._segments:
+            control = segment.index == CONTROL_NODE
+            self.endpoint.attach(
+                segment.index, segment.map, segment.size, None if control else coherent
+            )
+        self.endpoint.watch_states(NODE_STATES)
+        self.heap = Heap(self.endpoint, self.layout)
+        self.grace = Grace(self.endpoint)
+        coherent_blocks = self.layout.block_count
+        if coherent is not None:
+            coherent_blocks = max(0, coherent - self.layout.blocks) // self.layout.block_size
+            if not coherent_blocks:
+                raise CoherenceError(
+                    f"{self.url}: the hardware-coherent range of a node ends at {coherent} bytes; "
+                    f"tables take {self.layout.blocks}, and at least one block must lie in it"
+                )
+        self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
+        self.client = Client(self.endpoint, self.heap, self._rejoin)
+        self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
+        self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
+        self.catalogue = Directory(
+            self.endpoint,
+            CATALOGUE,
+            CATALOGUE_ENTRIES,
+            CATALOGUE_ENTRY_SIZE,
+            f"{self.url}: catalogue",
+        )
+        inside = (self.client, self.blocks, self.regions, self.grace)
+        self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
+        self.membership.release = lambda: release_client(*inside)
+
+    # ---- creating and opening ---------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        *,
+        nodes: int | None = None,
+        node_size: int | str | None = None,
+        latency: str | int = "local",
+        numa_node: int | tuple[int, ...] | None = None,
+        prefault: bool = False,
+        huge_pages: bool = False,
+        **parameters: Any,
+    ) -> Self:
+        """Create a pool and open it.
+
+        `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`;
+        `numa_node`, `prefault`, `huge_pages` as in `NodeOptions`. Raises PoolExists, ParameterError,
+        PoolPermission, CoherenceError; then nothing is left behind.
+        """
+        options = _node_options(numa_node, prefault, huge_pages)
+        made, uuid, checked = _create_segments(url, nodes, node_size, options, parameters, latency)
+        try:
+            return cls(
+                _canonical(url), made, checked, uuid, latency=latency, options=options
+            )
+        except BaseException:
+            _unlink_quietly(url)
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        latency: str | int = "local",
+        any_owner: bool = False,
+        numa_node: int | tuple[int, ...] | None = None,
+        prefault: bool = False,
+        huge_pages: bool = False,
+        timeout_s: float = OPEN_TIMEOUT_S,
+    ) -> Self:
+        """Open a pool that is there; wait up to `timeout_s` for its creator to finish.
+
+        Raises PoolNotFound, PoolForeign, PoolPermission (another user's, unless `any_owner`),
+        PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it.
+        """
+        _latency_ns(latency)
+        options = _node_options(numa_node, prefault, huge_pages, any_owner)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                opened, parameters, uuid = _open_segments(url, options)
+                break
+            except PoolIncomplete:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.01)
+        return cls(_canonical(url), opened, parameters, uuid, latency=latency, options=options)
+
+    # ---- identity ---------------------------------------------------------------------------
+
+    def _rejoin(self) -> None:
+        """Called in a forked child before its first operation: be a client of its own."""
+        with _identity_lock:
+            if not self._finalizer.alive:
+                self.client.assume(0, 0, 0)
+            elif self._finalizer.peek()[2][-1] != os.getpid():
+                self._finalizer.detach()
+                self.membership.forked()
+                self.allocator.forget()
+                self.client.assume(0, 0, 0)
+                self.endpoint.background(False)
+                self.membership.join()
+                self._finalizer = weakref.finalize(
+                    self,
+                    _close,
+                    self.client,
+                    self.membership,
+                    self.endpoint,
+                    self._segments,
+                    os.getpid(),
+                )
+            self.endpoint.adopted()
+
+    @property
+    def client_id(self) -> int:
+        """This process's client id in the pool (it may take one for that)."""
+        self.client.begin()
+        self.client.end()
+        return self.membership.ident
+
+    def close(self) -> None:
+        """Leave the pool: give back what this client has, and unmap. May be called twice.
+
+        Handles of its stores raise PoolClosed from now on.
+        """
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        return not self._finalizer.alive
+
+    def _unmap(self) -> None:
+        self.endpoint.detach()
+        for segment in self._segments:
+            segment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self.url, self.uuid, self.latency, self.options.any_owner)
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<{type(self).__name__} {self.url}{state}>"
+
+    # ---- operation of the pool ----------------------------------------------------------------
+
+    def exclusively(self, work: Callable[[], Any]) -> Any:
+        """Do `work`, which may pin, with the other threads of this process kept out."""
+        self.client.begin()
+        lane = self.endpoint.background(True)
+        try:
+            if not self.client.ident:
+                self.client.pin()  # says that the pool is closed
+            return work()
+        finally:
+            self.endpoint.background(lane)
+            self.client.end()
+
+    def recover(self) -> dict[str, Any]:
+        """Recover every dead client now, and what creators of regions left behind.
+
+        Returns `clients`, the ids of those recovered, and how many `objects` and `blocks` were
+        given back.
+        """
+        return self.exclusively(self._recover)  # type: ignore[no-any-return]
+
+    def _recover(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"clients": [], "objects": 0, "blocks": 0}
+        for slot, word in list(self.membership.occupied()):
+            if word != self.client.word and self.membership.dead(slot, word):
+                counts = self.membership.recover(slot, word)
+                found["clients"].append(client_id(slot, word))
+                found["objects"] += counts["objects"]
+                found["blocks"] += counts["blocks"]
+        found["blocks"] += self.regions.sweep()
+        return found
+
+    def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:
+        """Notice dead clients within `interval_s` and recover them; yields a report of each time."""
+        while True:
+            found = self.recover()
+            if found["clients"] or found["blocks"]:
+                found["time_ns"] = time.time_ns()
+                yield found
+            time.sleep(interval_s)
+
+    def clients(self) -> list[dict[str, Any]]:
+        """The clients of the pool: id, pid, state, host ("local" or "other"), pinned, blocks, ours."""
+        return self.exclusively(self._clients)  # type: ignore[no-any-return]
+
+    def _clients(self) -> list[dict[str, Any]]:
+        owned: dict[int, int] = {}
+        for node in range(self.parameters.nodes):
+            try:
+                owners = self.blocks.words(node)[:].tolist()
+            except NodeFailed:
+                continue
+            for word in owners:
+                owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + 1
+        found = []
+        for slot, word in self.membership.occupied():
+            ident = client_id(slot, word)
+            dead = word != self.client.word and self.membership.dead(slot, word)
+            found.append(
+                {
+                    "client": ident,
+                    "slot": slot,
+                    "pid": self.membership.pid(word),
+                    "host": "local" if self.membership.is_local(slot) else "other",
+                    "state": "dead" if dead else STATES[word >> 60],
+                    "pinned": self.endpoint.load(slot_address(slot) + PIN) != 0,
+                    "blocks": owned.get(ident, 0),
+                    "ours": ident == self.membership.ident,
+                }
+            )
+        return found
+
+    def fail_node(self, node: int) -> None:
+        """Mark a memory node failed: every verb of every client on it raises NodeFailed."""
+        if isinstance(node, bool) or not isinstance(node, int):
+            raise ParameterError(f"a node is named by its number, not {node!r}")
+        if not 0 <= node < self.parameters.nodes:
+            raise ParameterError(
+                f"{self.url} has nodes 0 to {self.parameters.nodes - 1}, no node {node}"
+            )
+
+        def mark() -> None:
+            if self.endpoint.cas(NODE_STATES + 8 * node, 0, 1) == 0:
+                self.membership.note(NODE_FAILED, node)
+
+        self.exclusively(mark)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The memory nodes: number, segment, size in bytes, whether in service."""
+        found = []
+        for segment in self._segments[:-1]:
+            failed = self.endpoint.load(NODE_STATES + 8 * segment.index) != 0
+            lost = self.endpoint.lost(segment.index)
+            found.append(
+                {
+                    "node": segment.index,
+                    "segment": segment.name,
+                    "size": segment.size,
+                    "state": "failed" if failed else "lost" if lost else "in service",
+                }
+            )
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """What happened last: clients recovered or fenced, nodes failed; oldest first."""
+        return self.exclusively(self.membership.events)  # type: ignore[no-any-return]
+
+    def audit(self) -> dict[str, int]:
+        """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
+        audit = Audit(
+            self.blocks, self.regions, self.grace, self.membership, self.references
+        )
+        return self.exclusively(audit.run)  # type: ignore[no-any-return]
+
+    def references(self) -> Words:
+        """All object references that the pool's stores link to. Called within `exclusively`."""
+        raise NotImplementedError
+
+
+def _close(
+    client: Client,
+    membership: Membership,
+    endpoint: Endpoint,
+    segments: list[nodes.MemoryNode],
+    pid: int,
+) -> None:
+    try:
+        if pid == os.getpid() and not endpoint.begin():
+            try:
+                membership.depart()
+            except NodeFailed:
+                pass  # the control segment is gone, and our slot with it
+            finally:
+                client.assume(0, 0, 0)
+                endpoint.end()
+    finally:
+        membership.close()
+        endpoint.detach()
+        for segment in segments:
+            segment.close()
+
+
+_reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], Memory] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def _reopened(
+    kind: type[Memory], url: str, uuid: bytes, latency: str | int, any_owner: bool
+) -> Memory:
+    """Unpickle a pool: all handles that come to a process this way share one client slot."""
+    with _identity_lock:
+        pool = _reopened_pools.get((kind, url, uuid))
+    if pool is None or pool.closed:
+        pool = kind.open(url, latency=latency, any_owner=any_owner)
+        if pool.uuid != uuid:
+            pool.close()
+            raise PoolNotFound(f"{url} was destroyed, and another pool of that name created")
+        with _identity_lock:
+            _reopened_pools[kind, url, uuid] = pool
+    return pool
+
+
+# ---- segments ---------------------------------------------------------------------------------
+
+
+def _canonical(url: str) -> str:
+    return nodes.parse_url(url).url
+
+
+def _node_options(
+    numa_node: int | tuple[int, ...] | None,
+    prefault: bool,
+    huge_pages: bool,
+    any_owner: bool = False,
+) -> nodes.NodeOptions:
+    return nodes.NodeOptions(
+        numa_node=numa_node, prefault=prefault, huge_pages=huge_pages, any_owner=any_owner
+    )
+
+
+def _create_segments(
+    url: str,
+    count: int | None,
+    node_size: int | str | None,
+    options: nodes.NodeOptions,
+    given: dict[str, Any],
+    latency: str | int,
+) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
+    _latency_ns(latency)
+    location = nodes.parse_url(url)
+    known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
+    if unknown := set(given) - known:
+        raise ParameterError(
+            f"a pool has no parameter {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}"
+        )
+    size = None if node_size is None else parse_size(node_size)
+    for name in ("block_size", "coherent_bytes"):
+        if name in given:
+            given[name] = parse_size(given[name])
+    draft = PoolParameters(**given)
+    plan = nodes.plan(location, nodes=count, node_size=size, control_size=control_size(draft))
+    parameters = PoolParameters(nodes=plan.nodes, node_size=plan.node_size, **given)
+    uuid = uuids.uuid4().bytes
+    layout = NodeLayout.of(parameters)
+    made: list[nodes.MemoryNode] = []
+    try:
+        control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
+        made.append(control)
+        for index in range(parameters.nodes):
+            made.append(nodes.create(location, index, parameters.node_size, options=options))
+        for segment in (*made[1:], control):
+            _format(segment, layout, parameters, uuid)
+    except BaseException:
+        for segment in reversed(made):
+            nodes.discard(segment)
+        raise
+    return [*made[1:], control], uuid, parameters
+
+
+def _format(
+    segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
+) -> None:
+    control = segment.index == CONTROL_NODE
+    if not segment.zeroed:
+        used = segment.size if control else layout.blocks
+        for start in range(4096, used, 1 << 20):
+            end = min(start + (1 << 20), used)
+            segment.map[start:end] = bytes(end - start)
+    if control:
+        epoch = EPOCH - address(CONTROL_NODE, 0)
+        segment.map[epoch : epoch + 8] = (1).to_bytes(8, "little")
+    nodes.publish(
+        segment,
+        pack(
+            index=segment.index,
+            size=segment.size,
+            uuid=uuid,
+            created_ns=time.time_ns(),
+            uid=os.geteuid(),
+            parameters=parameters,
+        ),
+    )
+
+
+def _open_segments(
+    url: str, options: nodes.NodeOptions
+) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
+    location = nodes.parse_url(url)
+    control, block = nodes.open_(location, CONTROL_NODE, options=options)
+    opened = [control]
+    try:
+        parameters = block.parameters
+        if control.size < control_size(parameters):
+            raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
+        for index in range(parameters.nodes):
+            segment, found = nodes.open_(
+                location, index, uuid=block.uuid, size=parameters.node_size, options=options
+            )
+            opened.append(segment)
+            if found.parameters != parameters:
+                raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
+    except BaseException as error:
+        for segment in opened:
+            segment.close()
+        if isinstance(error, PoolNotFound):
+            raise PoolIncomplete(f"{url}: {error}; destroy the pool") from error
+        raise
+    return [*opened[1:], control], parameters, block.uuid
+
+
+def _unlink_quietly(url: str) -> None:
+    try:
+        nodes.unlink_all(nodes.parse_url(url))
+    except PoolNotFound:
+        pass
+
+
+def destroy(url: str, *, any_owner: bool = False) -> list[str]:
+    """Remove a pool, also a half-created or damaged one; the names of what was removed.
+
+    Processes that have it open go on with what they have mapped; nobody can open it any more.
+    Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
+    """
+    return nodes.unlink_all(nodes.parse_url(url), any_owner=any_owner)
+
+
+

@@ -1,0 +1,89 @@
+"""What becomes of a dead client's belongings.
+
+Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
+    1. pin, as in every operation: what we may touch late cannot be reused meanwhile (epoch.py)
+    2. LIVE -> DYING; whoever finds DYING carries on
+    3. read the hand, then the state word again: only if it has not changed is it this client's hand
+    4. settle each object of the hand (heap.py)
+    5. take the client's blocks from it (blocks.py)
+    6. DYING -> FREE: from here on its pin no longer counts
+
+A recoverer that is killed leaves DYING; one that stands still between two steps does nothing wrong
+when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as they
+were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its slot.
+
+Not recovered here: directory entries that the client was making (directory.py: the next creator takes
+them over).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.client import DYING, HAND, HAND_SIZE, INCARNATION_MASK, LIVE, client_id, state_word
+from limpet.shm.membership import slot_address
+
+if TYPE_CHECKING:
+    from limpet.shm.blocks import BlockTable
+    from limpet.shm.client import Client
+    from limpet.shm.epoch import Grace
+    from limpet.shm.regions import Regions
+
+_HAND: Final = struct.Struct(f"<{HAND_SIZE * 2}Q")
+
+
+def recover_client(
+    client: Client,
+    blocks: BlockTable,
+    regions: Regions,
+    grace: Grace,
+    slot: int,
+    word: int,
+) -> dict[str, int]:
+    """Recover the client of `slot` and state word `word`, which is dead.
+
+    Returns how many objects and blocks were given back, and `clients`: 1 when it was we who did the
+    last step, 0 when another recoverer had.
+    """
+    endpoint = client.endpoint
+    at = slot_address(slot)
+    pid, incarnation = word >> 36 & 0xFFFFFF, word & INCARNATION_MASK
+    dying = state_word(DYING, pid, incarnation)
+    counts = {"clients": 0, "objects": 0, "blocks": 0}
+    lane = endpoint.background(True)
+    client.pin()
+    try:
+        endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
+        # CRASH(dying): whoever sweeps next carries on.
+        hand = _HAND.unpack(endpoint.read(at + HAND, _HAND.size))
+        if endpoint.load(at) != dying:
+            return counts  # somebody else has finished
+        for reference, home in zip(hand[::2], hand[1::2], strict=True):
+            if reference:
+                counts["objects"] += client.heap.settle(reference, home)
+                # CRASH(settled): settled again by the next one, while the dead client's pin stands.
+        ident = client_id(slot, word)
+        stamp = grace.close_period()
+        for node in range(regions.nodes):
+            counts["blocks"] += blocks.recover(node, ident, stamp, regions.region_of)
+            # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
+        counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
+    finally:
+        client.unpin()
+        endpoint.background(lane)
+    return counts
+
+
+def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: Grace) -> None:
+    """Give back everything that this client has, and its slot, for good."""
+    endpoint = client.endpoint
+    lane = endpoint.background(True)
+    client.pin()
+    try:
+        stamp = grace.close_period()
+        for node in range(regions.nodes):
+            blocks.recover(node, client.ident, stamp, regions.region_of)
+    finally:
+        client.quit()
+        endpoint.background(lane)

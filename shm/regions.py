@@ -1,0 +1,174 @@
+"""Named regions: runs of blocks that hold one store's index, found through the node's directory.
+
+Payload of a region's directory entry: four words: first block, number of blocks, bytes, mark. The mark
+(40 random bits and the entry's number) is also in the region's block words, so that a block can be
+told from one of an earlier region of the same name.
+
+A region is READY only after it is filled with zeros and made by its store; from then on it stays.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from limpet.shm.directory import PLANNED, READY, Directory
+from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
+from limpet.shm.heap import FREE, OWNER_MASK, REGION, block_word
+from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.shm.blocks import BlockTable
+    from limpet.shm.epoch import Grace
+    from limpet.shm.membership import Membership
+
+_PAYLOAD: Final = struct.Struct("<4Q")
+_ZEROS: Final = bytes(1 << 16)
+
+
+class Region(NamedTuple):
+    """Where a region lies: address of its first byte, its size in bytes."""
+
+    address: int
+    size: int
+
+
+class Regions:
+    """The region directories of a pool's nodes."""
+
+    def __init__(
+        self, blocks: BlockTable, grace: Grace, membership: Membership, nodes: int
+    ) -> None:
+        self.blocks = blocks
+        self.grace = grace
+        self.membership = membership
+        self.nodes = nodes
+        layout = blocks.heap.layout
+        self.block_size = layout.block_size
+        self.first_block = layout.blocks
+        self.directories = [
+            Directory(
+                blocks.endpoint,
+                address(node, layout.region_directory),
+                REGION_ENTRIES,
+                REGION_ENTRY_SIZE,
+                f"{membership.pool}: region directory of node {node}",
+            )
+            for node in range(nodes)
+        ]
+
+    def obtain(
+        self, node: int, name: str, size: int, make: Callable[[Region], None] | None = None
+    ) -> Region:
+        """The region of that name on `node`, `size` bytes; made, zero-filled, if it was not there.
+
+        Raises StoreFull when the node has no run of free blocks that long, StoreMismatch when the
+        region exists with another size.
+        """
+        client = self.membership.ident
+        count = -(-size // self.block_size)
+
+        def plan(index: int) -> bytes:
+            first = self.blocks.claim_run(
+                node, count, client, self.grace.horizon(), coherent=True
+            )
+            if first is None:
+                raise StoreFull(
+                    f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
+                    f"{self.block_size} bytes for {name!r}; create the pool with larger nodes"
+                )
+            return _PAYLOAD.pack(first, count, size, secrets.randbits(40) << 8 | index)
+
+        def build(index: int, payload: bytes) -> None:
+            first, count, size, mark = _PAYLOAD.unpack(payload)
+            self.blocks.make_region(node, first, count, client, mark)
+            region = self._region(node, first, size)
+            for done in range(0, size, len(_ZEROS)):
+                self.blocks.endpoint.write(
+                    region.address + done, _ZEROS[: min(len(_ZEROS), size - done)]
+                )
+            if make is not None:
+                make(region)
+
+        def undo(index: int, payload: bytes) -> None:
+            first, count, size, mark = _PAYLOAD.unpack(payload)
+            self.blocks.release_region(node, mark, self.grace.close_period())
+
+        entry, _ = self.directories[node].obtain(
+            name.encode(), self.membership, plan, build, undo
+        )
+        first, there, size_there, _mark = self._extent(node, entry.payload)
+        if size_there != size:
+            raise StoreMismatch(
+                f"{self.membership.pool}: region {name!r} of node {node} has {size_there} bytes, "
+                f"not {size}"
+            )
+        return self._region(node, first, size)
+
+    def discard(self, node: int, name: str) -> None:
+        """Give back the region of that name, which no store uses."""
+        entry = self.directories[node].discard(name.encode())
+        if entry is not None:
+            mark = self._extent(node, entry.payload)[3]
+            # CRASH(discarded-region): its blocks carry a mark that no entry has; `sweep` frees them.
+            self.blocks.release_region(node, mark, self.grace.close_period())
+
+    def extents(self, node: int) -> list[tuple[int, int, int]]:
+        """First block, number of blocks and mark of every region that is, or is being, made."""
+        found = []
+        for entry in self.directories[node]:
+            if entry.state in (PLANNED, READY):
+                first, count, _, mark = self._extent(node, entry.payload)
+                found.append((first, count, mark))
+        return found
+
+    def region_of(self, node: int, block: int) -> int | None:
+        """The mark of the region that has the block; None when none has."""
+        for first, count, mark in self.extents(node):
+            if first <= block < first + count:
+                return mark
+        return None
+
+    def sweep(self) -> int:
+        """Free blocks of regions that are in no directory any more; how many."""
+        released = 0
+        for node in range(self.nodes):
+            try:
+                marks = {mark for _, _, mark in self.extents(node)}
+                words = self.blocks.words(node)
+            except NodeFailed:
+                continue
+            stale = {
+                int(word)
+                for word in words[words >> np.uint64(60) == REGION].tolist()
+                if int(word) & OWNER_MASK not in marks
+            }
+            for word in stale:
+                stamp = self.grace.close_period()
+                for block in np.flatnonzero(words == word).tolist():
+                    released += self.blocks.move(node, block, word, block_word(FREE, stamp))
+        return released
+
+    def _region(self, node: int, first: int, size: int) -> Region:
+        return Region(address(node, self.first_block + first * self.block_size), size)
+
+    def _extent(self, node: int, payload: bytes) -> tuple[int, int, int, int]:
+        try:
+            first, count, size, mark = _PAYLOAD.unpack(payload)
+        except struct.error:
+            first = count = size = mark = -1
+        if not (
+            0 < count
+            and 0 <= first <= self.blocks.count - count
+            and (count - 1) * self.block_size < size <= count * self.block_size
+        ):
+            raise PoolCorrupt(
+                f"{self.membership.pool}: a region of node {node} has impossible bounds; destroy "
+                "the pool"
+            )
+        return first, count, size, mark
