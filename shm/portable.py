@@ -81,14 +81,14 @@ def lowest_bit(word: int) -> int:
 
 def words_equal(words: Any, offset: int, data: bytes) -> bool:
     """Whether the bytes of `words` from byte `offset` on begin with `data`."""
-    raw, data = _words(words), _bytes(data)
-    return 0 <= _ssize(offset) <= len(raw) - len(data) and raw[offset : offset + len(data)] == data
+    raw, offset, data = _words(words), _ssize(offset), _bytes(data)
+    return 0 <= offset <= len(raw) - len(data) and raw[offset : offset + len(data)] == data
 
 
 def words_bytes(words: Any, offset: int, size: int) -> bytes:
     """`size` bytes of `words` from byte `offset` on."""
-    raw = _words(words)
-    if _ssize(offset) < 0 or not 0 <= _ssize(size) <= len(raw) - offset:
+    raw, offset, size = _words(words), _ssize(offset), _ssize(size)
+    if offset < 0 or not 0 <= size <= len(raw) - offset:
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     return bytes(raw[offset : offset + size])
 
@@ -358,8 +358,8 @@ class Endpoint:
 
     def read_words(self, addr: int, words: Any, count: int) -> int:
         """Fill the first `count` of `words` from `addr`."""
-        raw = _words(words)
-        if _ssize(count) < 1 or count * 8 > len(raw):
+        addr, raw, count = _u64(addr), _words(words), _ssize(count)
+        if count < 1 or count * 8 > len(raw):
             raise AddressError(f"cannot read {count} words into a buffer of {len(raw) >> 3}")
         raw[: count * 8] = self._read(addr, count * 8)
         return 0
@@ -374,11 +374,12 @@ class Endpoint:
 
         `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
         """
-        raw = _words(words)
-        if not 0 <= _ssize(count) * 8 <= len(raw) or addr & 7:
+        addr, raw, count = _u64(addr), _words(words), _ssize(count)
+        first, second = _bytes(first), _bytes(second)
+        if not 0 <= count * 8 <= len(raw) or addr & 7:
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
-        gap = bytes(-len(_bytes(first)) & 7)
-        self._write(addr, bytes(raw[: count * 8]) + first + gap + _bytes(second))
+        gap = bytes(-len(first) & 7)
+        self._write(addr, bytes(raw[: count * 8]) + first + gap + second)
         return 0
 
     def load(self, addr: int) -> int:
