@@ -1,0 +1,1 @@
+"""Benchmarks: YCSB workloads, the peers that limpet is measured against, and their reports."""

@@ -1,0 +1,196 @@
+"""`limpet bench`: the command line of the benchmarks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from limpet.bench import machine, peers, report
+from limpet.bench.drivers import PEERS_EXTRA
+from limpet.bench.ycsb import READ_SHARE, Workload
+from limpet.shm.errors import ParameterError
+
+
+class _List(click.ParamType):
+    """Words with commas between them, each converted, none twice."""
+
+    name = "list"
+
+    def __init__(self, convert: Callable[[str], object]) -> None:
+        self.convert_word = convert
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[object, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",") if word.strip()]
+        try:
+            return tuple(dict.fromkeys(self.convert_word(word) for word in words))
+        except ValueError:
+            self.fail(f"{value!r} is not a list such as 1,2", param, ctx)
+
+
+@click.group()
+def bench() -> None:
+    """Measure limpet's stores."""
+
+
+@bench.command("peers")
+@click.option(
+    "--store",
+    "stores",
+    type=_List(str),
+    default="race",
+    show_default=True,
+    help="Kinds of limpet's stores to measure.",
+)
+@click.option(
+    "--peers",
+    "names",
+    type=_List(str),
+    default=",".join(peers.PEERS),
+    show_default=True,
+    help="What to measure them against.",
+)
+@click.option(
+    "--processes",
+    type=_List(int),
+    default="1,2",
+    show_default=True,
+    help="Numbers of processes to run with.",
+)
+@click.option(
+    "--mix",
+    "mixes",
+    type=_List(str.upper),
+    default=",".join(READ_SHARE),
+    show_default=True,
+    help="YCSB mixes to run.",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=5,
+    show_default=True,
+    help="How often everything is measured; medians are reported.",
+)
+@click.option(
+    "--seconds-per-cell",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Time that a slow store gets for one loop; it then runs fewer operations.",
+)
+@click.option(
+    "--operations",
+    type=int,
+    default=200_000,
+    show_default=True,
+    help="Operations of one process in one loop, at most.",
+)
+@click.option("--records", type=int, default=100_000, show_default=True)
+@click.option("--key-bytes", type=int, default=24, show_default=True)
+@click.option("--value-bytes", type=int, default=64, show_default=True)
+@click.option(
+    "--theta",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="Skew of the Zipfian distribution; 0 is uniform.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of every random choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, writable=True, path_type=pathlib.Path),
+    help="Draw a bar chart into this file.",
+)
+def peers_command(
+    stores: tuple[str, ...],
+    names: tuple[str, ...],
+    processes: tuple[int, ...],
+    mixes: tuple[str, ...],
+    rounds: int,
+    seconds_per_cell: float,
+    operations: int,
+    records: int,
+    key_bytes: int,
+    value_bytes: int,
+    theta: float,
+    seed: int,
+    as_json: bool,
+    png: pathlib.Path | None,
+) -> None:
+    """Measure stores against LMDB, Redis and other peers, driven by the same loop.
+
+    A peer that is not installed is named as missing, with how to get it. The exit status is 0 only
+    if every store and every peer that is there ran to its end.
+    """
+    try:
+        options = peers.Options(
+            workload=Workload(records, key_bytes, value_bytes, theta, operations, seed),
+            processes=processes,
+            mixes=mixes,
+            rounds=rounds,
+            seconds_per_cell=seconds_per_cell,
+        )
+        drivers = peers.drivers(stores, names)
+    except ParameterError as error:
+        raise click.UsageError(str(error)) from error
+    if not drivers:
+        raise click.UsageError("there is nothing to measure: name a --store or one of the --peers")
+    if png is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise click.UsageError(f"--png needs matplotlib: {PEERS_EXTRA}")
+        if not png.absolute().parent.is_dir():
+            raise click.UsageError(f"--png: there is no directory {png.absolute().parent}")
+    facts = machine.facts()
+    outcome = _run(options, drivers)
+    if as_json:
+        click.echo(json.dumps(report.as_json(outcome, facts), indent=2))
+    else:
+        report.print_tables(outcome, facts, Console())
+    if png is not None and outcome.versions:
+        report.save_chart(outcome, facts, png)
+    if outcome.failed:
+        raise SystemExit(1)
+
+
+def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
+    """Run with a progress bar on stderr, drawn only between loops so that it takes no time."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+    )
+    there = sum(driver.missing() is None for driver in drivers)
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        with progress:
+            task = progress.add_task("", total=peers.steps(options, there))
+
+            def advance(text: str) -> None:
+                progress.update(task, description=text, advance=1, refresh=True)
+
+            return peers.run(options, drivers, advance)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """On SIGTERM, leave through every clean-up."""
+    sys.exit(128 + number)

@@ -1,0 +1,170 @@
+"""What the measuring asks of a store: one small adapter each, and nothing of the measuring in it.
+
+Life of a driver: in the parent `missing`, `start`, `load`; in each worker process, forked after
+that, `attach`; in the parent again `stop`, which also clears up after workers that were killed.
+
+Every peer runs with the fastest settings under which processes that share it still see each other's
+writes at once; what those are is said at each driver. None of them writes to a disk.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib.util
+import os
+import pathlib
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from limpet.bench.ycsb import Workload
+
+PEERS_EXTRA: Final = "pip install 'limpet[peers]'"
+LOCK_WAIT_S: Final = 60
+"""How long a peer may wait for a lock of its own before it gives up."""
+
+SHARED_MEMORY: Final = pathlib.Path("/dev/shm")
+Pairs = Sequence[tuple[bytes, bytes]]
+
+
+class DriverError(Exception):
+    """A driver could not be started, or did not run to its end."""
+
+
+Get = Callable[[bytes], bytes | None]
+Put = Callable[[bytes, bytes], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """One process's way to a store: `get(key)`, `put(key, value)` (insert or update), `close()`."""
+
+    get: Get
+    put: Put
+    close: Callable[[], object] = lambda: None
+
+
+class Driver(abc.ABC):
+    """A store under test."""
+
+    name: str
+    shared = True
+    """Whether processes see each other's writes."""
+
+    @abc.abstractmethod
+    def missing(self) -> str | None:
+        """Why the store cannot be run here and how to get it; None if it can."""
+
+    @abc.abstractmethod
+    def version(self) -> str:
+        """Version of what is measured."""
+
+    @abc.abstractmethod
+    def start(self, workload: Workload) -> None:
+        """Make the empty store. `stop` is called even if this fails half-way."""
+
+    @abc.abstractmethod
+    def load(self, pairs: Pairs) -> None:
+        """Put the records in, as fast as the store can."""
+
+    @abc.abstractmethod
+    def attach(self) -> Connection:
+        """A connection of this worker process's own."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End everything that `start` made; nothing is left in memory, in files or running."""
+
+
+def package_missing(name: str) -> str | None:
+    """Why the Python package `name` is missing, or None."""
+    if importlib.util.find_spec(name) is None:
+        return f"the Python package {name} is not installed: {PEERS_EXTRA}"
+    return None
+
+
+class Directory:
+    """A temporary directory in memory (tmpfs) where there is one."""
+
+    def __init__(self) -> None:
+        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="limpet-bench-", dir=memory))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path)
+
+
+class DictDriver(Driver):
+    """A plain dict, the floor. It is not shared: each process works on a dict of its own."""
+
+    name = "dict"
+    shared = False
+    workload: Workload
+
+    def missing(self) -> None:
+        return None
+
+    def version(self) -> str:
+        return "built in"
+
+    def start(self, workload: Workload) -> None:
+        self.workload = workload
+
+    def load(self, pairs: Pairs) -> None:
+        """Nothing: an inherited dict would pay for copying pages, so each worker makes its own."""
+
+    def attach(self) -> Connection:
+        records = dict(self.workload.pairs())
+        return Connection(records.get, records.__setitem__)
+
+    def stop(self) -> None:
+        """Nothing is kept."""
+
+
+class LimpetDriver(Driver):
+    """A store of limpet, of the kind `name`, in a pool of one node in POSIX shared memory."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+        self.url = f"shm://bench-{os.getpid()}-{secrets.token_hex(4)}"
+        self.pool: Any = None
+
+    def missing(self) -> None:
+        return None
+
+    def version(self) -> str:
+        import limpet
+
+        return f"of limpet ({limpet.build})"
+
+    def start(self, workload: Workload) -> None:
+        import limpet
+
+        self.workload = workload
+        record = workload.key_bytes + workload.value_bytes + 64
+        size = max(64 << 20, 1 << (8 * workload.records * record).bit_length())
+        self.pool = limpet.create(self.url, nodes=1, node_size=size)
+
+    def _store(self, pool: Any) -> Any:
+        return pool.store(self.name, name="bench", capacity=self.workload.records)
+
+    def load(self, pairs: Pairs) -> None:
+        self._store(self.pool).put_many(pairs)
+
+    def attach(self) -> Connection:
+        import limpet
+
+        pool = limpet.open(self.url)
+        store = self._store(pool)
+        return Connection(store.get, store.put, pool.close)
+
+    def stop(self) -> None:
+        import limpet
+
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+            limpet.destroy(self.url)
