@@ -17,6 +17,11 @@ Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
     8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
 
+Lost memory
+    The first `attach` takes over SIGBUS; a fault elsewhere goes on to the handler that was there
+    before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
+    install it before the first pool is opened.
+
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
     verb except in `pause`, so a plain flag is enough here. `begin` also notices a fork.

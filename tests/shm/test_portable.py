@@ -1,0 +1,82 @@
+"""What only the portable fabric has: views of words, files behind mappings."""
+
+import mmap
+import os
+
+import pytest
+from fabric_tools import SIZE, endpoint_on, file_mapping
+
+from limpet.shm import portable
+from limpet.shm.errors import NodeFailed
+
+
+def test_views_of_words_are_dropped_and_made_again(monkeypatch):
+    monkeypatch.setattr(portable, "VIEWS_MAX", 4)
+    mapping = mmap.mmap(-1, SIZE)
+    with endpoint_on(portable, mapping) as endpoint:
+        for _ in range(3):
+            for offset in range(0, 80, 8):
+                endpoint.faa(offset, offset + 1)
+        assert [endpoint.load(offset) for offset in range(0, 80, 8)] == [
+            3 * (offset + 1) for offset in range(0, 80, 8)
+        ]
+    assert mapping.closed
+
+
+def test_a_kept_failure_does_not_keep_the_mapping_open():
+    with file_mapping() as (descriptor, mapping), endpoint_on(portable, mapping) as endpoint:
+        endpoint.faa(0, 1)
+        os.truncate(descriptor, 0)
+        with pytest.raises(NodeFailed) as kept:
+            endpoint.faa(0, 1)
+    assert kept.value.node == 0
+    assert mapping.closed
+
+
+def test_a_loss_is_for_good():
+    with file_mapping() as (descriptor, mapping), endpoint_on(portable, mapping) as endpoint:
+        os.truncate(descriptor, SIZE - 1)
+        with pytest.raises(NodeFailed):
+            endpoint.load(0)
+        os.truncate(descriptor, SIZE)
+        with pytest.raises(NodeFailed):
+            endpoint.load(0)
+
+
+def test_a_file_that_is_too_short_when_attached_fails():
+    with file_mapping() as (descriptor, mapping):
+        os.truncate(descriptor, 4096)
+        with endpoint_on(portable, mapping) as endpoint, pytest.raises(NodeFailed):
+            endpoint.load(0)
+
+
+class Untracked(mmap.mmap):
+    """Stands in for a map made with `trackfd=False`, which exists from Python 3.13 on."""
+
+    def size(self):
+        raise ValueError("can't get size with trackfd=False")
+
+
+def test_maps_without_a_file_of_a_size_are_not_watched():
+    with open("/dev/zero", "r+b") as device:
+        mappings = [
+            mmap.mmap(-1, SIZE),
+            mmap.mmap(device.fileno(), SIZE),
+            Untracked(-1, SIZE),
+            memoryview(mmap.mmap(-1, SIZE)),
+        ]
+    for mapping in mappings:
+        endpoint = portable.Endpoint()
+        endpoint.attach(0, mapping, SIZE)
+        assert endpoint.faa(64, 1) == 0
+        assert endpoint.load(64) == 1
+        endpoint.detach()
+
+
+def test_a_file_that_cannot_be_asked_is_an_error():
+    class Broken(mmap.mmap):
+        def size(self):
+            raise OSError(5, "Input/output error")
+
+    with Broken(-1, SIZE) as mapping, pytest.raises(OSError, match="Input/output"):
+        portable.Endpoint().attach(0, mapping, SIZE)

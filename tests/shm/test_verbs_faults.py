@@ -1,0 +1,549 @@
+"""What the fabric does when processes die, memory goes away, and processes fork."""
+
+import mmap
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+from fabric_tools import (
+    BOTH,
+    NATIVE,
+    SIZE,
+    SKIP,
+    address,
+    endpoint_on,
+    file_mapping,
+    run_child,
+    start_child,
+    wait_children,
+)
+
+from limpet.shm import portable
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+
+MAX = (1 << 64) - 1
+VERBS = {
+    "read": (16,), "read_into": (bytearray(16),), "write": (b"x" * 16,), "load": (),
+    "read_words": (memoryview(bytearray(16)).cast("Q"), 2), "store": (1,), "swap": (1,),
+    "write_gather": (memoryview(bytearray(16)).cast("Q"), 2, b"x", b"y"),
+    "cas": (0, 1), "faa": (1,), "fetch_or": (1,), "mcas": (0, 1, MAX, MAX),
+}  # fmt: skip
+ATOMICS = ("load", "store", "swap", "cas", "faa", "fetch_or", "mcas")
+needs_native = pytest.mark.skipif(NATIVE is None, reason="a pure build has no native fabric")
+
+
+@pytest.fixture(params=BOTH)
+def fabric(request):
+    return request.param
+
+
+# ---- crash fuse ---------------------------------------------------------------------------------
+
+
+def word(value):
+    return struct.pack("Q", value)
+
+
+def steps_of_write(offset, data):
+    """The steps that a write counts: one for each aligned word that it touches."""
+    steps = []
+    while data:
+        room = 8 - offset % 8
+        steps.append((offset, data[:room]))
+        offset, data = offset + room, data[room:]
+    return steps
+
+
+def fused_script():
+    """Verb calls, and the steps (offset, bytes) that they take on memory of zeros."""
+    rng = random.Random(3)
+    odd, even, large = rng.randbytes(37), rng.randbytes(24), rng.randbytes(530)
+    one, two = rng.randbytes(13), rng.randbytes(11)
+    head = memoryview(bytearray(rng.randbytes(24))).cast("Q")
+    gathered = head.tobytes()[:16] + one + bytes(3) + two
+    return [
+        (("write", 19, odd), steps_of_write(19, odd)),
+        (("write", 64, even), steps_of_write(64, even)),
+        (("write", 64, b""), []),
+        (("read", 64, 24), []),
+        (("store", 128, 7), [(128, word(7))]),
+        (("load", 128), []),
+        (("swap", 128, 8), [(128, word(8))]),
+        (("cas", 128, 8, 9), [(128, word(9))]),
+        (("cas", 128, 8, 1), [(128, word(9))]),
+        (("faa", 128, MAX), [(128, word(8))]),
+        (("fetch_or", 128, 1 << 63), [(128, word(1 << 63 | 8))]),
+        (("mcas", 128, 8, 3, 0xFF, 0x0F), [(128, word(1 << 63 | 3))]),
+        (("mcas", 128, 8, 3, 0xFF, 0x0F), [(128, word(1 << 63 | 3))]),
+        (("wait",), []),
+        (("write_gather", 256, head, 2, one, two), steps_of_write(256, gathered)),
+        (("write_gather", 320, head, 1, b"", one), steps_of_write(320, head.tobytes()[:8] + one)),
+        (("write", 512, large), steps_of_write(512, large)),
+    ]
+
+
+def test_fuse_kills_in_place_of_each_step(fabric):
+    """A child dies in place of its k-th step, and memory holds exactly the k - 1 before it."""
+    script = fused_script()
+    steps = [step for _, taken in script for step in taken]
+    memory = bytearray(SIZE)
+    mapping = mmap.mmap(-1, SIZE)
+    with endpoint_on(fabric, mapping) as endpoint:
+
+        def work():
+            for (name, *arguments), _ in script:
+                getattr(endpoint, name)(*arguments)
+
+        for k in range(1, len(steps) + 1):
+            mapping[:] = bytes(SIZE)
+            endpoint.fuse = k
+            assert run_child(work) == -signal.SIGKILL, f"fuse = {k}"
+            assert mapping[:] == memory, f"fuse = {k}"
+            offset, data = steps[k - 1]
+            memory[offset : offset + len(data)] = data
+        mapping[:] = bytes(SIZE)
+        endpoint.fuse = len(steps) + 1
+        work()
+        assert endpoint.fuse == 1
+        assert mapping[:] == memory
+        endpoint.fuse = 0
+        mapping[:] = bytes(SIZE)
+        work()
+        assert endpoint.fuse == 0
+        assert mapping[:] == memory
+
+
+# ---- lost memory --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_truncated_node_fails_and_the_others_work_on(fabric, verb):
+    with (
+        file_mapping() as (descriptor, mapping),
+        endpoint_on(fabric, mapping) as endpoint,
+        mmap.mmap(-1, SIZE) as other,
+    ):
+        endpoint.attach(1, other, SIZE)
+        endpoint.store(4096, 1)
+        os.truncate(descriptor, 4096)
+        before = endpoint.counters()
+        for _ in range(2):
+            with pytest.raises(NodeFailed) as failure:
+                getattr(endpoint, verb)(4096, *VERBS[verb])
+            assert failure.value.node == 0
+            getattr(endpoint, verb)(address(1), *VERBS[verb])
+        assert endpoint.lost(0)
+        assert not endpoint.lost(1)
+        assert not endpoint.lost(256)
+        after = endpoint.counters()
+        endpoint.reset_counters()
+        for _ in range(2):
+            getattr(endpoint, verb)(address(1), *VERBS[verb])
+        done = endpoint.counters()
+        # what failed is not counted
+        assert {n: after[n] - before[n] for n in done if n != "cas_lost"} == {
+            n: done[n] for n in done if n != "cas_lost"
+        }
+        endpoint.detach()
+
+
+def test_every_endpoint_on_a_lost_mapping_learns_of_it(fabric):
+    with file_mapping() as (descriptor, mapping):
+        first, second = fabric.Endpoint(), fabric.Endpoint()
+        first.attach(0, mapping, SIZE)
+        second.attach(5, mapping, SIZE)
+        os.truncate(descriptor, 0)
+        with pytest.raises(NodeFailed):
+            first.load(0)
+        with pytest.raises(NodeFailed):
+            second.load(address(5))
+        first.detach()
+        second.detach()
+        mapping.close()
+
+
+def test_a_node_can_be_lost_while_threads_use_others(fabric):
+    with (
+        file_mapping() as (descriptor, mapping),
+        endpoint_on(fabric, mapping) as endpoint,
+        mmap.mmap(-1, SIZE) as other,
+    ):
+        elsewhere = fabric.Endpoint()
+        elsewhere.attach(1, other, SIZE)
+        stop = threading.Event()
+        counts = []
+
+        def work():
+            count = 0
+            while not stop.is_set() or not count:
+                elsewhere.faa(address(1), 1)
+                count += 1
+            counts.append(count)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for size in (0, SIZE) * 5:
+                os.truncate(descriptor, size)
+                with pytest.raises(NodeFailed):
+                    endpoint.write(0, b"x" * SIZE)
+        finally:
+            stop.set()
+            thread.join()
+        assert elsewhere.load(address(1)) == counts[0]
+        elsewhere.detach()
+
+
+def test_a_node_attached_after_a_loss_is_sound(fabric):
+    endpoint = fabric.Endpoint()
+    for _ in range(3):
+        with file_mapping() as (descriptor, mapping):
+            endpoint.attach(0, mapping, SIZE)
+            assert not endpoint.lost(0)
+            assert endpoint.faa(0, 1) == 0
+            os.truncate(descriptor, 0)
+            with pytest.raises(NodeFailed):
+                endpoint.faa(0, 1)
+            endpoint.detach()
+            assert not endpoint.lost(0)
+            mapping.close()
+
+
+def script_of(source):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SETTING) + textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+SETTING = """
+    import faulthandler, mmap, os, resource, signal
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from limpet.shm.errors import NodeFailed
+    from limpet.shm.verbs import Endpoint
+
+    def mapping():
+        descriptor = os.memfd_create("limpet-test")
+        os.truncate(descriptor, 8192)
+        return descriptor, mmap.mmap(descriptor, 8192)
+
+    def lose(endpoint, node):
+        descriptor, memory = mapping()
+        endpoint.attach(node, memory, 8192)
+        os.truncate(descriptor, 0)
+        try:
+            endpoint.load(node << 40)
+        except NodeFailed:
+            print("failed", node, flush=True)
+
+    def foreign():
+        descriptor, memory = mapping()
+        os.truncate(descriptor, 0)
+        return memory[0]
+"""
+
+
+@needs_native
+def test_a_fault_on_foreign_memory_reaches_the_handler_that_was_there():
+    code, out, err = script_of("""
+        faulthandler.enable()
+        lose(Endpoint(), 0)
+        foreign()
+    """)
+    assert (code, out) == (-signal.SIGBUS, "failed 0\n")
+    assert "Fatal Python error: Bus error" in err
+
+
+@needs_native
+def test_a_fault_on_foreign_memory_ends_the_process_where_nobody_handles_it():
+    for before in ("", "signal.signal(signal.SIGBUS, signal.SIG_IGN)"):
+        code, out, err = script_of(f"""
+        {before}
+        lose(Endpoint(), 0)
+        foreign()
+        """)
+        assert (code, out, err) == (-signal.SIGBUS, "failed 0\n", "")
+
+
+@needs_native
+def test_a_sigbus_that_was_sent_reaches_the_handler_and_protection_stays():
+    code, out, err = script_of("""
+        signal.signal(signal.SIGBUS, lambda *_: print("handled", flush=True))
+        endpoint = Endpoint()
+        lose(endpoint, 0)
+        for node in (1, 2):
+            os.kill(os.getpid(), signal.SIGBUS)
+            lose(endpoint, node)
+    """)
+    assert (code, err) == (0, "")
+    assert out == "failed 0\nhandled\nfailed 1\nhandled\nfailed 2\n"
+
+
+@needs_native
+def test_a_sigbus_that_was_sent_ends_the_process_by_default():
+    code, out, _ = script_of("""
+        lose(Endpoint(), 0)
+        os.kill(os.getpid(), signal.SIGBUS)
+        print("alive")
+    """)
+    assert (code, out) == (-signal.SIGBUS, "failed 0\n")
+
+
+# ---- nodes marked failed ------------------------------------------------------------------------
+
+
+def test_a_node_marked_failed_refuses_before_it_changes_anything(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as control:
+        endpoint.attach(255, control, SIZE)
+        endpoint.watch_states(address(255, 2048))
+        endpoint.store(address(255, 2048 + 8 * 0), 1)
+        for verb, arguments in VERBS.items():
+            with pytest.raises(NodeFailed, match="marked failed") as failure:
+                getattr(endpoint, verb)(0, *arguments)
+            assert failure.value.node == 0
+        assert not endpoint.lost(0)
+        endpoint.store(address(255, 2048), 0)
+        assert endpoint.read(0, 64) == bytes(64)
+        endpoint.store(address(255, 2048 + 8 * 7), 1)
+        endpoint.faa(0, 1)
+        endpoint.detach()
+
+
+@pytest.mark.parametrize("verb", ["store", "swap", "faa", "fetch_or", "cas", "mcas"])
+def test_a_node_marked_failed_during_a_verb_is_noticed_after_it(fabric, verb):
+    """The verb itself marks its node, so the check before it passes and the one after it fails."""
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE), node=255) as endpoint:
+        endpoint.watch_states(address(255))
+        with pytest.raises(NodeFailed):
+            getattr(endpoint, verb)(address(255, 8 * 255), *VERBS[verb])
+
+
+def test_a_table_of_states_must_be_whole_and_aligned(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE), node=255) as endpoint:
+        for addr in (address(255, SIZE - 2040), address(255, 4), address(254), -8 % 2**64):
+            with pytest.raises(AddressError):
+                endpoint.watch_states(addr)
+        endpoint.watch_states(address(255, SIZE - 2048))
+        endpoint.load(address(255))
+
+
+def test_a_lost_table_of_states_leaves_the_nodes_in_use(fabric):
+    with file_mapping() as (descriptor, control):
+        endpoint = fabric.Endpoint()
+        with mmap.mmap(-1, SIZE) as mapping:
+            endpoint.attach(0, mapping, SIZE)
+            endpoint.attach(255, control, SIZE)
+            endpoint.watch_states(address(255))
+            os.truncate(descriptor, 0)
+            assert endpoint.faa(0, 1) == 0
+            with pytest.raises(NodeFailed) as failure:
+                endpoint.load(address(255, 4096))
+            assert failure.value.node == 255
+            assert endpoint.faa(0, 1) == 1
+            endpoint.detach()
+        control.close()
+
+
+# ---- memory without hardware coherence ----------------------------------------------------------
+
+
+@needs_native
+def test_atomics_stay_in_the_coherent_range():
+    endpoint = NATIVE.Endpoint()
+    with mmap.mmap(-1, SIZE) as mapping, mmap.mmap(-1, SIZE) as plain:
+        if "clflushopt" not in NATIVE.flush_features():
+            with pytest.raises(CoherenceError, match="clflushopt"):
+                endpoint.attach(0, mapping, SIZE, 4096)
+            return
+        endpoint.attach(0, mapping, SIZE, 4096)
+        endpoint.attach(1, plain, SIZE)
+        for offset in (0, 4096 - 16, 4096 - 3, 4096, 4096 + 13, SIZE - 1000):
+            data = random.Random(offset).randbytes(min(1000, SIZE - offset))
+            endpoint.write(offset, data)
+            assert endpoint.read(offset, len(data)) == data == mapping[offset : offset + len(data)]
+            buffer = bytearray(len(data))
+            endpoint.read_into(offset, buffer)
+            assert buffer == data
+        words = memoryview(bytearray(b"12345678abcdefgh")).cast("Q")
+        endpoint.write_gather(5000, words, 2, b"x", b"y")
+        assert endpoint.read(5000, 25) == b"12345678abcdefghx" + bytes(7) + b"y"
+        endpoint.read_words(5008, words, 1)
+        assert words.tobytes() == b"abcdefghabcdefgh"
+        for verb in ATOMICS:
+            before = mapping[:]
+            for offset in (4096, SIZE - 8):
+                with pytest.raises(CoherenceError):
+                    getattr(endpoint, verb)(offset, *VERBS[verb])
+            assert mapping[:] == before
+            getattr(endpoint, verb)(4088, *VERBS[verb])
+            getattr(endpoint, verb)(address(1, SIZE - 8), *VERBS[verb])
+        endpoint.detach()
+
+
+def test_a_bad_coherent_range_is_refused_and_nothing_attached(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as spare:
+        with pytest.raises((OverflowError, CoherenceError)):
+            endpoint.attach(1, spare, SIZE, -1)
+        endpoint.attach(1, spare, SIZE)
+        endpoint.faa(address(1), 1)
+        endpoint.detach()
+
+
+def test_portable_fabric_refuses_memory_it_cannot_flush():
+    assert portable.flush_features() == frozenset()
+    with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as spare:
+        for coherent in (0, 4096, SIZE):
+            with pytest.raises(CoherenceError, match="pure Python"):
+                endpoint.attach(1, spare, SIZE, coherent)
+
+
+# ---- forks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_begin_notices_a_fork_until_adopted(fabric, inside):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        if inside:
+            endpoint.begin()
+
+        def child():
+            assert endpoint.begin() is True
+            assert endpoint.begin() is True
+            endpoint.adopted()
+            assert endpoint.begin() is False
+            with pytest.raises(ReentrantUse):
+                endpoint.begin()
+            endpoint.end()
+            grandchild = start_child(lambda: os._exit(7 if endpoint.begin() else 8))
+            assert wait_children([grandchild]) == [7]
+            endpoint.begin()
+            endpoint.end()
+
+        assert run_child(child) == 0
+        if inside:
+            with pytest.raises(ReentrantUse):
+                endpoint.begin()
+            endpoint.end()
+        assert endpoint.begin() is False
+        endpoint.end()
+
+
+def test_a_child_forked_while_another_thread_is_inside_can_work(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        entered, leave = threading.Event(), threading.Event()
+
+        def hold():
+            endpoint.begin()
+            entered.set()
+            leave.wait(30)
+            endpoint.end()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        entered.wait(30)
+
+        def child():
+            assert endpoint.begin() is True
+            endpoint.adopted()
+            assert endpoint.begin() is False
+            endpoint.end()
+
+        try:
+            assert run_child(child) == 0
+        finally:
+            leave.set()
+            thread.join()
+
+
+def test_pause_lets_a_signal_handler_raise(fabric):
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        previous = signal.signal(signal.SIGALRM, ring)
+
+        def spin():
+            for attempt in range(20_000):
+                endpoint.pause(attempt)
+
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Alarm):
+                spin()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+# ---- native and portable processes on the same words --------------------------------------------
+
+PAIRS = [
+    pytest.param((NATIVE, portable), id="native-portable", marks=SKIP),
+    pytest.param((NATIVE, NATIVE), id="native-native", marks=SKIP),
+    pytest.param((portable, portable), id="portable-portable"),
+]
+
+
+def hammer(fabric, mapping, me, seconds):
+    """All the verbs on shared words for a while; what was done is counted in my own words.
+
+    The words: 0 faa, 8 cas, 16 fetch_or, 24 mcas on half a word for each process, 32 swap, 64 a
+    store of eight equal bytes, 128 eight words of eight equal bytes each, written in one go.
+    """
+    rng = random.Random(me)
+    with endpoint_on(fabric, mapping) as endpoint:
+        cas_won = swapped = count = 0
+        endpoint.faa(4096, 1)
+        while endpoint.load(4096) < 2:
+            endpoint.pause(30)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            endpoint.faa(0, me + 1)
+            old = endpoint.load(8)
+            cas_won += endpoint.cas(8, old, old + 1) == old
+            bit = 1 << (32 * me + count % 32)
+            assert bool(endpoint.fetch_or(16, bit) & bit) == (count >= 32)
+            half = MAX >> 32 << 32 * me
+            old = count << 32 * me
+            assert endpoint.mcas(24, old, old + (1 << 32 * me), half, half) & half == old
+            swapped += endpoint.swap(32, me + 1)
+            endpoint.store(64, rng.randrange(256) * 0x0101010101010101)
+            endpoint.write(128, b"".join(bytes([rng.randrange(256)]) * 8 for _ in range(8)))
+            seen = struct.pack("Q", endpoint.load(64)) + endpoint.read(128, 64)
+            for at in range(0, len(seen), 8):
+                assert len(set(seen[at : at + 8])) == 1, f"torn word: {seen[at : at + 8].hex()}"
+            count += 1
+        endpoint.write(4104 + 24 * me, struct.pack("3Q", count, cas_won, swapped))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_processes_of_any_build_agree_on_the_same_words(pair):
+    with mmap.mmap(-1, SIZE) as mapping:
+        children = [
+            start_child(lambda me=me, fabric=fabric: hammer(fabric, mapping, me, 0.8))
+            for me, fabric in enumerate(pair)
+        ]
+        assert wait_children(children) == [0, 0]
+        faa, cas, bits, halves, last = struct.unpack_from("5Q", mapping)
+        rounds0, won0, swapped0, rounds1, won1, swapped1 = struct.unpack_from("6Q", mapping, 4104)
+        assert min(rounds0, rounds1) >= 32
+        assert faa == rounds0 + 2 * rounds1
+        assert cas == won0 + won1
+        assert bits == MAX
+        assert halves == rounds1 << 32 | rounds0
+        # each value put in comes out once, but for the one that is still there
+        assert swapped0 + swapped1 + last == rounds0 + 2 * rounds1
