@@ -82,6 +82,8 @@ def list_pools(url: str = "") -> list[dict[str, Any]]:
 
 def _list_devices(location: Location) -> list[dict[str, Any]]:
     status, control = _status(location)
+    if status == "PoolNotFound" and control is None:
+        return []
     if control is None:
         return [{"url": location.url, "nodes": 0, "bytes": 0, "uid": None, "status": status}]
     size = control.size + control.parameters.nodes * control.parameters.node_size

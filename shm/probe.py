@@ -33,7 +33,7 @@ from limpet.shm.errors import (
 from limpet.shm.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.location import Location
 from limpet.shm.placement import NodeOptions
-from limpet.shm.superblock import CREATING, MAGIC, SIZE_OFFSET, Superblock, unpack
+from limpet.shm.superblock import ABSENT, CREATING, MAGIC, SIZE_OFFSET, Superblock, unpack
 
 READ_ONLY: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -110,9 +110,17 @@ def read_first_bytes(at: Place) -> bytes:
         os.close(fd)
 
 
+def _refuse_no_pool(at: Place, data: bytes, where: str) -> None:
+    """Zero in word 0 is a new segment in a file; on a device it is all that `destroy` leaves."""
+    if at.device is not None and data.startswith(ABSENT):
+        raise PoolNotFound(f"{where}: there is no pool on {at.path}")
+
+
 def _control_size(device: dax.Device, where: str) -> int:
-    data = read_first_bytes(Place(device.path, 0, device))
-    if data[: len(MAGIC)] not in (MAGIC, CREATING):
+    at = Place(device.path, 0, device)
+    data = read_first_bytes(at)
+    _refuse_no_pool(at, data, where)
+    if not data.startswith((MAGIC, CREATING)):
         unpack(data, where)
     (size,) = struct.unpack_from("<Q", data, SIZE_OFFSET)
     if size == 0 or size % device.align or size >= device.size:
@@ -137,7 +145,9 @@ def check(
         if not stat.S_ISREG(status.st_mode):
             raise PoolForeign(f"{where}: {at.path} is not a plain file")
         check_owner(where, status.st_uid, options.any_owner)
-    found = unpack(at.first_bytes(fd), where)
+    data = at.first_bytes(fd)
+    _refuse_no_pool(at, data, where)
+    found = unpack(data, where)
     if at.device is not None:
         check_owner(where, found.uid, options.any_owner)
     if found.index != index:
