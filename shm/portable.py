@@ -69,9 +69,9 @@ def flush_features() -> frozenset[str]:
     return frozenset()
 
 
-def hash64(data: Any, seed: int = 0) -> int:
+def hash64(data: bytes, seed: int = 0) -> int:
     """XXH64 of `data`."""
-    return int(xxhash.xxh64_intdigest(data, _u64(seed)))
+    return int(xxhash.xxh64_intdigest(_bytes(data), _u64(seed)))
 
 
 def lowest_bit(word: int) -> int:
