@@ -91,7 +91,8 @@ class Directory:
 
     def __init__(self) -> None:
         memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
-        self.path = pathlib.Path(tempfile.mkdtemp(prefix="limpet-bench-", dir=memory))
+        prefix = f"limpet-bench-{os.getpid()}-"
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=memory))
 
     def remove(self) -> None:
         shutil.rmtree(self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import secrets
 import sqlite3
 from typing import Any
@@ -223,7 +224,7 @@ class UltraDictDriver(Driver):
         from UltraDict import UltraDict
 
         token = secrets.token_hex(3)
-        self.shared_name = f"limpet-bench-{token}"
+        self.shared_name = f"limpet-bench-{os.getpid()}-{token}"
         self.default_prefix = shared_memory._SHM_NAME_PREFIX  # type: ignore[attr-defined]
         self.prefix = f"/lb{token}"  # with at most 10 characters 4 random ones follow
         shared_memory._SHM_NAME_PREFIX = self.prefix  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ Operation: TypeAlias = "tuple[bytes, bytes | None]"
 READ_SHARE: Final = {"A": 0.5, "B": 0.95, "C": 1.0}
 
 KEY_PREFIX: Final = b"user"
-_SCATTER: Final = 11400714819323198485  # odd, not a multiple of 5: one to one modulo a power of ten
+_SCATTER: Final = 11400714819323198549  # odd, not a multiple of 5: one to one modulo a power of ten
 
 
 @dataclasses.dataclass(frozen=True)
