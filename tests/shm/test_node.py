@@ -196,6 +196,8 @@ def test_one_of_many_creators_wins(location: Location) -> None:
     for racer in racers:
         racer.join()
     assert [racer.exitcode for racer in racers] == [0] * 4
+    for racer in racers:
+        racer.close()
     assert wins.value == 1
 
 
@@ -228,6 +230,7 @@ def test_killed_creator_leaves_what_is_incomplete_and_can_be_destroyed(
     creator.start()
     creator.join()
     assert creator.exitcode == -signal.SIGKILL
+    creator.close()
     assert "has not finished, or died" in refused(location, CONTROL_NODE, PoolIncomplete)
     with pytest.raises(PoolExists):
         node.create(location, CONTROL_NODE, CONTROL_SIZE)
@@ -463,6 +466,7 @@ def test_close_gives_everything_back_and_may_be_repeated(location: Location) -> 
     make(location)
     before = open_fds()
     opened, _ = node.open_(location, 0)
+    assert open_fds() > before
     opened.close()
     opened.close()
     assert open_fds() == before

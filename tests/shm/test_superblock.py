@@ -139,20 +139,20 @@ def test_impossible_fields_are_corrupt_although_the_checksum_holds(
 
 
 class WatchedMapping(mmap.mmap):
-    """Notes what word 0 was each time that anything is assigned through Python."""
+    """Notes word 0 and the rest after each assignment; the atomic store is not one of them."""
 
-    seen: list[bytes]
+    seen: list[tuple[bytes, bytes]]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.seen.append(self[:8])
         super().__setitem__(key, value)
+        self.seen.append((self[:8], self[8:4096]))
 
 
 def test_write_leaves_word_0_for_last() -> None:
     with WatchedMapping(-1, 4096) as mapping:
         mapping.seen = []
         superblock.write(mapping, packed())
-        assert mapping.seen == [superblock.ABSENT]
+        assert mapping.seen == [(superblock.ABSENT, packed()[8:])]
         assert mapping[:4096] == packed()
 
 
