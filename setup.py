@@ -6,9 +6,11 @@ from setuptools import Extension, setup
 
 COMPILED = {
     "limpet.shm.verbs": "limpet/shm/verbs.pyx",
+    "limpet.shm.heap": "limpet/shm/heap.py",
     "limpet.shm.client": "limpet/shm/client.py",
     "limpet.shm.allocator": "limpet/shm/allocator.py",
     "limpet.stores.contract": "limpet/stores/contract.py",
+    "limpet.stores.objects": "limpet/stores/objects.py",
     "limpet.stores.race.table": "limpet/stores/race/table.py",
 }
 

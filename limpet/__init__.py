@@ -1,0 +1,78 @@
+"""Crash-tolerant key-value stores in passive shared memory, for many Python processes.
+
+    pool = limpet.create("shm://demo", nodes=3, node_size="64MiB")
+    kv = pool.store("race", name="sessions", capacity=100_000)
+    kv.put(b"k", b"v")
+    limpet.destroy("shm://demo")
+
+There is no server. Any process may be killed at any instruction; see the README.
+"""
+
+from limpet.shm.errors import (
+    AddressError,
+    ClientError,
+    CoherenceError,
+    KeyExists,
+    KeyTooLarge,
+    LimpetError,
+    NodeFailed,
+    ParameterError,
+    PoolClosed,
+    PoolCorrupt,
+    PoolError,
+    PoolExists,
+    PoolForeign,
+    PoolIncomplete,
+    PoolNotFound,
+    PoolPermission,
+    PoolTruncated,
+    PoolVersion,
+    ReentrantUse,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreMismatch,
+    ValueTooLarge,
+)
+from limpet.shm.fabric import BUILD as build
+from limpet.shm.pool import destroy
+from limpet.stores.mapping import SharedDict
+from limpet.stores.pool import Pool
+
+create = Pool.create
+open = Pool.open  # noqa: A001
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AddressError",
+    "ClientError",
+    "CoherenceError",
+    "KeyExists",
+    "KeyTooLarge",
+    "LimpetError",
+    "NodeFailed",
+    "ParameterError",
+    "Pool",
+    "PoolClosed",
+    "PoolCorrupt",
+    "PoolError",
+    "PoolExists",
+    "PoolForeign",
+    "PoolIncomplete",
+    "PoolNotFound",
+    "PoolPermission",
+    "PoolTruncated",
+    "PoolVersion",
+    "ReentrantUse",
+    "SharedDict",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreMismatch",
+    "ValueTooLarge",
+    "build",
+    "create",
+    "destroy",
+    "open",
+]

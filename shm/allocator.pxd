@@ -2,7 +2,10 @@ cimport cython
 
 from limpet.shm.client cimport Client
 from limpet.shm.heap cimport Heap
-from limpet.shm.verbs cimport Endpoint, lowest_bit, u64
+from limpet.shm.verbs cimport Endpoint, bit, lowest_bit, u64
+
+cdef int LARGE_CLASS
+cdef u64 NEVER
 
 cdef class Slab:
     cdef readonly Heap heap

@@ -20,14 +20,8 @@ from typing import Any, Final
 
 from limpet.shm.epoch import NEVER
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.shm.fabric import lowest_bit
-from limpet.shm.heap import (
-    FREE,
-    LARGE,
-    LARGE_CLASS,
-    SLAB,
-    block_word,
-)
+from limpet.shm.fabric import bit, lowest_bit
+from limpet.shm.words import FREE, LARGE, LARGE_CLASS, SLAB, block_word
 
 SLACK_SHARE: Final = 8
 """A class is replenished to at least 1/8 of its objects ready, if there is memory."""
@@ -59,7 +53,7 @@ class Slab:
     def valid(self, index: int) -> int:
         """The bits of word `index` that stand for objects."""
         rest = self.count - 64 * index
-        return 0xFFFF_FFFF_FFFF_FFFF if rest >= 64 else (1 << rest) - 1
+        return 0xFFFF_FFFF_FFFF_FFFF if rest >= 64 else bit(rest) - 1
 
     def pop(self) -> int:
         """A reference to a ready object, ready no more; 0 when there is none."""
@@ -200,14 +194,13 @@ class Allocator:
         total = sum(slab.count for slab in slabs)
         if ready and (thrifty or ready * SLACK_SHARE >= total):
             return True
-        claim = self.table.claim_slab(
-            node, size_class, self.client.ident, self.grace.horizon()
-        )
+        claim = self.table.claim_slab(node, size_class, self.client.ident, self.grace.horizon())
         if claim is not None:
             block, adopted = claim
-            slabs.append(Slab(self.heap, node, block, size_class, not adopted))
+            slab = Slab(self.heap, node, block, size_class, not adopted)
+            slabs.append(slab)
             if adopted:
-                self._reclaim(slabs[-1:])
+                self._reclaim([slab])
         return any(slab.ready_count for slab in slabs)
 
     def _reclaim(self, slabs: list[Slab]) -> None:
@@ -257,9 +250,7 @@ class Allocator:
 
     def _release_span(self, span: Span) -> None:
         try:
-            self.table.release_span(
-                span.node, span.first, block_word(LARGE, self.client.ident), 0
-            )
+            self.table.release_span(span.node, span.first, block_word(LARGE, self.client.ident), 0)
         except NodeFailed:
             pass  # the blocks are gone with it
 
@@ -351,5 +342,7 @@ class Allocator:
             if laggard.word != self.client.word
         ]
         if held:
-            text += f" (memory may be held back by processes inside an operation: {', '.join(held)})"
+            text += (
+                f" (memory may be held back by processes inside an operation: {', '.join(held)})"
+            )
         return text

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from limpet.shm.client import HAND, HAND_SIZE, client_id
 from limpet.shm.errors import NodeFailed
-from limpet.shm.heap import (
+from limpet.shm.membership import slot_address
+from limpet.shm.slots import HAND, HAND_SIZE, client_id
+from limpet.shm.words import (
     FREE,
     LARGE,
     LARGE_CLASS,
@@ -31,7 +32,6 @@ from limpet.shm.heap import (
     SLAB,
     TAIL,
 )
-from limpet.shm.membership import slot_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +181,9 @@ class Audit:
         suspect: Callable[[int, int], None],
     ) -> None:
         count = self.heap.object_count(size_class)
-        size = length * self.block_size if size_class == LARGE_CLASS else self.heap.sizes[size_class]
+        size = (
+            length * self.block_size if size_class == LARGE_CLASS else self.heap.sizes[size_class]
+        )
         first = self.heap.reference(node, block, size_class, 0)
         references = np.uint64(first) + used * np.uint64(size)
         linked = np.isin(references, reachable)
@@ -192,4 +194,3 @@ class Audit:
         found["reserved"] += length * self.block_size - count * size
         for reference in references[~linked & ~in_hand].tolist():
             suspect(reference, size)
-

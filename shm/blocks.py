@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.heap import (
+from limpet.shm.heap import Heap
+from limpet.shm.words import (
     FREE,
     LARGE,
     LARGE_CLASS,
@@ -27,7 +28,6 @@ from limpet.shm.heap import (
     REGION,
     SLAB,
     TAIL,
-    Heap,
     block_word,
 )
 

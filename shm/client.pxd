@@ -3,6 +3,13 @@ cimport cython
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef u64 EPOCH
+cdef int HAND
+cdef int HAND_SIZE
+cdef u64 INCARNATION_MASK
+cdef int PIN
+cdef int PIN_SHIFT
+
 cdef class Client:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap

@@ -1,20 +1,5 @@
 """One client of a pool: its slot in the control segment, its pin, and what it has in hand.
 
-Client slot, 512 bytes in the control segment; only its client writes it, but for the state word
-    0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
-    8    started      start time of the process, in clock ticks since boot
-    16   boot         hash of the host's boot id
-    24   namespace    hash of the PID namespace
-    32   beat         multi-host pools: counted up several times a lease (membership.py)
-    40   fence        multi-host pools: id of a client that asks this one's host to end it
-    64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
-    128  hand         24 pairs of words: object reference, address of its link (heap.py)
-
-Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
-taken, so an id is not used again while anything could still name it.
-
-States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
-
 The hand is a client's journal. An object is in it from before its used bit is set until it is
 linked or freed, and from before it is unlinked until it is freed. Invariants:
     - the hand holds something only while the pin is set;
@@ -28,38 +13,10 @@ Every operation on a store runs between `enter` and `leave`.
 from __future__ import annotations
 
 from array import array
-from typing import Final
 
 from limpet.shm.errors import ClientError, PoolClosed
 from limpet.shm.layout import EPOCH
-
-FREE: Final = 0
-JOINING: Final = 1
-LIVE: Final = 2
-DYING: Final = 3
-STATES: Final = ("free", "joining", "live", "dying")
-
-STARTED: Final = 8
-BOOT: Final = 16
-NAMESPACE: Final = 24
-BEAT: Final = 32
-FENCE: Final = 40
-PIN: Final = 64
-HAND: Final = 128
-HAND_SIZE: Final = 24
-
-PIN_SHIFT: Final = 20
-INCARNATION_BITS: Final = 36
-INCARNATION_MASK: Final = (1 << INCARNATION_BITS) - 1
-
-
-def state_word(state: int, pid: int, incarnation: int) -> int:
-    return state << 60 | pid << INCARNATION_BITS | incarnation
-
-
-def client_id(slot: int, word: int) -> int:
-    """The id of the client whose slot, number `slot`, has the state word `word`."""
-    return slot << INCARNATION_BITS | word & INCARNATION_MASK
+from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_MASK, PIN, PIN_SHIFT
 
 
 class Client:

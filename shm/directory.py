@@ -150,7 +150,11 @@ class Directory:
         if entry is None:
             return None
         ready = _word(READY, name)
-        return entry if self.endpoint.cas(self._at(entry.index), ready, _word(VOID, name)) == ready else None
+        return (
+            entry
+            if self.endpoint.cas(self._at(entry.index), ready, _word(VOID, name)) == ready
+            else None
+        )
 
     def _write_plan(self, at: int, name: bytes, payload: bytes) -> None:
         text = name + payload

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limpet.shm.client import DYING, LIVE, PIN, PIN_SHIFT
 from limpet.shm.layout import CLIENT_SLOTS, EPOCH, SLOT_SIZE, SLOTS_USED
+from limpet.shm.slots import DYING, LIVE, PIN, PIN_SHIFT
 
 if TYPE_CHECKING:
     from limpet.shm.fabric import Endpoint

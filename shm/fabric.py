@@ -10,6 +10,7 @@ from typing import Final
 if find_spec("limpet.shm.verbs") is not None:
     from limpet.shm.verbs import (
         Endpoint,
+        bit,
         flush_features,
         hash64,
         lowest_bit,
@@ -21,6 +22,7 @@ if find_spec("limpet.shm.verbs") is not None:
 else:
     from limpet.shm.portable import (
         Endpoint,
+        bit,
         flush_features,
         hash64,
         lowest_bit,
@@ -33,6 +35,7 @@ else:
 __all__ = [
     "BUILD",
     "Endpoint",
+    "bit",
     "flush_features",
     "hash64",
     "lowest_bit",

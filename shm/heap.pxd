@@ -1,6 +1,12 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, u64
+from limpet.shm.verbs cimport Endpoint, bit, u64
+
+cdef int NODE_SHIFT
+cdef u64 OFFSET_MASK
+cdef int LARGE_CLASS
+cdef u64 LINK_MASK
+cdef u64 TENTATIVE
 
 cdef class Heap:
     cdef readonly Endpoint endpoint

@@ -7,56 +7,21 @@ the blocks (so that they can be in a hardware-coherent range), and a bit is 1 wh
 use. So a zero-filled node is a free node, and the bits alone tell a survivor which objects of a dead
 client's blocks are free.
 
-Block word
-    bits 60-63  kind
-    bits 52-59  size class (SLAB)
-    bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING); the index of the first
-                block (TAIL); the region's mark (REGION); the epoch in which the block was given
-                back (FREE)
-
-    FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
-    SLAB     cut into objects of its class
-    PENDING  claimed by a client that is still arranging what it will be
-    LARGE    first block of a span that holds one object
-    TAIL     further block of a span or, for a moment, of a span being made
-    REGION   part of a named region; never given back
-
-Object reference (56 bits): bits 48-55 size class, bits 0-47 address. Objects are 16-byte aligned.
-
-Link: a word in a store that makes an object reachable. Bits 4-47 are the object's address; bit 0
-marks it tentative, that is, not in force until cleared; the other bits are the store's.
-
 Used bit: 1 from allocation until somebody unlinked the object and freed it. Freeing is a masked CAS
 that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
 before the object was unlinked: the owner does not use the object again before all of them are done.
+
+The words are in words.py.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.fabric import bit
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
-
-FREE: Final = 0
-SLAB: Final = 1
-PENDING: Final = 2
-LARGE: Final = 3
-TAIL: Final = 4
-REGION: Final = 5
-KINDS: Final = ("free", "slab", "pending", "large", "tail", "region")
-
-OWNER_MASK: Final = (1 << 48) - 1
-LINK_MASK: Final = (1 << 48) - 16
-TENTATIVE: Final = 1
-REFERENCE_MASK: Final = (1 << 56) - 1
-ADDRESS_MASK: Final = (1 << 48) - 1
-LARGE_CLASS: Final = 0
-
-
-def block_word(kind: int, owner: int = 0, size_class: int = 0) -> int:
-    return kind << 60 | size_class << 52 | owner
+from limpet.shm.words import LARGE_CLASS, LINK_MASK, TENTATIVE
 
 
 class Heap:
@@ -140,7 +105,7 @@ class Heap:
         bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
         lane = self.endpoint.background(True)
         try:
-            self.endpoint.fetch_or(bitmap + 8 * (index >> 6), 1 << (index & 63))
+            self.endpoint.fetch_or(bitmap + 8 * (index >> 6), bit(index & 63))
         finally:
             self.endpoint.background(lane)
 
@@ -150,7 +115,7 @@ class Heap:
         bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
         lane = self.endpoint.background(True)
         try:
-            self.endpoint.mcas(bitmap + 8 * (index >> 6), 0, 0, 0, 1 << (index & 63))
+            self.endpoint.mcas(bitmap + 8 * (index >> 6), 0, 0, 0, bit(index & 63))
         except NodeFailed:
             pass  # the object went with its node
         finally:

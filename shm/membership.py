@@ -29,8 +29,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import client as slots
-from limpet.shm.client import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm import slots
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.shm.layout import (
     CLIENT_SLOTS,
@@ -42,6 +41,7 @@ from limpet.shm.layout import (
     SLOTS_USED,
 )
 from limpet.shm.liveness import Host, Watcher, start_time, this_host
+from limpet.shm.slots import FREE, JOINING, LIVE, client_id, state_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from limpet.shm import node as nodes
 from limpet.shm.allocator import Allocator
 from limpet.shm.audit import Audit
 from limpet.shm.blocks import BlockTable
-from limpet.shm.client import PIN, STATES, Client, client_id
+from limpet.shm.client import Client
 from limpet.shm.directory import Directory
 from limpet.shm.epoch import Grace
 from limpet.shm.errors import (
@@ -26,10 +26,9 @@ from limpet.shm.errors import (
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
-
 )
 from limpet.shm.fabric import Endpoint
-from limpet.shm.heap import OWNER_MASK, Heap
+from limpet.shm.heap import Heap
 from limpet.shm.layout import (
     CATALOGUE,
     CATALOGUE_ENTRIES,
@@ -45,7 +44,9 @@ from limpet.shm.membership import NODE_FAILED, Membership, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
+from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.superblock import pack
+from limpet.shm.words import OWNER_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,9 +171,7 @@ class Memory:
         options = _node_options(numa_node, prefault, huge_pages)
         made, uuid, checked = _create_segments(url, nodes, node_size, options, parameters, latency)
         try:
-            return cls(
-                _canonical(url), made, checked, uuid, latency=latency, options=options
-            )
+            return cls(_canonical(url), made, checked, uuid, latency=latency, options=options)
         except BaseException:
             _unlink_quietly(url)
             raise
@@ -378,9 +377,7 @@ class Memory:
 
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
-        audit = Audit(
-            self.blocks, self.regions, self.grace, self.membership, self.references
-        )
+        audit = Audit(self.blocks, self.regions, self.grace, self.membership, self.references)
         return self.exclusively(audit.run)  # type: ignore[no-any-return]
 
     def references(self) -> Words:
@@ -554,6 +551,3 @@ def destroy(url: str, *, any_owner: bool = False) -> list[str]:
     Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
     """
     return nodes.unlink_all(nodes.parse_url(url), any_owner=any_owner)
-
-
-

@@ -74,6 +74,11 @@ def hash64(data: bytes, seed: int = 0) -> int:
     return int(xxhash.xxh64_intdigest(_bytes(data), _u64(seed)))
 
 
+def bit(index: int) -> int:
+    """The word with only bit `index` (0 to 63) set."""
+    return 1 << index
+
+
 def lowest_bit(word: int) -> int:
     """Index of the lowest set bit; `word` must not be 0."""
     return (word & -word).bit_length() - 1

@@ -21,8 +21,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from limpet.shm.client import DYING, HAND, HAND_SIZE, INCARNATION_MASK, LIVE, client_id, state_word
 from limpet.shm.membership import slot_address
+from limpet.shm.slots import DYING, HAND, HAND_SIZE, INCARNATION_MASK, LIVE, client_id, state_word
 
 if TYPE_CHECKING:
     from limpet.shm.blocks import BlockTable

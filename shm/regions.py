@@ -17,8 +17,8 @@ import numpy as np
 
 from limpet.shm.directory import PLANNED, READY, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
-from limpet.shm.heap import FREE, OWNER_MASK, REGION, block_word
 from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
+from limpet.shm.words import FREE, OWNER_MASK, REGION, block_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,9 +74,7 @@ class Regions:
         count = -(-size // self.block_size)
 
         def plan(index: int) -> bytes:
-            first = self.blocks.claim_run(
-                node, count, client, self.grace.horizon(), coherent=True
-            )
+            first = self.blocks.claim_run(node, count, client, self.grace.horizon(), coherent=True)
             if first is None:
                 raise StoreFull(
                     f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
@@ -99,9 +97,7 @@ class Regions:
             first, count, size, mark = _PAYLOAD.unpack(payload)
             self.blocks.release_region(node, mark, self.grace.close_period())
 
-        entry, _ = self.directories[node].obtain(
-            name.encode(), self.membership, plan, build, undo
-        )
+        entry, _ = self.directories[node].obtain(name.encode(), self.membership, plan, build, undo)
         first, there, size_there, _mark = self._extent(node, entry.payload)
         if size_there != size:
             raise StoreMismatch(
@@ -163,7 +159,7 @@ class Regions:
         except struct.error:
             first = count = size = mark = -1
         if not (
-            0 < count
+            count > 0
             and 0 <= first <= self.blocks.count - count
             and (count - 1) * self.block_size < size <= count * self.block_size
         ):

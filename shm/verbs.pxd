@@ -66,6 +66,7 @@ cdef class Endpoint:
     cpdef int end(self) except -1
 
 cpdef u64 hash64(bytes data, u64 seed=*)
+cpdef u64 bit(int index) noexcept
 cpdef int lowest_bit(u64 word) noexcept
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)

@@ -93,6 +93,11 @@ cpdef u64 hash64(bytes data, u64 seed=0):
     return limpet_hash64(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), seed)
 
 
+cpdef u64 bit(int index) noexcept:
+    """The word with only bit `index` (0 to 63) set."""
+    return 1ULL << index
+
+
 cpdef int lowest_bit(u64 word) noexcept:
     """Index of the lowest set bit; `word` must not be 0."""
     return ctzll(word)

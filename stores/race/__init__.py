@@ -1,0 +1,1 @@
+"""RACE hashing: the unreplicated, lock-free hash store `race`."""

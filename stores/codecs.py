@@ -1,0 +1,122 @@
+"""How Python objects become bytes and back, for `pool.dict()`.
+
+Keys need more than values: equal keys must have equal bytes, in every process. So keys are str,
+bytes, int, float, bool, None and tuples of these, and numbers that are equal are one key, as in a
+dict: True, 1 and 1.0 are read back as 1. Other keys raise TypeError (JSON: all but str, numbers,
+bool and None; bytes: all but bytes-like). Values may be whatever the codec takes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.contract import as_bytes
+
+PROTOCOL = 4
+"""Of pickled keys: fixed, so that every Python version writes a key alike."""
+
+
+class Codec(NamedTuple):
+    """Functions to and from bytes, for keys and for values. Decoding may execute code: pickle."""
+
+    name: str
+    encode_key: Callable[[Any], bytes]
+    decode_key: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+    @classmethod
+    def named(cls, name: str) -> Codec:
+        """The codec of that name; ParameterError for an unknown one, or one that is not installed."""
+        if name not in _MAKERS:
+            raise ParameterError(f"there is no codec {name!r}; there is {', '.join(_MAKERS)}")
+        return _MAKERS[name]()
+
+
+def canonical(key: Any, atoms: tuple[type, ...], codec: str) -> Any:
+    """The one of all equal keys that is stored. Raises TypeError for a type that has none."""
+    kind = type(key)
+    if kind is bool or (kind is float and key.is_integer()):
+        return int(key)
+    if kind is tuple and tuple in atoms:
+        return tuple(canonical(part, atoms, codec) for part in key)
+    if kind not in atoms:
+        names = ", ".join(sorted(atom.__name__ for atom in atoms if atom is not type(None)))
+        raise TypeError(
+            f"a shared mapping with codec {codec!r} takes keys of type {names} or None, not "
+            f"{kind.__name__}: equal keys must have equal bytes"
+        )
+    return key
+
+
+def _pickled() -> Codec:
+    atoms = (str, bytes, int, float, tuple, type(None))
+
+    def encode_key(key: Any) -> bytes:
+        buffer = io.BytesIO()
+        pickler = pickle.Pickler(buffer, PROTOCOL)
+        # No memo: whether two equal parts of a tuple are one object must not show in the bytes.
+        pickler.fast = True
+        pickler.dump(canonical(key, atoms, "pickle"))
+        return buffer.getvalue()
+
+    def encode(value: Any) -> bytes:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    return Codec("pickle", encode_key, pickle.loads, encode, pickle.loads)
+
+
+def _json() -> Codec:
+    atoms = (str, int, float, type(None))
+
+    def encode_key(key: Any) -> bytes:
+        return json.dumps(canonical(key, atoms, "json")).encode()
+
+    def encode(value: Any) -> bytes:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    return Codec("json", encode_key, json.loads, encode, json.loads)
+
+
+def _msgpack() -> Codec:
+    try:
+        import msgpack
+    except ImportError as error:
+        raise ParameterError(
+            "the codec 'msgpack' needs the package msgpack: pip install 'limpet[msgpack]'"
+        ) from error
+    atoms = (str, bytes, int, float, tuple, type(None))
+
+    def encode_key(key: Any) -> bytes:
+        return bytes(msgpack.packb(canonical(key, atoms, "msgpack")))
+
+    def decode_key(data: bytes) -> Any:
+        return msgpack.unpackb(data, use_list=False)
+
+    def decode(data: bytes) -> Any:
+        return msgpack.unpackb(data, strict_map_key=False)
+
+    return Codec("msgpack", encode_key, decode_key, msgpack.packb, decode)
+
+
+def _bytes() -> Codec:
+    def encode_key(key: Any) -> bytes:
+        return as_bytes("key", key)
+
+    def encode(value: Any) -> bytes:
+        return as_bytes("value", value)
+
+    return Codec("bytes", encode_key, bytes, encode, bytes)
+
+
+_MAKERS: dict[str, Callable[[], Codec]] = {
+    "pickle": _pickled,
+    "msgpack": _msgpack,
+    "json": _json,
+    "bytes": _bytes,
+}

@@ -1,0 +1,19 @@
+from limpet.shm.allocator cimport Allocator
+from limpet.shm.client cimport Client
+from limpet.shm.heap cimport Heap
+from limpet.shm.verbs cimport Endpoint, u64
+
+cpdef bytes as_bytes(str what, data)
+
+cdef class Store:
+    cdef readonly object pool
+    cdef readonly str kind
+    cdef readonly str name
+    cdef readonly object parameters
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef readonly Allocator allocator
+    cdef readonly u64 operations
+    cdef readonly u64 retries
+    cdef object __weakref__

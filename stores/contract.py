@@ -1,0 +1,108 @@
+"""What every store is: `Store`, the base class, and how one is made and found again.
+
+A store kind is a module with a class derived from `Store` and a frozen dataclass of parameters
+(`Parameters`). registry.py names them. A class provides
+    make(pool, name, parameters)      static: make the regions; may find them half made
+    unmake(pool, name, parameters)    static: give them back after `make` raised
+    get, put, insert, update, delete, __len__, keys, references, check
+and inherits everything else. Compiled classes may derive from it in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.errors import StoreError
+
+
+def as_bytes(what: str, data: Any) -> bytes:
+    """`data`, a bytes-like object, as bytes; TypeError, naming `what`, for anything else."""
+    if isinstance(data, bytes):
+        return bytes(data)
+    try:
+        return memoryview(data).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"a {what} is bytes, bytearray or another bytes-like object, not "
+            f"{type(data).__name__}; pool.dict() stores Python objects"
+        ) from None
+
+
+class Store:
+    """A key-value store in a pool: bytes to bytes, linearizable per key.
+
+    A handle may be used by several threads (one operation at a time is inside), survives `fork`,
+    and pickles by name. Any operation may also raise NodeFailed, PoolClosed and ReentrantUse.
+    """
+
+    ordered = False
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        self.pool = pool
+        self.kind = kind
+        self.name = name
+        self.parameters = parameters
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
+        self.allocator = pool.allocator
+        self.operations = 0
+        self.retries = 0
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        return [self.get(key) for key in keys]
+
+    def put_many(self, pairs: Any) -> None:
+        """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole."""
+        for key, value in pairs.items() if hasattr(pairs, "items") else pairs:
+            self.put(key, value)
+
+    def scan(self, low: Any = None, high: Any = None) -> Any:
+        """The pairs with low <= key < high, in order; StoreError: this store is not ordered."""
+        raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key) is not None
+
+    def __iter__(self) -> Any:
+        """Every key. One that comes or goes meanwhile may be missing; one that goes and comes
+        again may be met twice; no other key is."""
+        return iter(self.keys())
+
+    def items(self) -> Any:
+        """Every key with its value, as weakly consistent as `iter`."""
+        for key in self.keys():
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def recover(self) -> dict[str, Any]:
+        """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
+        return self.pool.recover()  # type: ignore[no-any-return]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this handle (`ops`, `retries`) and of its pool handle's verbs.
+
+        `reads`, `writes`, `cas` (`cas_lost` of them in vain), `atomics` (the other atomics),
+        `bytes_read`, `bytes_written` and `round_trips` are what operations did on memory nodes;
+        `background` holds the same of housekeeping and the control segment.
+        """
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "ops": self.operations,
+            "retries": self.retries,
+            **self.endpoint.counters(),
+            "background": self.endpoint.counters("background"),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self.pool, self.kind, self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} store {self.name!r} of {self.pool.url}>"
+
+
+def _attached(pool: Any, kind: str, name: str) -> Any:
+    return pool.store(kind, name=name)

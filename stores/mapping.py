@@ -1,0 +1,91 @@
+"""`pool.dict()`: a store as a MutableMapping of Python objects.
+
+A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)` changes
+a copy. Write `d[k] = d[k] + [x]`, which is not atomic; `setdefault` and `popitem` are.
+Only with codec "pickle": reading executes what whoever may write to the pool has put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.errors import KeyExists
+
+if TYPE_CHECKING:
+    from limpet.stores.codecs import Codec
+
+
+class SharedDict(MutableMapping[Any, Any]):
+    """A mapping that lives in a pool. Iteration is as weakly consistent as the store's."""
+
+    def __init__(self, store: Any, codec: Codec) -> None:
+        self.store = store
+        self.codec = codec
+
+    def __getitem__(self, key: Any) -> Any:
+        data = self.store.get(self.codec.encode_key(key))
+        if data is None:
+            raise KeyError(key)
+        return self.codec.decode(data)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.store.put(self.codec.encode_key(key), self.codec.encode(value))
+
+    def __delitem__(self, key: Any) -> None:
+        try:
+            self.store.delete(self.codec.encode_key(key))
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        return self.codec.encode_key(key) in self.store
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.codec.decode_key, self.store)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        data = self.store.get(self.codec.encode_key(key))
+        return default if data is None else self.codec.decode(data)
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """As for a dict, and atomic: of several processes, one sets the value that all get."""
+        name = self.codec.encode_key(key)
+        while True:
+            data = self.store.get(name)
+            if data is not None:
+                return self.codec.decode(data)
+            try:
+                self.store.insert(name, self.codec.encode(default))
+            except KeyExists:
+                continue
+            return default
+
+    def copy(self) -> dict[Any, Any]:
+        """A dict with what is in the mapping; not a snapshot while others write."""
+        return dict(self)
+
+    def __or__(self, other: Any) -> dict[Any, Any]:
+        return {**self, **other}
+
+    def __ror__(self, other: Any) -> dict[Any, Any]:
+        return {**other, **self}
+
+    def __ior__(self, other: Any) -> SharedDict:
+        self.update(other)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self.store, self.codec.name)
+
+
+def _attached(store: Any, codec: str) -> SharedDict:
+    from limpet.stores.codecs import Codec
+
+    return SharedDict(store, Codec.named(codec))

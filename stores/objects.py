@@ -1,0 +1,105 @@
+"""An out-of-place object: one key-value pair, written once, never changed while it is linked.
+
+Layout, in bytes from the object's address
+    0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
+    8     checksum   XXH64 of the value, seeded with XXH64 of the key and the sizes
+    16    key        padded with zeros to a multiple of 8
+    then  value
+
+Valid when it is linked: linking comes after the last word is written (release), and memory is not
+used again while a pinned client may read it (epoch.py). The checksum is there for `check()`, for
+memory without hardware coherence, and for what no protocol can prevent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.shm.fabric import hash64, words_bytes, words_equal
+from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS
+
+HEADER: Final = 16
+KEY_MAX: Final = 0xFFFF
+IMAGE_SIZE: Final = 4096
+"""Objects up to this size are read in one go; of larger ones, this much and then the value."""
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Objects:
+    """Writes objects, and reads them through one buffer, the image of the last one met."""
+
+    def __init__(self, heap: Any) -> None:
+        self.heap = heap
+        self.endpoint = heap.endpoint
+        self.image = array("Q", bytes(IMAGE_SIZE))
+        self.header = array("Q", [0, 0])
+        self.value_max = heap.block_count << heap.block_shift
+        self.address = 0
+        self.complete = False
+
+    def size_of(self, key: bytes, value: bytes) -> int:
+        """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
+        if len(key) > KEY_MAX:
+            raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
+        size = HEADER + (len(key) + 7 & ~7) + len(value)
+        if size > self.value_max:
+            raise ValueTooLarge(
+                f"key and value take {size} bytes; a node of this pool holds {self.value_max}"
+            )
+        return size
+
+    def write(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write the pair to the object; one write."""
+        sizes = len(key) | len(value) << 16
+        self.header[0] = sizes
+        self.header[1] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+
+    def load(self, reference: int) -> None:
+        """Read the object, or the front of a large one, into the image; one read."""
+        size_class = reference >> 48 & 0xFF
+        self.address = reference & ADDRESS_MASK
+        self.complete = size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IMAGE_SIZE
+        size = self.heap.sizes[size_class] if self.complete else IMAGE_SIZE
+        self.endpoint.read_words(self.address, self.image, size >> 3)
+
+    def key_is(self, key: bytes) -> bool:
+        """Whether the object in the image has this key."""
+        if self.image[0] & 0xFFFF != len(key):
+            return False
+        if HEADER + len(key) <= IMAGE_SIZE:
+            return words_equal(self.image, HEADER, key)
+        return self.endpoint.read(self.address + HEADER, len(key)) == key
+
+    def key(self) -> bytes:
+        """The key of the object in the image."""
+        length = self.image[0] & 0xFFFF
+        if HEADER + length <= IMAGE_SIZE:
+            return words_bytes(self.image, HEADER, length)
+        return self.endpoint.read(self.address + HEADER, length)
+
+    def value(self) -> bytes:
+        """The value of the object in the image; one more read for a large object."""
+        start = HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7)
+        length = self.image[0] >> 16
+        if self.complete or start + length <= IMAGE_SIZE:
+            return words_bytes(self.image, start, length)
+        value = self.endpoint.read(self.address + start, length)
+        self.endpoint.wait()
+        return value
+
+    def fits(self, reference: int) -> bool:
+        """Whether the sizes in the image are possible for an object of that class."""
+        size = HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7) + (self.image[0] >> 16)
+        size_class = reference >> 48 & 0xFF
+        return size <= (
+            self.value_max if size_class == LARGE_CLASS else self.heap.sizes[size_class]
+        )
+
+    def intact(self) -> bool:
+        """Whether the checksum of the object in the image holds."""
+        seed = (hash64(self.key()) + self.image[0]) & MASK
+        return self.image[1] == hash64(self.value(), seed)

@@ -1,0 +1,140 @@
+"""A pool with its stores: `limpet.create` and `limpet.open` return a `Pool`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from limpet.shm.directory import READY
+from limpet.shm.errors import NodeFailed, ParameterError, PoolCorrupt, StoreMismatch
+from limpet.shm.pool import Memory
+from limpet.stores.codecs import Codec
+from limpet.stores.mapping import SharedDict
+from limpet.stores.registry import store_class
+
+if TYPE_CHECKING:
+    from limpet.shm.directory import Entry
+
+NAME_SIZE_MAX = 100
+
+
+class Pool(Memory):
+    """A named set of memory nodes, opened by this process, and the stores in it.
+
+    A handle may be used by several threads, survives `fork` (the child becomes a client of its
+    own at its first operation), and pickles by name.
+    """
+
+    def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:
+        """The store of that name: made if it is not there, else attached to.
+
+        `parameters` are those of the kind, each with a default that suits the pool; a store that
+        is there must have been made with the same kind and the same values of those given. Raises
+        StoreMismatch, StoreFull (no room for its index), ParameterError, NodeFailed.
+        """
+        cls = store_class(kind)
+        _check_name(name)
+        stored = self.exclusively(lambda: self._entry(cls, kind, name, parameters))
+        if stored["kind"] != kind:
+            raise StoreMismatch(
+                f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store"
+            )
+        there = _parameters(cls, stored, f"{self.url}: store {name!r}")
+        for field, value in parameters.items():
+            if getattr(there, field, None) != value:
+                raise StoreMismatch(
+                    f"{self.url}: the store {name!r} was made with "
+                    f"{field}={getattr(there, field, None)!r}, not {value!r}"
+                )
+        return self.exclusively(lambda: cls(self, kind, name, there))
+
+    def _entry(self, cls: Any, kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        def plan(index: int) -> bytes:
+            try:
+                made = cls.Parameters.for_pool(self.parameters, self.layout, **given)
+            except TypeError as error:
+                raise ParameterError(
+                    f"a {kind} store does not take these parameters: {error}"
+                ) from error
+            return json.dumps(
+                {"kind": kind, "parameters": dataclasses.asdict(made)}, sort_keys=True
+            ).encode()
+
+        def make(index: int, payload: bytes) -> None:
+            stored = self._stored(payload, name)
+            there = store_class(stored["kind"])
+            there.make(self, name, _parameters(there, stored, name))
+
+        def undo(index: int, payload: bytes) -> None:
+            stored = self._stored(payload, name)
+            there = store_class(stored["kind"])
+            there.unmake(self, name, _parameters(there, stored, name))
+
+        entry, _ = self.catalogue.obtain(name.encode(), self.membership, plan, make, undo)
+        return self._stored(entry.payload, name)
+
+    def _stored(self, payload: bytes, name: str) -> dict[str, Any]:
+        try:
+            stored = json.loads(payload)
+            if isinstance(stored["kind"], str) and isinstance(stored["parameters"], dict):
+                return stored  # type: ignore[no-any-return]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        raise PoolCorrupt(f"{self.url}: the catalogue's entry of {name!r} is damaged")
+
+    def stores(self) -> list[dict[str, Any]]:
+        """The stores of the pool: name, kind, parameters."""
+        return [
+            {"name": entry.name.decode(errors="replace"), **stored}
+            for entry, stored in self.exclusively(self._ready)
+        ]
+
+    def _ready(self) -> list[tuple[Entry, dict[str, Any]]]:
+        return [
+            (entry, self._stored(entry.payload, repr(entry.name)))
+            for entry in self.catalogue
+            if entry.state == READY
+        ]
+
+    def dict(
+        self,
+        name: str = "default",
+        *,
+        store: str = "race",
+        codec: str = "pickle",
+        **parameters: Any,
+    ) -> SharedDict:
+        """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
+
+        `codec`: "pickle", "msgpack", "json" or "bytes". Other parameters are the store's.
+        """
+        return SharedDict(self.store(store, name=name, **parameters), Codec.named(codec))
+
+    def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        found = [np.empty(0, dtype=np.uint64)]
+        for entry, stored in self._ready():
+            cls = store_class(stored["kind"])
+            name = entry.name.decode()
+            store = cls(self, stored["kind"], name, _parameters(cls, stored, name))
+            try:
+                found.append(store.references())
+            except NodeFailed:
+                continue  # what it links to cannot be reached any more
+        return np.concatenate(found)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_SIZE_MAX:
+        raise ParameterError(
+            f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, not {name!r}"
+        )
+
+
+def _parameters(cls: Any, stored: dict[str, Any], where: str) -> Any:
+    try:
+        return cls.Parameters(**stored["parameters"])
+    except (TypeError, ParameterError) as error:
+        raise PoolCorrupt(f"{where}: its parameters are damaged: {error}") from error
