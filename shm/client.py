@@ -62,8 +62,9 @@ class Client:
         if not self.ident:
             raise PoolClosed("the pool was closed, or this process has no place in it")
         self.sequence = (self.sequence + 1) & 0xFFFFF
-        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
-        endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
+        if endpoint.load(self.slot) == self.word:
+            # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
+            endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
         if endpoint.load(self.slot) != self.word:
             raise ClientError(
                 "this process is no longer a client of the pool: it was declared dead by another "

@@ -369,6 +369,9 @@ class Endpoint:
         raw[: count * 8] = self._read(addr, count * 8)
         return 0
 
+    def prefetch(self, addr: int, size: int) -> None:
+        """A hint, not a verb; there is nothing that pure Python could do about it."""
+
     def write(self, addr: int, data: Any) -> int:
         """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
         self._write(addr, _contiguous(data).tobytes())

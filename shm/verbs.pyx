@@ -73,6 +73,7 @@ cdef extern from "sched.h":
 cdef extern from *:
     bint unlikely "__builtin_expect" (bint, long) noexcept nogil
     int ctzll "__builtin_ctzll" (u64) noexcept nogil
+    void prefetch_line "__builtin_prefetch" (const void*) noexcept nogil
 
 cdef u64 OFFSET_MASK = (1ULL << 40) - 1
 _LANES = ("foreground", "background")
@@ -291,6 +292,15 @@ cdef class Endpoint:
         self._lane(addr).reads += 1
         self._lane(addr).bytes_read += count * 8
         return 0
+
+    cpdef void prefetch(self, u64 addr, u64 size) noexcept:
+        """A hint, not a verb: `size` bytes from `addr` may be read soon. Any address will do."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        cdef u64 line
+        if node < 256 and offset < self._size[node]:
+            for line in range(0, min(size, self._size[node] - offset), 64):
+                prefetch_line(self._base[node] + offset + line)
 
     cdef int _copy(self, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0

@@ -6,11 +6,14 @@ from limpet.stores.objects cimport Objects
 
 cdef u64 GROUP_SIZE
 cdef int GROUP_WORDS
+cdef int BATCH
+cdef u64 LINK_MASK
 cdef u64 MASK
 cdef u64 MIX_FIRST
 cdef u64 MIX_SECOND
 cdef int NODE_SHIFT
 cdef u64 PATIENCE
+cdef u64 PREFETCH_SIZE
 cdef u64 REFERENCE_MASK
 cdef u64 TENTATIVE
 
@@ -30,20 +33,23 @@ cdef class Race(Store):
     cdef u64 subtables
     cdef u64[::1] tables
     cdef u64[::1] slots
-    cdef u64[::1] first
-    cdef u64[::1] second
+    cdef u64[::1] hashes
     cdef u64[::1] at
     cdef u64 word
     cdef u64 hash
     cdef u64 table
 
     cpdef get(self, key, default=*)
-    @cython.locals(combined=u64, first=u64, second=u64, base=u64)
+    @cython.locals(row=int, index=int, word=u64, key=bytes)
+    cdef int _get_batch(self, list keys, list found) except -1
     cdef int _choose(self, bytes key) except -1
+    @cython.locals(combined=u64, first=u64, second=u64, base=u64)
+    cdef int _place(self, u64 hashed) except -1
     cdef int _read_buckets(self) except -1
+    cdef int _read_row(self, int row) except -1
     cdef u64 _find(self, bytes key) except? 0
     @cython.locals(fingerprint=u64, index=int, word=u64)
-    cdef u64 _match(self, bytes key) except? 0
+    cdef u64 _match(self, bytes key, int row, bint phases) except? 0
     cdef u64 _address(self, int index) noexcept
     @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
     cdef int _write(self, key, value, int mode) except -1

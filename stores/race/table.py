@@ -52,7 +52,7 @@ import numpy as np
 from limpet.shm.errors import KeyExists, StoreCorrupt, StoreFull, StoreMismatch
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
+from limpet.shm.words import ADDRESS_MASK, LINK_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS, RaceParameters
@@ -62,6 +62,9 @@ MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 PATIENCE: Final = 8
 """How often an insert gives way to another one of the same key before it kicks it out."""
+BATCH: Final = 32
+"""Keys whose reads `get_many` overlaps, in two round trips."""
+PREFETCH_SIZE: Final = 192
 
 PUT: Final = 0
 INSERT: Final = 1
@@ -86,9 +89,8 @@ class Race(Store):
         self.groups = parameters.groups
         self.subtables = parameters.subtables
         self.tables = array("Q", [region.address for region in _regions(pool, name, parameters)])
-        self.slots = memoryview(bytearray(256)).cast("Q")
-        self.first = self.slots[:16]
-        self.second = self.slots[16:]
+        self.slots = memoryview(bytearray(256 * BATCH)).cast("Q")
+        self.hashes = array("Q", bytes(8 * BATCH))
         self.at = array("Q", [0, 0])
         self.word = 0
         self.hash = 0
@@ -122,17 +124,40 @@ class Race(Store):
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
-        wanted = [as_bytes("key", key) for key in keys]
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
         found: list[bytes | None] = []
         self.operations += len(wanted)
         self.client.enter()
         try:
-            for key in wanted:
-                self._choose(key)
-                found.append(self.objects.value() if self._find(key) else None)
+            for start in range(0, len(wanted), BATCH):
+                self._get_batch(wanted[start : start + BATCH], found)
         finally:
             self.client.leave()
         return found
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+        """Append the values of at most BATCH keys: the reads of a phase overlap."""
+        row = 0
+        for key in keys:
+            self.hashes[row] = hash64(key)
+            self._place(self.hashes[row])
+            self.endpoint.prefetch(self.at[0], 128)
+            self.endpoint.prefetch(self.at[1], 128)
+            row += 1
+        for row in range(len(keys)):
+            self._place(self.hashes[row])
+            self._read_row(row)
+            for index in range(32 * row, 32 * row + 32):
+                word = self.slots[index]
+                if index & 7 and word and word >> 56 == self.hash & 0xFF:
+                    self.endpoint.prefetch(word & LINK_MASK, PREFETCH_SIZE)
+        self.endpoint.wait()
+        row = 0
+        for key in keys:
+            self._place(self.hashes[row])
+            found.append(self.objects.value() if self._match(key, row, False) else None)
+            row += 1
+        self.endpoint.wait()
 
     def put(self, key: Any, value: Any) -> None:
         """Insert or update. 3 round trips. Raises KeyTooLarge, ValueTooLarge, StoreFull."""
@@ -168,7 +193,10 @@ class Race(Store):
 
     def _choose(self, key: bytes) -> None:
         """Work out a key's hash, subtable and the addresses of its two combined buckets."""
-        self.hash = hash64(key)
+        self._place(hash64(key))
+
+    def _place(self, hashed: int) -> None:
+        self.hash = hashed
         self.table = (self.hash >> 32) * self.subtables >> 32
         combined = 2 * self.groups
         first = ((self.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
@@ -181,23 +209,32 @@ class Race(Store):
         self.at[1] = base + (second >> 1) * GROUP_SIZE + (second & 1) * 64
 
     def _read_buckets(self) -> None:
-        """Read both combined buckets into `slots`: words 0-15 the first, 16-31 the second."""
-        self.endpoint.read_words(self.at[0], self.first, 16)
-        self.endpoint.read_words(self.at[1], self.second, 16)
+        """Read both combined buckets into row 0 of `slots`."""
+        self._read_row(0)
         self.endpoint.wait()
+
+    def _read_row(self, row: int) -> None:
+        """A row of `slots`: words 0-15 the first combined bucket, 16-31 the second."""
+        self.endpoint.read_words(self.at[0], self.slots[32 * row : 32 * row + 16], 16)
+        self.endpoint.read_words(self.at[1], self.slots[32 * row + 16 : 32 * row + 32], 16)
 
     def _find(self, key: bytes) -> int:
         """Read the buckets; address of the valid slot with this key, or 0. The image has its pair."""
         self._read_buckets()
-        return self._match(key)
+        return self._match(key, 0, True)
 
-    def _match(self, key: bytes) -> int:
+    def _match(self, key: bytes, row: int, phases: bool) -> int:
+        """Of the slots in a row, the address of the valid one with this key, or 0.
+
+        With `phases`, each object read is a round trip of its own.
+        """
         fingerprint = self.hash & 0xFF
         for index in range(32):
-            word = self.slots[index]
+            word = self.slots[32 * row + index]
             if word >> 56 == fingerprint and index & 7 and word and not word & TENTATIVE:
                 self.objects.load(word & REFERENCE_MASK)
-                self.endpoint.wait()
+                if phases:
+                    self.endpoint.wait()
                 if self.objects.key_is(key):
                     self.word = word
                     return self._address(index)
@@ -276,7 +313,7 @@ class Race(Store):
             return AGAIN
         # CRASH(inserting): readers pass over the tentative slot; others may kick it out.
         self._read_buckets()
-        if self._match(key) or self._rival(key, slot, attempt):
+        if self._match(key, 0, True) or self._rival(key, slot, attempt):
             return AGAIN
         # LINEARIZES: insert
         lost = self.endpoint.cas(slot, tentative, desired) != tentative
