@@ -1,8 +1,8 @@
 """Named things that are made once: regions on a node, stores in the catalogue.
 
 A directory is an array of entries. An entry is
-    0    state       bits 60-63 state, bits 48-59 hash of the name, bits 0-47 client at work; CAS only
-    8    lengths     bits 0-15 of the name, bits 16-31 of the payload; 0 until the name is there
+    0    state       bits 60-63 state, 48-59 hash of the name, 0-47 client at work; by CAS only
+    8    lengths     bits 0-15 of the name, 16-31 of the payload; 0 until the name is there
     16   checksum    XXH64 of name and payload
     24   name, then payload
 
@@ -13,10 +13,10 @@ States
     READY    it is made; the entry never changes again
     VOID     making it failed; only a creator of the same name takes it up again
 
-Names are looked for from entry 0 on, up to the first EMPTY one, which is the one a creator claims: so
-two creators of one name meet at the same word. A creator that dies is taken over by the next one that
-wants the name: from CLAIMED with a plan of its own, from PLANNED with the plan that is there. A creator
-that stands still is waited for, and fenced by the pool's policy, since it writes plainly.
+Names are looked for from entry 0 on, up to the first EMPTY one, which is the one a creator claims:
+so two creators of one name meet at the same word. A creator that dies is taken over by the next one
+that wants the name: from CLAIMED with a plan of its own, from PLANNED with the plan that is there.
+A creator that stands still is waited for, and fenced by the pool's policy, since it writes plainly.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ CLIENT_MASK: Final = (1 << 48) - 1
 
 
 class Entry(NamedTuple):
-    """One entry: its number, state, the client at work, and what it says (b"" until PLANNED)."""
+    """Number, state, the client at work, what it says (b"" until PLANNED), the state word."""
 
-    index: int
+    number: int
     state: int
     client: int
     name: bytes
     payload: bytes
+    word: int
 
 
 def _word(state: int, name: bytes, client: int = 0) -> int:
@@ -73,14 +74,24 @@ class Directory:
         return self.base + index * self.entry_size
 
     def _read(self, index: int) -> Entry:
+        while True:
+            word = self.endpoint.load(self._at(index))
+            entry = self._decode(index, word)
+            if self.endpoint.load(self._at(index)) != word:
+                continue
+            if entry is None:
+                raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
+            return entry
+
+    def _decode(self, index: int, word: int) -> Entry | None:
+        """The entry, if what it says fits its state word; it may be changing meanwhile."""
         at = self._at(index)
-        word = self.endpoint.load(at)
         state = word >> 60
         name = payload = b""
         lengths = self.endpoint.load(at + 8)
         name_size, payload_size = lengths & 0xFFFF, lengths >> 16
         if state > VOID or HEAD + name_size + payload_size > self.entry_size:
-            raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
+            return None
         if lengths:
             text = self.endpoint.read(at + HEAD, name_size + payload_size)
             name, payload = text[:name_size], text[name_size:]
@@ -88,8 +99,8 @@ class Directory:
             self.endpoint.load(at + 16) != hash64(name + payload)
             or word != _word(state, name, word & CLIENT_MASK)
         ):
-            raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
-        return Entry(index, state, word & CLIENT_MASK, name, payload)
+            return None
+        return Entry(index, state, word & CLIENT_MASK, name, payload, word)
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry up to the first EMPTY one."""
@@ -124,10 +135,10 @@ class Directory:
             entry, word = self._mine(name, membership)
             if entry.state == READY:
                 return entry, False
-            at = self._at(entry.index)
+            at = self._at(entry.number)
             try:
                 if entry.state != PLANNED:
-                    payload = plan(entry.index)
+                    payload = plan(entry.number)
                     self._write_plan(at, name, payload)
                     # CRASH(claimed-entry): no plan; the next creator makes one of its own.
                     planned = _word(PLANNED, name, membership.ident)
@@ -135,24 +146,24 @@ class Directory:
                         continue
                     word, entry = planned, entry._replace(payload=payload)
                 # CRASH(planned-entry): the next creator carries the plan out.
-                make(entry.index, entry.payload)
+                make(entry.number, entry.payload)
             except BaseException:
                 if word >> 60 == PLANNED:
-                    undo(entry.index, entry.payload)
+                    undo(entry.number, entry.payload)
                 self.endpoint.cas(at, word, _word(VOID, name))
                 raise
             if self.endpoint.cas(at, word, _word(READY, name)) == word:
-                return self._read(entry.index), True
+                return self._read(entry.number), True
 
     def discard(self, name: bytes) -> Entry | None:
-        """Make the READY entry of that name VOID; what it was. What it described is the caller's."""
+        """Make the READY entry of that name VOID; what it was. The rest is the caller's to do."""
         entry = self.find(name)
         if entry is None:
             return None
         ready = _word(READY, name)
         return (
             entry
-            if self.endpoint.cas(self._at(entry.index), ready, _word(VOID, name)) == ready
+            if self.endpoint.cas(self._at(entry.number), ready, _word(VOID, name)) == ready
             else None
         )
 
@@ -170,8 +181,8 @@ class Directory:
         index = 0
         while index < self.entries:
             at = self._at(index)
-            word = self.endpoint.load(at)
             entry = self._read(index)
+            word = entry.word
             if entry.state == EMPTY:
                 claimed = _word(CLAIMED, name, membership.ident)
                 if self.endpoint.cas(at, word, claimed) == word:
@@ -182,7 +193,9 @@ class Directory:
                 continue
             if entry.state == READY:
                 return entry, word
-            if entry.state == VOID or membership.gone(entry.client, attempt):
+            if entry.state == VOID or membership.gone(
+                entry.client, f"entry {index} of {self.where}, {name!r}"
+            ):
                 state = PLANNED if entry.state == PLANNED else CLAIMED
                 taken = _word(state, name, membership.ident)
                 if self.endpoint.cas(at, word, taken) == word:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -82,6 +83,9 @@ def _latency_ns(latency: str | int) -> int:
 class Memory:
     """The memory nodes and the control segment of a pool, and this process's place in it."""
 
+    endpoint_class: type[Endpoint] = Endpoint
+    """The class of `endpoint`. Fault injection derives from both classes."""
+
     def __init__(
         self,
         url: str,
@@ -105,14 +109,12 @@ class Memory:
         except BaseException:
             self._unmap()
             raise
-        self._finalizer = weakref.finalize(
-            self, _close, self.client, self.membership, self.endpoint, segments, os.getpid()
-        )
+        self._leave_when_done()
 
     def _wire(self, latency_ns: int) -> None:
         parameters = self.parameters
         self.layout = NodeLayout.of(parameters)
-        self.endpoint = Endpoint()
+        self.endpoint = self.endpoint_class()
         self.endpoint.latency_ns = latency_ns
         coherent = None if parameters.coherent else parameters.coherent_bytes
         for segment in self._segments:
@@ -165,8 +167,8 @@ class Memory:
         """Create a pool and open it.
 
         `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`;
-        `numa_node`, `prefault`, `huge_pages` as in `NodeOptions`. Raises PoolExists, ParameterError,
-        PoolPermission, CoherenceError; then nothing is left behind.
+        `numa_node`, `prefault`, `huge_pages` as in `NodeOptions`. Raises PoolExists,
+        ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
         """
         options = _node_options(numa_node, prefault, huge_pages)
         made, uuid, checked = _create_segments(url, nodes, node_size, options, parameters, latency)
@@ -213,23 +215,22 @@ class Memory:
         with _identity_lock:
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
-            elif self._finalizer.peek()[2][-1] != os.getpid():
+            elif self._pid != os.getpid():
                 self._finalizer.detach()
                 self.membership.forked()
                 self.allocator.forget()
                 self.client.assume(0, 0, 0)
                 self.endpoint.background(False)
                 self.membership.join()
-                self._finalizer = weakref.finalize(
-                    self,
-                    _close,
-                    self.client,
-                    self.membership,
-                    self.endpoint,
-                    self._segments,
-                    os.getpid(),
-                )
+                self._leave_when_done()
             self.endpoint.adopted()
+
+    def _leave_when_done(self) -> None:
+        """Leave the pool when this handle is closed or forgotten, or this process ends."""
+        self._pid = os.getpid()
+        self._finalizer = weakref.finalize(
+            self, _close, self.client, self.membership, self.endpoint, self._segments, self._pid
+        )
 
     @property
     def client_id(self) -> int:
@@ -301,7 +302,7 @@ class Memory:
         return found
 
     def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:
-        """Notice dead clients within `interval_s` and recover them; yields a report of each time."""
+        """Notice dead clients within `interval_s` and recover them; yields what was done."""
         while True:
             found = self.recover()
             if found["clients"] or found["blocks"]:
@@ -310,7 +311,7 @@ class Memory:
             time.sleep(interval_s)
 
     def clients(self) -> list[dict[str, Any]]:
-        """The clients of the pool: id, pid, state, host ("local" or "other"), pinned, blocks, ours."""
+        """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""
         return self.exclusively(self._clients)  # type: ignore[no-any-return]
 
     def _clients(self) -> list[dict[str, Any]]:
@@ -460,7 +461,8 @@ def _create_segments(
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
     if unknown := set(given) - known:
         raise ParameterError(
-            f"a pool has no parameter {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}"
+            f"a pool has no parameter {', '.join(sorted(unknown))}; "
+            f"it has {', '.join(sorted(known))}"
         )
     size = None if node_size is None else parse_size(node_size)
     for name in ("block_size", "coherent_bytes"):
@@ -538,10 +540,8 @@ def _open_segments(
 
 
 def _unlink_quietly(url: str) -> None:
-    try:
+    with contextlib.suppress(PoolNotFound):
         nodes.unlink_all(nodes.parse_url(url))
-    except PoolNotFound:
-        pass
 
 
 def destroy(url: str, *, any_owner: bool = False) -> list[str]:

@@ -1,8 +1,8 @@
 """Named regions: runs of blocks that hold one store's index, found through the node's directory.
 
-Payload of a region's directory entry: four words: first block, number of blocks, bytes, mark. The mark
-(40 random bits and the entry's number) is also in the region's block words, so that a block can be
-told from one of an earlier region of the same name.
+Payload of a region's directory entry: four words: first block, number of blocks, bytes, mark. The
+mark (40 random bits and the entry's number) is also in the region's block words, so that a block
+can be told from one of an earlier region of the same name.
 
 A region is READY only after it is filled with zeros and made by its store; from then on it stays.
 """
@@ -93,12 +93,22 @@ class Regions:
             if make is not None:
                 make(region)
 
-        def undo(index: int, payload: bytes) -> None:
-            first, count, size, mark = _PAYLOAD.unpack(payload)
-            self.blocks.release_region(node, mark, self.grace.close_period())
+        undone: list[int] = []
 
-        entry, _ = self.directories[node].obtain(name.encode(), self.membership, plan, build, undo)
-        first, there, size_there, _mark = self._extent(node, entry.payload)
+        def undo(index: int, payload: bytes) -> None:
+            undone.append(_PAYLOAD.unpack(payload)[3])
+
+        try:
+            entry, _ = self.directories[node].obtain(
+                name.encode(), self.membership, plan, build, undo
+            )
+        except BaseException:
+            # ORDER: the entry is void before its blocks are free, or the next creator would carry
+            # out a plan on blocks that are somebody else's by then.
+            for mark in undone:
+                self._release(node, mark)
+            raise
+        first, _, size_there, _ = self._extent(node, entry.payload)
         if size_there != size:
             raise StoreMismatch(
                 f"{self.membership.pool}: region {name!r} of node {node} has {size_there} bytes, "
@@ -110,8 +120,12 @@ class Regions:
         """Give back the region of that name, which no store uses."""
         entry = self.directories[node].discard(name.encode())
         if entry is not None:
-            mark = self._extent(node, entry.payload)[3]
-            # CRASH(discarded-region): its blocks carry a mark that no entry has; `sweep` frees them.
+            self._release(node, self._extent(node, entry.payload)[3])
+
+    def _release(self, node: int, mark: int) -> None:
+        """Give back the blocks with the mark of a region whose entry is void."""
+        # CRASH(discarded-region): its blocks carry a mark of no entry; `sweep` frees them.
+        if mark not in {mark for _, _, mark in self.extents(node)}:
             self.blocks.release_region(node, mark, self.grace.close_period())
 
     def extents(self, node: int) -> list[tuple[int, int, int]]:
@@ -135,8 +149,9 @@ class Regions:
         released = 0
         for node in range(self.nodes):
             try:
-                marks = {mark for _, _, mark in self.extents(node)}
+                # ORDER: blocks first, then entries: a region gets its blocks after its entry.
                 words = self.blocks.words(node)
+                marks = {mark for _, _, mark in self.extents(node)}
             except NodeFailed:
                 continue
             stale = {
