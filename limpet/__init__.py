@@ -34,7 +34,7 @@ from limpet.shm.errors import (
     StoreMismatch,
     ValueTooLarge,
 )
-from limpet.shm.fabric import BUILD as build
+from limpet.shm.fabric import BUILD as build  # noqa: N811
 from limpet.shm.pool import destroy
 from limpet.stores.mapping import SharedDict
 from limpet.stores.pool import Pool

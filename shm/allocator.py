@@ -1,27 +1,35 @@
 """The second level of memory management: one client's objects (fusee.txt section 4.4).
 
 A client cuts each block that it owns into objects of one size class and is the only one to allocate
-from it. What it knows of its blocks is private and lost with it; the used bits (heap.py) are not, and
-they are all that recovery needs.
+from it. What it knows of its blocks is private and lost with it; the used bits (heap.py) are not,
+and they are all that recovery needs.
 
-Private, for each block (`Slab`): `ready`, a bitmap of objects that are free and that nobody can still
-be reading, and `pending`, those that were seen free when period `pending_epoch` was closed. Objects
-move from "used bit cleared by anyone" to pending to ready, when the grace period (epoch.py) is over.
+Private, for each block (`Slab`): `ready`, a bitmap of objects that are free and that nobody can
+still be reading, and `pending`, those that were seen free when period `pending_epoch` was closed.
+Objects move from "used bit cleared by anyone" to pending to ready, when the grace period
+(epoch.py) is over.
 
-`allocate` is the fast path, inside an operation: it takes a ready object, in hand first, then marked
-used. It returns 0 when there is none; then the operation ends, `replenish` is called outside of any
-pin (it may wait for others, and recover or fence them), and the operation starts again.
+`allocate` is the fast path, inside an operation: it takes a ready object, in hand first, then
+marked used. It returns 0 when there is none; then the operation ends, `replenish` is called
+outside of any pin (it may wait for others, and recover or fence them), and the operation starts
+again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from array import array
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.epoch import NEVER
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.fabric import bit, lowest_bit
 from limpet.shm.words import FREE, LARGE, LARGE_CLASS, SLAB, block_word
+
+if TYPE_CHECKING:
+    from limpet.shm.blocks import BlockTable
+    from limpet.shm.epoch import Grace
+    from limpet.shm.membership import Membership
 
 SLACK_SHARE: Final = 8
 """A class is replenished to at least 1/8 of its objects ready, if there is memory."""
@@ -110,7 +118,9 @@ class Span:
 class Allocator:
     """One client's blocks. `table`, `grace`, `membership`: the pool's."""
 
-    def __init__(self, client: Any, table: Any, grace: Any, membership: Any) -> None:
+    def __init__(
+        self, client: Any, table: BlockTable, grace: Grace, membership: Membership
+    ) -> None:
         self.client = client
         self.heap = client.heap
         self.table = table
@@ -159,7 +169,7 @@ class Allocator:
                 self.client.hold(reference, 0)
                 self.heap.take(reference)
                 span.ready = False
-                return int(reference)
+                return reference
         return 0
 
     # ---- between operations ---------------------------------------------------------------------
@@ -229,7 +239,7 @@ class Allocator:
         self.spans.append(Span(node, first, blocks))
         return True
 
-    def _reclaim_spans(self) -> None:
+    def _reclaim_spans(self) -> bool:
         """Give back the blocks of spans whose object was freed, ours and dead clients'."""
         for span in self.spans:
             if not span.ready and span.pending_epoch < 0:
@@ -246,13 +256,14 @@ class Allocator:
                 self._release_span(span)
             else:
                 kept.append(span)
+        released = len(kept) < len(self.spans)
         self.spans = kept
+        return released
 
     def _release_span(self, span: Span) -> None:
-        try:
-            self.table.release_span(span.node, span.first, block_word(LARGE, self.client.ident), 0)
-        except NodeFailed:
-            pass  # the blocks are gone with it
+        word = block_word(LARGE, self.client.ident)
+        with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
+            self.table.release_span(span.node, span.first, word, 0)
 
     def _make_room(self, attempt: int) -> bool:
         """Get memory from where it is of no use; False when there is no hope of any more."""
@@ -267,8 +278,8 @@ class Allocator:
         return self._await_period(waiting)
 
     def _release_empty(self) -> bool:
-        """Give back every block of which all objects are ready."""
-        released = False
+        """Give back every block of which all objects are ready, and spans without an object."""
+        released = self._reclaim_spans()
         for slabs in self.slabs.values():
             self._reclaim(slabs)
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:

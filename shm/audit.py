@@ -8,8 +8,8 @@
     failed     nodes that are lost
 
 Clients may be at work meanwhile. One look is not a snapshot: an object that moves from hand to link
-between two reads looks leaked. So what looks leaked is looked at again, after every operation that ran
-then has ended, and only what still does after several looks is reported.
+between two reads looks leaked. So what looks leaked is looked at again, after every operation that
+ran then has ended, and only what still does after several looks is reported.
 """
 
 from __future__ import annotations

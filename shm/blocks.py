@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from limpet.shm.fabric import Endpoint
 
     Words = np.ndarray[Any, np.dtype[np.uint64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class BlockTable:
@@ -66,8 +67,10 @@ class BlockTable:
         """CAS a block's word."""
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
-    def _claimable(self, words: Words, horizon: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return (words >> np.uint64(60) == FREE) & ((words & np.uint64(OWNER_MASK)) < horizon)
+    def _claimable(self, words: Words, horizon: int) -> Flags:
+        passed: Flags = (words & np.uint64(OWNER_MASK)) < horizon
+        unclaimed: Flags = words >> np.uint64(60) == FREE
+        return unclaimed & passed
 
     # ---- claiming ---------------------------------------------------------------------------
 
@@ -91,7 +94,7 @@ class BlockTable:
     def claim_run(
         self, node: int, blocks: int, client: int, horizon: int, *, coherent: bool = False
     ) -> int | None:
-        """`blocks` adjacent blocks, all PENDING(client) now; the first one, or None: no such run."""
+        """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run."""
         limit = self.coherent_blocks if coherent else self.count
         while True:
             words = self.words(node)[:limit]
@@ -176,7 +179,8 @@ class BlockTable:
 
         Blocks without a used object are free again, once the epoch `stamp` has passed; the others
         are nobody's and will be adopted. `region_of(node, block)` is the mark of the region whose
-        directory entry has the block. Repeating this, also by several clients at once, changes nothing.
+        directory entry has the block. Repeating this, also by several clients at once, changes
+        nothing.
         """
         released = 0
         try:

@@ -4,8 +4,9 @@ The hand is a client's journal. An object is in it from before its used bit is s
 linked or freed, and from before it is unlinked until it is freed. Invariants:
     - the hand holds something only while the pin is set;
     - an object that is in use is linked, or in some hand, or both.
-What a kill leaves behind is therefore in the hand; `Heap.settle` is idempotent on each pair, and the
-dead client's pin, which counts until its slot is FREE, keeps every one of them from being reused.
+What a kill leaves behind is therefore in the hand; `Heap.settle` is idempotent on each pair, and
+the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
+reused.
 
 Every operation on a store runs between `enter` and `leave`.
 """
@@ -13,16 +14,20 @@ Every operation on a store runs between `enter` and `leave`.
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import ClientError, PoolClosed
 from limpet.shm.layout import EPOCH
 from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_MASK, PIN, PIN_SHIFT
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Client:
     """This process's identity in a pool, and the bracket around each of its operations."""
 
-    def __init__(self, endpoint, heap, rejoin) -> None:
+    def __init__(self, endpoint: Any, heap: Any, rejoin: Callable[[], None]) -> None:
         self.endpoint = endpoint
         self.heap = heap
         self.rejoin = rejoin
@@ -35,7 +40,7 @@ class Client:
         self.held = 0
 
     def assume(self, ident: int, slot: int, word: int) -> None:
-        """Be the client `ident` from now on; `slot` is its slot's address, `word` its state word."""
+        """Be the client `ident` from now on, with its slot's address and its state word."""
         self.ident = ident
         self.slot = slot
         self.word = word
@@ -109,7 +114,7 @@ class Client:
         self.ident = 0
 
     def hold(self, reference: int, home: int) -> int:
-        """Take an object in hand, linked (or about to be) at `home`, or 0; its place in the hand."""
+        """Take an object in hand, linked (perhaps soon) at `home`, or 0; its place in the hand."""
         index = self.held
         if index == HAND_SIZE:
             raise ClientError(f"an operation cannot hold more than {HAND_SIZE} objects")

@@ -1,6 +1,7 @@
 """Grace periods: when may memory that a reader could still hold be used again?
 
-Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one free-running
+Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one
+free-running
 64-bit epoch instead of three, so that nobody has to be waited for to advance it.
 
 Words (control segment)
@@ -13,8 +14,8 @@ the link, so its pin holds an epoch that was read before the unlinking, hence <=
 pins after our scan of the pins reads the link after the unlinking and cannot see the object.
 
 Dead clients: their pins count until they are recovered (so that everything they had in hand stands
-still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when others
-run out of memory because of it they are fenced, by the pool's policy (membership.py).
+still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when
+others run out of memory because of it they are fenced, by the pool's policy (membership.py).
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class StoreMismatch(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room for this entry: the index, a node, or a table of the pool is full. Nothing changed."""
+    """No room: the index, a node, or a table of the pool is full. Nothing changed."""
 
 
 class StoreCorrupt(StoreError):

@@ -5,9 +5,9 @@ fabric is taken. A compiled build whose module does not load is an ImportError, 
 """
 
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING
 
-if find_spec("limpet.shm.verbs") is not None:
+if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
     from limpet.shm.verbs import (
         Endpoint,
         bit,
@@ -18,7 +18,6 @@ if find_spec("limpet.shm.verbs") is not None:
         words_equal,
     )
 
-    BUILD: Final = "compiled"
 else:
     from limpet.shm.portable import (
         Endpoint,
@@ -30,7 +29,7 @@ else:
         words_equal,
     )
 
-    BUILD: Final = "pure"
+BUILD = "compiled" if Endpoint.__module__ == "limpet.shm.verbs" else "pure"
 
 __all__ = [
     "BUILD",

@@ -2,10 +2,10 @@
 
 Two-level memory management after fusee.txt section 4.4. The first level hands out coarse blocks by
 CAS on a word of the node's block table; the second cuts a block into objects of one size class,
-which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together before
-the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its object is in
-use. So a zero-filled node is a free node, and the bits alone tell a survivor which objects of a dead
-client's blocks are free.
+which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together
+before the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its
+object is in use. So a zero-filled node is a free node, and the bits alone tell a survivor which
+objects of a dead client's blocks are free.
 
 Used bit: 1 from allocation until somebody unlinked the object and freed it. Freeing is a masked CAS
 that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
@@ -17,6 +17,7 @@ The words are in words.py.
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.fabric import bit
@@ -27,7 +28,7 @@ from limpet.shm.words import LARGE_CLASS, LINK_MASK, TENTATIVE
 class Heap:
     """Arithmetic on blocks and objects of one pool, and the used bits."""
 
-    def __init__(self, endpoint, layout: NodeLayout) -> None:
+    def __init__(self, endpoint: Any, layout: NodeLayout) -> None:
         self.endpoint = endpoint
         self.layout = layout
         self.sizes = array("Q", object_sizes(layout.block_size))

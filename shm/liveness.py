@@ -27,7 +27,7 @@ class Host(NamedTuple):
 @functools.cache
 def this_host() -> Host:
     boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
-    return Host(hash64(boot), hash64(os.readlink("/proc/self/ns/pid").encode()))
+    return Host(hash64(boot), hash64(str(Path("/proc/self/ns/pid").readlink()).encode()))
 
 
 def start_time(pid: int) -> int | None:

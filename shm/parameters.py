@@ -1,4 +1,4 @@
-"""Parameters of a pool: checked when made, stored in every superblock, printed with every result."""
+"""Parameters of a pool: checked when made, stored in every superblock, printed with results."""
 
 from __future__ import annotations
 

@@ -9,11 +9,12 @@ Steps, in this order; each is idempotent, and any number of recoverers may be at
     6. DYING -> FREE: from here on its pin no longer counts
 
 A recoverer that is killed leaves DYING; one that stands still between two steps does nothing wrong
-when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as they
-were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its slot.
+when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as
+they were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its
+slot.
 
-Not recovered here: directory entries that the client was making (directory.py: the next creator takes
-them over).
+Not recovered here: directory entries that the client was making (directory.py: the next creator
+takes them over).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Codec(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Codec:
-        """The codec of that name; ParameterError for an unknown one, or one that is not installed."""
+        """The codec of that name; ParameterError if it is unknown or not installed."""
         if name not in _MAKERS:
             raise ParameterError(f"there is no codec {name!r}; there is {', '.join(_MAKERS)}")
         return _MAKERS[name]()

@@ -49,6 +49,42 @@ class Store:
         self.operations = 0
         self.retries = 0
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        raise NotImplementedError
+
+    def put(self, key: Any, value: Any) -> None:
+        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
+        raise NotImplementedError
+
+    def insert(self, key: Any, value: Any) -> None:
+        """Insert; KeyExists if the key is there. Raises as `put` does."""
+        raise NotImplementedError
+
+    def update(self, key: Any, value: Any) -> None:
+        """Update; KeyError if the key is not there. Raises as `put` does."""
+        raise NotImplementedError
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """The number of keys; counts all of them."""
+        raise NotImplementedError
+
+    def keys(self) -> Any:
+        """Every key, as weakly consistent as `iter`."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Verify every invariant in memory; StoreCorrupt says what does not hold."""
+        raise NotImplementedError
+
+    def references(self) -> Any:
+        """References to all objects that the store links to, as a uint64 array; for audits."""
+        raise NotImplementedError
+
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
         return [self.get(key) for key in keys]
@@ -79,7 +115,7 @@ class Store:
 
     def recover(self) -> dict[str, Any]:
         """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
-        return self.pool.recover()  # type: ignore[no-any-return]
+        return self.pool.recover()
 
     def stats(self) -> dict[str, Any]:
         """Counts of this handle (`ops`, `retries`) and of its pool handle's verbs.

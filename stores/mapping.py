@@ -1,7 +1,7 @@
 """`pool.dict()`: a store as a MutableMapping of Python objects.
 
-A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)` changes
-a copy. Write `d[k] = d[k] + [x]`, which is not atomic; `setdefault` and `popitem` are.
+A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)`
+changes a copy. Write `d[k] = d[k] + [x]`, which is not atomic; `setdefault` and `popitem` are.
 Only with codec "pickle": reading executes what whoever may write to the pool has put there.
 """
 

@@ -80,7 +80,7 @@ class Pool(Memory):
         try:
             stored = json.loads(payload)
             if isinstance(stored["kind"], str) and isinstance(stored["parameters"], dict):
-                return stored  # type: ignore[no-any-return]
+                return stored
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         raise PoolCorrupt(f"{self.url}: the catalogue's entry of {name!r} is damaged")

@@ -23,7 +23,7 @@ CAPACITY_MAX: Final = 1 << 36
 
 @dataclasses.dataclass(frozen=True)
 class RaceParameters:
-    """`capacity`: keys that surely fit. `subtables`: one on each node. `groups`: in each subtable."""
+    """`capacity`: keys that surely fit; `subtables`: one a node; `groups`: in each subtable."""
 
     capacity: int
     subtables: int
@@ -45,7 +45,7 @@ class RaceParameters:
     def for_pool(
         cls, pool: PoolParameters, layout: NodeLayout, *, capacity: int | None = None
     ) -> RaceParameters:
-        """The parameters for a pool. By default there is a slot for every 512 bytes of its nodes."""
+        """The parameters for a pool. By default a key for every 512 bytes of its blocks."""
         if capacity is None:
             capacity = max(64, pool.nodes * layout.block_count * layout.block_size // 512)
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:

@@ -39,7 +39,6 @@ cdef class Race(Store):
     cdef u64 hash
     cdef u64 table
 
-    cpdef get(self, key, default=*)
     @cython.locals(row=int, index=int, word=u64, key=bytes)
     cdef int _get_batch(self, list keys, list found) except -1
     cdef int _choose(self, bytes key) except -1

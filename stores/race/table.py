@@ -7,9 +7,10 @@ lies on the node of its subtable. A subtable is an array of groups of 192 bytes:
     64    overflow bucket, shared by both
     128   main bucket 1
 
-A bucket is 64 bytes: a header word (subtable number << 32 | group number, for `check`) and 7 slots. A
-key has two choices; each is a combined bucket, a main bucket with the overflow bucket beside it, read
-as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the one it was put into.
+A bucket is 64 bytes: a header word (subtable number << 32 | group number, for `check`) and 7
+slots. A key has two choices; each is a combined bucket, a main bucket with the overflow bucket
+beside it, read as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the one
+it was put into.
 
 Slot word
     bits 56-63  fingerprint: 8 bits of the key's hash
@@ -22,24 +23,26 @@ A slot is valid when it is not 0 and not tentative. Invariant: of all valid slot
 a given key.
 
 Search, update and delete are the paper's: read both combined buckets, read the objects whose
-fingerprint matches, CAS the slot. The paper's insert writes the slot and then looks for a duplicate,
-removing the later of two; a reader can have seen that one already, which is not linearizable. Ours
-is decided by one CAS:
+fingerprint matches, CAS the slot. The paper's insert writes the slot and then looks for a
+duplicate, removing the later of two; a reader can have seen that one already, which is not
+linearizable. Ours is decided by one CAS:
 
     1. CAS an empty slot to the object, tentative; read both combined buckets again (one round trip)
-    2. a valid slot holds the key: withdraw. Another tentative one does: the one at the lower address
-       goes first, the other withdraws, or, met again and again, is kicked out by a CAS to 0
+    2. a valid slot holds the key: withdraw. Another tentative one does: the one at the lower
+       address goes first, the other withdraws, or, met again and again, is kicked out by a CAS to 0
     3. CAS the own slot to not tentative
 
-Of two inserts of one key, each reads the slots after its own step 1, so at least one sees the other;
-it goes on to step 3 only if it saw the other's slot empty again, by the other's hand or its own, and
-then the other's step 3 fails. A dead or stopped client's tentative slot is kicked out in the same way.
+Of two inserts of one key, each reads the slots after its own step 1, so at least one sees the
+other; it goes on to step 3 only if it saw the other's slot empty again, by the other's hand or its
+own, and then the other's step 3 fails. A dead or stopped client's tentative slot is kicked out in
+the same way.
 
-Round trips without conflict: search 2 (1 when no fingerprint matches), update 3, delete 3, insert 3.
+Round trips without conflict: search 2 (1 when no fingerprint matches), update 3, delete 3, insert
+3.
 
 What a kill leaves behind: the client's hand (client.py) names the new object and the slot that it
-was meant for, the old object and the slot that it was in. Before the deciding CAS the new one is not
-validly linked and is freed; after it, the old one is not, and is freed.
+was meant for, the old object and the slot that it was in. Before the deciding CAS the new one is
+not validly linked and is freed; after it, the old one is not, and is freed.
 """
 
 from __future__ import annotations
@@ -137,13 +140,11 @@ class Race(Store):
 
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
         """Append the values of at most BATCH keys: the reads of a phase overlap."""
-        row = 0
-        for key in keys:
+        for row, key in enumerate(keys):
             self.hashes[row] = hash64(key)
             self._place(self.hashes[row])
             self.endpoint.prefetch(self.at[0], 128)
             self.endpoint.prefetch(self.at[1], 128)
-            row += 1
         for row in range(len(keys)):
             self._place(self.hashes[row])
             self._read_row(row)
@@ -152,11 +153,9 @@ class Race(Store):
                 if index & 7 and word and word >> 56 == self.hash & 0xFF:
                     self.endpoint.prefetch(word & LINK_MASK, PREFETCH_SIZE)
         self.endpoint.wait()
-        row = 0
-        for key in keys:
+        for row, key in enumerate(keys):
             self._place(self.hashes[row])
             found.append(self.objects.value() if self._match(key, row, False) else None)
-            row += 1
         self.endpoint.wait()
 
     def put(self, key: Any, value: Any) -> None:
@@ -219,7 +218,10 @@ class Race(Store):
         self.endpoint.read_words(self.at[1], self.slots[32 * row + 16 : 32 * row + 32], 16)
 
     def _find(self, key: bytes) -> int:
-        """Read the buckets; address of the valid slot with this key, or 0. The image has its pair."""
+        """Read the buckets; address of the valid slot with this key, or 0.
+
+        The image then has its pair.
+        """
         self._read_buckets()
         return self._match(key, 0, True)
 
@@ -273,8 +275,8 @@ class Race(Store):
                 swept = True
             elif outcome == FULL:
                 raise StoreFull(
-                    f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
-                    f"with capacity {self.parameters.capacity}"
+                    f"{self.name}: no free slot for the key {key!r} among its 28; the store was "
+                    f"made with capacity {self.parameters.capacity}"
                 )
             else:
                 return outcome
@@ -344,7 +346,7 @@ class Race(Store):
 
     def _is_second(self, side: int) -> bool:
         """Whether combined bucket `side` is the overflow bucket and then main bucket 1."""
-        return (self.at[side] - self.tables[self.table]) % GROUP_SIZE != 0
+        return bool((self.at[side] - self.tables[self.table]) % GROUP_SIZE)
 
     def _rival(self, key: bytes, slot: int, attempt: int) -> bool:
         """Whether an undecided insert of the same key stands in our way; kick it out if it may."""
@@ -381,7 +383,7 @@ class Race(Store):
     # ---- the whole table --------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.pool.exclusively(lambda: len(self.references()))  # type: ignore[no-any-return]
+        return self.pool.exclusively(lambda: len(self.references()))
 
     def _slots_of(self, subtable: int) -> Any:
         """A copy of a subtable as an array of shape (groups, 3 buckets, 8 words)."""
