@@ -1,6 +1,7 @@
 """Builds the compiled modules. `LIMPET_PURE=1` leaves them out: the same sources run uncompiled."""
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -14,6 +15,9 @@ COMPILED = {
     "limpet.stores.race.table": "limpet/stores/race/table.py",
 }
 
+# What Cython would otherwise put into each of them again; it takes most of the time to compile.
+SHARED = "limpet.shm._cyutility"
+
 DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,
@@ -23,7 +27,10 @@ DIRECTIVES = {
     "binding": True,
     "embedsignature": True,
     "auto_pickle": False,
+    "show_performance_hints": False,
 }
+
+FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"]
 
 
 def extensions() -> list[Extension]:
@@ -31,12 +38,35 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
-    flags = ["-O3", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function"]
+    sources = {**COMPILED, SHARED: SHARED.replace(".", "/") + ".c"}
     modules = [
-        Extension(name, [path], include_dirs=["limpet/shm"], extra_compile_args=flags)
-        for name, path in COMPILED.items()
+        Extension(
+            name,
+            [path],
+            include_dirs=["limpet/shm"],
+            extra_compile_args=FLAGS,
+            depends=["setup.py", "limpet/shm/native.h"],
+        )
+        for name, path in sources.items()
     ]
-    return list(cythonize(modules, compiler_directives=DIRECTIVES, nthreads=0))
+    return list(
+        cythonize(
+            modules,
+            compiler_directives=DIRECTIVES,
+            shared_utility_qualified_name=SHARED,
+            force=_outdated(),
+        )
+    )
 
 
-setup(ext_modules=extensions())
+def _outdated() -> bool:
+    """Whether C files are there that an earlier version of this file made."""
+    here = Path(__file__).stat().st_mtime
+    made = [Path(path).with_suffix(".c") for path in COMPILED.values()]
+    return any(path.exists() and path.stat().st_mtime < here for path in made)
+
+
+setup(
+    ext_modules=extensions(),
+    options={"build_ext": {"parallel": len(os.sched_getaffinity(0))}},
+)
