@@ -139,7 +139,7 @@ class LimpetDriver(Driver):
     def version(self) -> str:
         import limpet
 
-        return f"of limpet ({limpet.build})"
+        return f"{limpet.__version__} ({limpet.build})"
 
     def start(self, workload: Workload) -> None:
         import limpet

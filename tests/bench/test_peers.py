@@ -273,6 +273,7 @@ def test_failed_peer_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) ->
     "arguments",
     [
         ["--peers", "dict,nosuch"],
+        ["--store", "nosuch"],
         ["--processes", "one"],
         ["--processes", "0"],
         ["--mix", "D"],
