@@ -1,0 +1,176 @@
+"""What all tests share: which build they run, pools that go away, no hang, no leftovers.
+
+`LIMPET_EXPECT_BUILD=compiled` (or `pure`) makes the run fail at once on another build.
+A test that takes longer than `HANG_S` fails; one that cannot even be interrupted ends the run with
+the stacks of all threads. A run fails when it leaves a segment or a process behind; where others use
+limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` makes it look at pools of tests only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import limpet
+
+HANG_S = 150 if limpet.build == "compiled" else 300
+MERCY_S = 30
+SHM = Path("/dev/shm")
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Of multiprocessing: they end with this process."""
+
+_before: set[str] = set()
+_first_seen: dict[str, str] = {}
+_complaints: list[str] = []
+_stderr = -1
+
+
+def _segments() -> set[str]:
+    mine = "limpet.test-*" if os.environ.get("LIMPET_TEST_SHARED") == "1" else "limpet.*"
+    return {path.name for path in SHM.glob(mine)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global _stderr
+    expected = os.environ.get("LIMPET_EXPECT_BUILD")
+    if expected and expected != limpet.build:
+        raise pytest.UsageError(
+            f"LIMPET_EXPECT_BUILD is {expected!r}, but this is the {limpet.build} build"
+        )
+    _stderr = os.dup(2)
+    _before.update(_segments())
+
+
+def pytest_report_header() -> str:
+    return f"limpet {limpet.__version__}, {limpet.build} build"
+
+
+def _ring(*_: object) -> None:
+    faulthandler.dump_traceback(_stderr)
+    pytest.fail(f"the test hangs: not over after {HANG_S} s")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that hangs; note which test new segments were first seen after."""
+    previous = signal.signal(signal.SIGALRM, _ring)
+    signal.setitimer(signal.ITIMER_REAL, HANG_S)
+    faulthandler.dump_traceback_later(HANG_S + MERCY_S, exit=True, file=_stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        for name in _segments() - _before - _first_seen.keys():
+            _first_seen[name] = item.nodeid
+
+
+def _used_by_others() -> set[str]:
+    """Segments that processes which are not ours have mapped: other runs on this machine."""
+    ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
+    used: set[str] = set()
+    for process in psutil.process_iter():
+        if process.pid in ours:
+            continue
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
+            used.update(
+                line.rpartition(f"{SHM}/")[2].split(" ")[0]
+                for line in maps.splitlines()
+                if f"{SHM}/limpet." in line
+            )
+    return used
+
+
+def _left_segments() -> set[str]:
+    """Segments of this run that are still there; those of other runs come and go."""
+    left = _segments() & _first_seen.keys()
+    deadline = time.monotonic() + 2
+    while left and time.monotonic() < deadline:
+        left = (left & _segments()) - _used_by_others()
+        time.sleep(0.1)
+    return left
+
+
+def _left_processes() -> list[str]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not any(h in command for h in HELPERS):
+                found.append(f"process {child.pid}: {command}")
+    return found
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    _complaints.extend(
+        f"segment {name}, first seen after {_first_seen[name]}" for name in sorted(_left_segments())
+    )
+    _complaints.extend(_left_processes())
+    if _complaints:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _complaints:
+        terminalreporter.section("left behind", red=True)
+        for complaint in _complaints:
+            terminalreporter.line(complaint)
+
+
+class Pools:
+    """Makes pools of unique names; `destroy` closes and removes all of them."""
+
+    def __init__(self) -> None:
+        self.made: list[limpet.Pool] = []
+
+    @staticmethod
+    def url() -> str:
+        return f"shm://test-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+    def __call__(self, *, node_size: int | str = "2MiB", **parameters: Any) -> limpet.Pool:
+        """A new pool, by default of one small node."""
+        return self.keep(limpet.create(self.url(), node_size=node_size, **parameters))
+
+    def again(self, pool: limpet.Pool, **options: Any) -> limpet.Pool:
+        """The same pool, opened once more: another client."""
+        return self.keep(limpet.open(pool.url, **options))
+
+    def keep(self, pool: limpet.Pool) -> limpet.Pool:
+        self.made.append(pool)
+        return pool
+
+    def destroy(self) -> None:
+        for pool in reversed(self.made):
+            with contextlib.suppress(limpet.LimpetError):
+                pool.close()
+        for url in {pool.url for pool in self.made}:
+            with contextlib.suppress(limpet.PoolNotFound):
+                limpet.destroy(url)
+        self.made.clear()
+
+
+@pytest.fixture
+def pools() -> Iterator[Pools]:
+    """Makes pools; all are closed and destroyed after the test."""
+    maker = Pools()
+    try:
+        yield maker
+    finally:
+        maker.destroy()
+
+
+@pytest.fixture
+def make_url() -> Callable[[], str]:
+    return Pools.url

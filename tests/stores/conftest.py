@@ -1,0 +1,31 @@
+"""Every store kind is a parameter of every test that takes `kind`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from limpet.stores.registry import KINDS
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_store(pools: Any, kind: str) -> Callable[..., Any]:
+    """Makes a store of the kind in a new pool; `pool_...` parameters are the pool's."""
+
+    def make(**parameters: Any) -> Any:
+        of_pool = {k[5:]: parameters.pop(k) for k in list(parameters) if k.startswith("pool_")}
+        return pools(**of_pool).store(kind, name="test", **parameters)
+
+    return make
+
+
+@pytest.fixture
+def store(make_store: Callable[..., Any]) -> Any:
+    return make_store(pool_nodes=2, capacity=1000)
