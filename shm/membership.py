@@ -121,6 +121,9 @@ class Membership:
                 continue
             incarnation = (word & slots.INCARNATION_MASK) + 1 & slots.INCARNATION_MASK
             joining = state_word(JOINING, pid, incarnation)
+            # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
+            while (used := endpoint.load(SLOTS_USED)) <= slot:
+                endpoint.cas(SLOTS_USED, used, slot + 1)
             if endpoint.cas(at, word, joining) != word:
                 continue
             for offset in range(slots.STARTED, SLOT_SIZE, 8):
@@ -128,8 +131,6 @@ class Membership:
             endpoint.store(at + slots.STARTED, started)
             endpoint.store(at + slots.BOOT, host.boot)
             endpoint.store(at + slots.NAMESPACE, host.namespace)
-            while (used := endpoint.load(SLOTS_USED)) <= slot:
-                endpoint.cas(SLOTS_USED, used, slot + 1)
             # CRASH(joining): nothing is held; the slot is free again once the process is gone.
             live = state_word(LIVE, pid, incarnation)
             if endpoint.cas(at, joining, live) == joining:
