@@ -1,0 +1,113 @@
+# make demo    watch processes being killed, and nothing being lost
+# make test    all tests, on the compiled build and on the pure-Python build
+#
+# Both set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
+# PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
+
+PYTHON ?= python3
+ARGS ?=
+SOAK_MINUTES ?= 60
+
+BIN := .venv/bin
+PURE := .venv-pure/bin
+PIP := -m pip --disable-pip-version-check -q
+
+# What the compiled modules are made of.
+COMPILED := $(shell sed -n 's/^    "limpet\..*": "\(.*\)",/\1/p' setup.py)
+SOURCES := setup.py pyproject.toml $(COMPILED) \
+    $(wildcard limpet/*/*.pxd limpet/*/*/*.pxd limpet/*/*.h limpet/*/*/*.h)
+# What the pure build is made of.
+TREE := $(SOURCES) MANIFEST.in README.md $(wildcard limpet/*.py limpet/*/*.py limpet/*/*/*.py)
+
+.PHONY: demo test test-compiled test-pure lint bench soak clean
+
+demo: .venv/built
+	$(BIN)/limpet demo $(ARGS)
+
+test: test-compiled test-pure
+
+test-compiled: .venv/tools
+	LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest $(ARGS)
+
+# From inside tests/, so that the installed package is imported and not the tree.
+test-pure: .venv-pure/built
+	cd tests && LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest -c ../pyproject.toml --rootdir=.. . $(ARGS)
+
+lint: .venv/tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/tools
+	$(BIN)/limpet bench peers $(ARGS)
+
+# Demos of a minute with many kills, and the tests with other random choices, by turns, until
+# SOAK_MINUTES are over or one of them fails.
+soak: .venv/tools
+	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
+	while [ $$(date +%s) -lt $$end ]; do \
+	    $(BIN)/limpet demo --seconds 60 --kill-rate 10 $(ARGS); \
+	    LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q --ignore tests/test_packaging.py \
+	        -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
+	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
+
+# Removes what was built, never a pool.
+clean:
+	rm -rf .venv .venv-pure build dist limpet.egg-info
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find shm stores fault bench limpet tests \( -name '*.so' -o -name '*.c' \) -type f -delete
+	find shm stores fault bench limpet tests -name __pycache__ -type d -exec rm -rf {} +
+
+# ---- setting up --------------------------------------------------------------------------------
+
+define NEW_VENV
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+    { echo "limpet needs Python 3.10 or newer; name one: make PYTHON=python3.12" >&2; exit 1; }
+@$(PYTHON) -c 'import ensurepip, venv' || \
+    { echo "$(PYTHON) has no venv module (Debian, Ubuntu: python3-venv)" >&2; exit 1; }
+rm -rf $(@D)
+$(PYTHON) -m venv $(@D)
+@touch $@
+endef
+
+# The build's requirements, as pyproject.toml names them.
+define REQUIRES
+@$(@D)/bin/python -c 'import ast, re; \
+    text = open("pyproject.toml").read(); \
+    print(*ast.literal_eval(re.search(r"^requires = (\[.*?\])", text, re.M | re.S)[1]), sep="\n")' \
+    > $(@D)/requires.txt
+$(@D)/bin/python $(PIP) install -r $(@D)/requires.txt
+endef
+
+.venv/made:
+	@command -v $${CC:-cc} > /dev/null || \
+	    { echo "limpet needs a C compiler (Debian, Ubuntu: gcc, python3-dev)" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; \
+	    sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+	    { echo "$(PYTHON) has no header files (Debian, Ubuntu: python3-dev)" >&2; exit 1; }
+	$(NEW_VENV)
+
+.venv-pure/made:
+	$(NEW_VENV)
+
+.venv/built: .venv/made $(SOURCES)
+	$(REQUIRES)
+	@echo "compiling; takes about half a minute"
+	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
+	@touch $@
+
+.venv/tools: .venv/built
+	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e '.[test,lint,peers]'
+	@touch $@
+
+# By way of the sdist, as the compiled modules in the tree must not get in.
+.venv-pure/built: .venv-pure/made $(TREE)
+	$(REQUIRES)
+	rm -rf .venv-pure/dist
+	LIMPET_PURE=1 $(PURE)/python setup.py -q sdist -d .venv-pure/dist
+	LIMPET_PURE=1 $(PURE)/python $(PIP) wheel --no-build-isolation --no-deps --no-cache-dir \
+	    -w .venv-pure/dist .venv-pure/dist/*.tar.gz
+	wheel=$$(ls .venv-pure/dist/limpet-*-py3-none-any.whl) && \
+	    $(PURE)/python $(PIP) install "$$wheel[test]" && \
+	    $(PURE)/python $(PIP) install --force-reinstall --no-deps "$$wheel"
+	@touch $@
