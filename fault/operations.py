@@ -1,0 +1,118 @@
+"""What the crash matrix lets victims do: the operations of a store, and of the pool around it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+from limpet.shm.errors import StoreFull
+from limpet.stores.pool import Pool
+
+KEY: Final = b"key"
+BYSTANDER: Final = b"bystander"
+OLD: Final = b"old value"
+NEW: Final = b"new value, a little longer"
+RIVAL: Final = b"the rival's value"
+NODE_SIZE: Final = 512 << 10
+LARGE: Final = b"L" * ((16 << 10) + 1)
+"""Takes a span of two blocks of such a node."""
+PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 16}}
+"""Parameters that make a kind's store small: initialising it is steps, too."""
+
+
+class Broken(AssertionError):
+    """A promise that did not hold in one run."""
+
+
+def demand(holds: bool, what: str) -> None:
+    """Raise Broken unless it holds."""
+    if not holds:
+        raise Broken(what)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation: the key's value before and after, what the victim runs, and how it warms up.
+
+    `warm` runs before the fuse is armed. `fresh`: needs a new pool each time. `prepare` runs in the
+    survivor when the pool is new.
+    """
+
+    name: str
+    run: Callable[[Pool, Any], object]
+    before: bytes | None = None
+    after: bytes | None = None
+    warm: Callable[[Pool, Any], object] = lambda pool, kv: pool.client_id
+    fresh: bool = False
+    prepare: Callable[[Pool, Any], object] = lambda pool, kv: None
+    finish: Callable[[Pool, Any], object] = lambda pool, kv: None
+    """What the survivor demands besides, before it recovers."""
+
+
+def _warm(pool: Pool, kv: Any) -> None:
+    """Have memory at hand on every node, so that the operation itself needs no new block."""
+    for number in range(8):
+        kv.put(b"warm-%d" % number, NEW)
+        kv.delete(b"warm-%d" % number)
+
+
+def _made(pool: Pool, kv: Any) -> None:
+    made = pool.store(kv.kind, name="made", **PARAMETERS.get(kv.kind, {}))
+    made.put(KEY, NEW)
+    demand(made.get(KEY) == NEW, "the store that was being made lost a value")
+    made.check()
+    names = [store["name"] for store in pool.stores()]
+    demand(names.count("made") == 1, f"the catalogue has {names}")
+    made.delete(KEY)
+
+
+def _make(pool: Pool, kv: Any) -> None:
+    pool.store(kv.kind, name="made", **PARAMETERS.get(kv.kind, {}))
+
+
+def _make_in_vain(pool: Pool, kv: Any) -> None:
+    with contextlib.suppress(StoreFull):
+        pool.store(kv.kind, name="made", capacity=7000)
+        raise Broken("a store was made for which there is no room")
+
+
+def _fill_last_node(pool: Pool, kv: Any) -> None:
+    size = 26 * pool.parameters.block_size
+    pool.exclusively(lambda: pool.regions.obtain(pool.parameters.nodes - 1, "filler", size))
+
+
+def _made_small(pool: Pool, kv: Any) -> None:
+    # a plan that the victim left is carried out first, and fails
+    for _ in range(2):
+        with contextlib.suppress(StoreFull):
+            break_out = pool.store(kv.kind, name="made", capacity=8)
+            break_out.put(KEY, NEW)
+            break_out.delete(KEY)
+            return
+    raise Broken("a smaller store of the same name cannot be made")
+
+
+OPERATIONS: Final = {
+    operation.name: operation
+    for operation in (
+        Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, _warm),
+        Operation("update", lambda pool, kv: kv.update(KEY, NEW), OLD, NEW, _warm),
+        Operation("put over", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW, _warm),
+        Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
+        Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),
+        Operation("put large", lambda pool, kv: kv.put(KEY, LARGE), OLD, LARGE),
+        Operation("shrink large", lambda pool, kv: kv.put(KEY, NEW), LARGE, NEW, _warm),
+        Operation("get", lambda pool, kv: kv.get(KEY), OLD, OLD, _warm),
+        Operation(
+            "join", lambda pool, kv: pool.client_id, OLD, OLD, warm=lambda pool, kv: None
+        ),
+        Operation("close", lambda pool, kv: pool.close(), OLD, OLD, _warm),
+        Operation("make store", _make, OLD, OLD, fresh=True, finish=_made),
+        Operation(
+            "make in vain", _make_in_vain, OLD, OLD,
+            fresh=True, prepare=_fill_last_node, finish=_made_small,
+        ),
+    )
+}  # fmt: skip

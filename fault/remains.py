@@ -1,0 +1,119 @@
+"""What a dead client left in memory: which of the named crash points (`# CRASH(name):`) it shows.
+
+Looked at by a survivor, after the death and before any recovery. A name is seen when memory is in
+the state that the comment at the crash point describes; how it came there is not asked.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from limpet.shm.directory import CLAIMED, PLANNED
+from limpet.shm.membership import slot_address
+from limpet.shm.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
+from limpet.shm.words import (
+    LARGE,
+    LINK_MASK,
+    OWNER_MASK,
+    PENDING,
+    REGION,
+    SLAB,
+    TAIL,
+    TENTATIVE,
+    block_word,
+)
+
+if TYPE_CHECKING:
+    from limpet.stores.pool import Pool
+
+_TAG: Final = re.compile(r"# CRASH\(([a-z-]+)\):")
+UNLINKED: Final = "unlinked"
+"""No crash point, but what `seen` says of an object in hand, in use, whose link names nothing."""
+OWNER: Final = "owner"
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def defined() -> dict[str, str]:
+    """Every named crash point of the sources, and the file it is in."""
+    found = {}
+    for folder in ("shm", "stores"):
+        for path in sorted((_ROOT / folder).rglob("*.py")):
+            for name in _TAG.findall(path.read_text()):
+                found[name] = str(path.relative_to(_ROOT))
+    return found
+
+
+def seen(pool: Pool, slot: int, word: int) -> set[str]:
+    """The crash points that the dead client of this slot and state word shows.
+
+    Called within `pool.exclusively`. Nothing is changed.
+    """
+    state = word >> 60
+    if state == JOINING:
+        return {"joining"}
+    found = _in_hand(pool, slot, state == DYING)
+    blocks = _in_blocks(pool, client_id(slot, word))
+    if state == DYING:
+        found.add("dying")
+        if OWNER not in blocks:
+            found.add("blocks-returned")
+    found |= blocks - {OWNER}
+    for directory in (pool.catalogue, *pool.regions.directories):
+        for entry in directory:
+            if entry.client == client_id(slot, word):
+                found |= {
+                    CLAIMED: {"claimed-entry"},
+                    PLANNED: {"planned-entry"},
+                }.get(entry.state, set())
+    return found
+
+
+def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
+    words = np.frombuffer(
+        pool.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16), dtype="<u8"
+    ).tolist()
+    pairs = [(ref, home) for ref, home in zip(words[::2], words[1::2], strict=True) if ref]
+    found = set()
+    for reference, home in pairs:
+        link = pool.endpoint.load(home) if home else 0
+        ours = home != 0 and not (link ^ reference) & LINK_MASK
+        if not pool.heap.used(reference):
+            found.add("settled" if dying else "held")
+        elif not home:
+            found.add("held")
+        elif ours and link & TENTATIVE:
+            found |= {"tentative-link", "inserting"}
+        elif not link:
+            found.add(UNLINKED)
+    if len(pairs) == 2 and pairs[0][1] == pairs[1][1] != 0:
+        link = pool.endpoint.load(pairs[0][1])
+        if not (link ^ pairs[0][0]) & LINK_MASK:
+            found.add("updated")
+    return found
+
+
+def _in_blocks(pool: Pool, ident: int) -> set[str]:
+    found = set()
+    for node in range(pool.parameters.nodes):
+        words = pool.blocks.words(node)
+        marks = {mark for _, _, mark in pool.regions.extents(node)}
+        for index, word in enumerate(words.tolist()):
+            kind, owner = word >> 60, word & OWNER_MASK
+            if kind == REGION and owner not in marks:
+                found.add("discarded-region")
+            if kind == TAIL and int(words[owner]) == block_word(PENDING, ident):
+                found.add("tails-first")
+            if kind == PENDING and owner == ident:
+                found |= {"pending-run", OWNER}
+            if kind == SLAB and owner == ident:
+                found.add(OWNER)
+            if kind == LARGE and owner == ident:
+                found.add(OWNER)
+                # an object for which there is a span takes more than one block
+                if not pool.blocks.tails(words, index) and pool.blocks.unused(node, index, 0):
+                    found.add("span-shortened")
+    return found
