@@ -38,13 +38,17 @@ class Codec(NamedTuple):
         return _MAKERS[name]()
 
 
-def canonical(key: Any, atoms: tuple[type, ...], codec: str) -> Any:
-    """The one of all equal keys that is stored. Raises TypeError for a type that has none."""
+def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | None = None) -> Any:
+    """The one of all equal keys that is stored. Raises TypeError for a type that has none.
+
+    `integers`: those that the codec can write, if not all; floats that equal another one stay.
+    """
     kind = type(key)
     if kind is bool or (kind is float and key.is_integer()):
-        return int(key)
+        whole = int(key)
+        return whole if integers is None or whole in integers else key
     if kind is tuple and tuple in atoms:
-        return tuple(canonical(part, atoms, codec) for part in key)
+        return tuple(canonical(part, atoms, codec, integers) for part in key)
     if kind not in atoms:
         names = ", ".join(sorted(atom.__name__ for atom in atoms if atom is not type(None)))
         raise TypeError(
@@ -92,8 +96,10 @@ def _msgpack() -> Codec:
         ) from error
     atoms = (str, bytes, int, float, tuple, type(None))
 
+    integers = range(-(1 << 63), 1 << 64)
+
     def encode_key(key: Any) -> bytes:
-        return bytes(msgpack.packb(canonical(key, atoms, "msgpack")))
+        return bytes(msgpack.packb(canonical(key, atoms, "msgpack", integers)))
 
     def decode_key(data: bytes) -> Any:
         return msgpack.unpackb(data, use_list=False)

@@ -1,19 +1,24 @@
 """`pool.dict()`: a store as a MutableMapping of Python objects.
 
 A value is encoded when it is set and decoded, afresh, each time it is read: `d[k].append(x)`
-changes a copy. Write `d[k] = d[k] + [x]`, which is not atomic; `setdefault` and `popitem` are.
+changes a copy. Write `d[k] = d[k] + [x]`, which is not atomic. `setdefault` is; `pop` and `popitem`
+give an entry to one process only, with a value that may be replaced before the entry is gone.
 Only with codec "pickle": reading executes what whoever may write to the pool has put there.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import KeyExists
 
 if TYPE_CHECKING:
     from limpet.stores.codecs import Codec
+
+
+MISSING: Final = object()
 
 
 class SharedDict(MutableMapping[Any, Any]):
@@ -51,6 +56,24 @@ class SharedDict(MutableMapping[Any, Any]):
         data = self.store.get(self.codec.encode_key(key))
         return default if data is None else self.codec.decode(data)
 
+    def pop(self, key: Any, default: Any = MISSING) -> Any:
+        """As for a dict: of several processes, only one gets the value."""
+        try:
+            value = self[key]
+            del self[key]
+        except KeyError:
+            if default is MISSING:
+                raise
+            return default
+        return value
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Take out some entry; KeyError when there is none. Only one process gets an entry."""
+        for key in self:
+            with contextlib.suppress(KeyError):  # then another process was faster
+                return key, self.pop(key)
+        raise KeyError("popitem(): the mapping is empty")
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As for a dict, and atomic: of several processes, one sets the value that all get."""
         name = self.codec.encode_key(key)
@@ -58,11 +81,12 @@ class SharedDict(MutableMapping[Any, Any]):
             data = self.store.get(name)
             if data is not None:
                 return self.codec.decode(data)
+            data = self.codec.encode(default)
             try:
-                self.store.insert(name, self.codec.encode(default))
+                self.store.insert(name, data)
             except KeyExists:
                 continue
-            return default
+            return self.codec.decode(data)
 
     def copy(self) -> dict[Any, Any]:
         """A dict with what is in the mapping; not a snapshot while others write."""
