@@ -6,9 +6,10 @@ from typing import Any
 
 
 def sound(store: Any) -> dict[str, int]:
-    """Check the store and audit its pool; nothing may be leaked or in anybody's hand."""
+    """Recover the dead, check the store, audit its pool; nothing may be leaked or in hand."""
+    store.recover()
     store.check()
     audit = store.pool.audit()
     assert sum(audit[name] for name in audit if name != "total") == audit["total"]
-    assert audit["leaked"] == audit["held"] == 0
+    assert audit["leaked"] == audit["held"] == 0, audit
     return dict(audit)

@@ -1,0 +1,394 @@
+"""`pool.dict()`: the standard library's own mapping tests, with every codec that takes their keys.
+
+What is overridden, for every codec, and why:
+
+| test | reason |
+| --- | --- |
+| constructor, `type2test(x=1)`; fromkeys | a pool makes a shared dict, its class does not |
+| copy gives the same class | a copy is a plain dict: it is not shared |
+| setdefault(k, []).append(x) | a value read is a copy; changing it changes nothing shared |
+| keys of any class (getitem, pop, setdefault, eq) | keys are compared as bytes, without __eq__ |
+| error when changed while iterated | others may write at any time: iteration goes on |
+| repr: itself inside, cannot be shown, too deep | a value is a copy and has what the codec takes |
+
+With msgpack and json a tuple comes back as a list, so their reference has a list.
+"""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import math
+import random
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from process_tools import gather
+from store_tools import sound
+
+import limpet
+from limpet.stores.codecs import Codec
+from limpet.stores.mapping import SharedDict
+
+mapping_tests: Any = pytest.importorskip(
+    "test.mapping_tests",
+    reason="this Python has no test package (python3-test or libpython3-testsuite)",
+)
+
+PURE = limpet.build == "pure"
+CODECS = ("pickle", "msgpack", "json")
+LISTS = ("msgpack", "json")
+"""Codecs that give tuples back as lists."""
+
+
+def protocol_case(make: Callable[[], SharedDict], third: Any) -> Any:
+    """The standard library's tests on what `make` makes; a local class, so not collected."""
+
+    class OnAPool(mapping_tests.TestHashMappingProtocol):  # type: ignore[misc]
+        def _reference(self) -> dict[Any, Any]:
+            return {"1": "2", "key1": "value1", "key2": third}
+
+        def _empty_mapping(self) -> SharedDict:
+            return make()
+
+        def test_constructor(self) -> None:
+            mapping_tests.BasicTestMappingProtocol.test_constructor(self)
+            assert self._empty_mapping() is not self._empty_mapping()
+
+        def test_fromkeys(self) -> None:
+            assert not hasattr(SharedDict, "fromkeys")
+
+        def test_copy(self) -> None:
+            d = self._full_mapping({1: 1, 2: 2, 3: 3})
+            copied = d.copy()
+            assert copied == {1: 1, 2: 2, 3: 3}
+            assert type(copied) is dict
+            copied[4] = 4
+            assert 4 not in d
+            assert self._empty_mapping().copy() == {}
+            with pytest.raises(TypeError):
+                d.copy(None)  # type: ignore[call-arg]
+
+        def test_setdefault(self) -> None:
+            mapping_tests.BasicTestMappingProtocol.test_setdefault(self)
+            d = self._empty_mapping()
+            assert d.setdefault("key0") is None
+            assert d.setdefault("key0", []) is None
+            d.setdefault("key", []).append(3)
+            assert d["key"] == []
+            assert d.setdefault("key", [4]) == []
+
+        def test_getitem(self) -> None:
+            mapping_tests.TestMappingProtocol.test_getitem(self)
+
+        def test_pop(self) -> None:
+            mapping_tests.TestMappingProtocol.test_pop(self)
+
+        def test_mutatingiteration(self) -> None:
+            d = self._empty_mapping()
+            d[1] = 1
+            for count, _ in enumerate(d):
+                d[count + 2] = 1
+                if count == 20:
+                    break
+            assert d[1] == 1
+
+        def test_repr(self) -> None:
+            d = self._empty_mapping()
+            assert repr(d) == "SharedDict({})"
+            d[1] = 2
+            assert repr(d) == "SharedDict({1: 2})"
+
+        def test_repr_deep(self) -> None:
+            nested: Any = 1
+            for _ in range(20):
+                nested = [nested]
+            assert repr(self._full_mapping({1: nested})) == f"SharedDict({ {1: nested}!r})"
+
+        def test_eq(self) -> None:
+            assert self._empty_mapping() == self._empty_mapping()
+            assert self._full_mapping({1: 2}) == self._full_mapping({1: 2})
+            assert self._full_mapping({1: 2}) == {1: 2}
+            assert self._full_mapping({1: 2}) != self._full_mapping({1: 3})
+            assert self._full_mapping({1: 2}) != 5
+
+    return OnAPool
+
+
+NAMES = sorted(
+    name for name in dir(mapping_tests.TestHashMappingProtocol) if name.startswith("test_")
+)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", NAMES)
+def test_mapping_protocol(pools: Any, name: str, codec: str) -> None:
+    pool = pools(node_size="4MiB")
+    made = iter(range(1000))
+
+    capacity = 2048 if name == "test_popitem" else 3
+
+    def make() -> SharedDict:
+        d: SharedDict = pool.dict(f"dict {next(made)}", codec=codec, capacity=capacity)
+        return d
+
+    third = [1, 2, 3] if codec in LISTS else (1, 2, 3)
+    protocol_case(make, third)(name).debug()
+
+
+def test_the_standard_library_has_no_other_mapping_tests() -> None:
+    """A test that a later Python adds must be looked at, not passed over."""
+    assert {"test_read", "test_write", "test_update", "test_popitem", "test_len"} <= set(NAMES)
+    assert len(NAMES) >= 20
+
+
+# ---- keys ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[*CODECS, "bytes"])
+def shared(request: pytest.FixtureRequest, pools: Any) -> SharedDict:
+    d: SharedDict = pools().dict("d", codec=request.param, capacity=1000)
+    return d
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_equal_numbers_are_one_key(pools: Any, codec: str) -> None:
+    d = pools().dict("d", codec=codec, capacity=100)
+    for key in (1, 1.0, True):
+        d[key] = repr(key)
+    assert dict(d) == {1: "True"}
+    assert [type(key) for key in d] == [int]
+    d.update([(0, ""), (False, "no"), (-0.0, "minus")])
+    assert d[0] == "minus"
+    assert len(d) == 2
+    d[2.5] = 1
+    assert d[2.5] == 1
+    assert 2 not in d
+    d["1"] = "text"
+    assert d[1] == "True"
+    d[None] = 0
+    assert d[None] == 0
+    assert set(d) == {1, 0, 2.5, "1", None}
+
+
+@pytest.mark.parametrize("codec", ["pickle", "msgpack"])
+def test_tuples_with_shared_parts_are_one_key(pools: Any, codec: str) -> None:
+    d = pools().dict("d", codec=codec, capacity=100)
+    part = "".join(["long ", "text"])
+    twin = "".join(["long ", "text"])
+    assert part is not twin
+    once, twice = (part, part, (part, b"x")), (part, twin, (twin, b"x"))
+    assert Codec.named(codec).encode_key(once) == Codec.named(codec).encode_key(twice)
+    d[once] = 1
+    d[twice] += 1
+    assert dict(d) == {twice: 2}
+    d[(1, (True, 1.0))] = 3
+    assert d[(1.0, (1, True))] == 3
+    assert (1, (2, 1)) not in d
+    d[()] = 4
+    assert d[()] == 4
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    "key",
+    [[1], {1: 2}, {1}, frozenset(), object(), Text("k"), 1j, decimal.Decimal(1),
+     fractions.Fraction(1), bytearray(b"k"), (1, [2]), ("k", Text("k"))],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("codec", CODECS)
+def test_keys_of_other_types_are_refused(pools: Any, codec: str, key: Any) -> None:
+    d = pools().dict("d", codec=codec, capacity=100)
+    calls: list[Callable[[], object]] = [
+        lambda: d[key],
+        lambda: d.__setitem__(key, 1),
+        lambda: d.__delitem__(key),
+        lambda: key in d,
+        lambda: d.get(key),
+        lambda: d.pop(key, None),
+        lambda: d.setdefault(key, 1),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"equal keys must have equal bytes"):
+            call()
+    assert len(d) == 0
+
+
+@pytest.mark.parametrize("key", [b"k", (1,), ("a", "b")], ids=repr)
+def test_json_keys_are_not_bytes_or_tuples(pools: Any, key: Any) -> None:
+    with pytest.raises(TypeError, match="json"):
+        pools().dict("d", codec="json", capacity=100)[key] = 1
+
+
+@pytest.mark.parametrize("key", ["k", 1, None, (1,)], ids=repr)
+def test_bytes_keys_are_bytes(pools: Any, key: Any) -> None:
+    d = pools().dict("d", codec="bytes", capacity=100)
+    with pytest.raises(TypeError, match="bytes"):
+        d[key] = b"v"
+    with pytest.raises(TypeError, match="bytes"):
+        d[b"k"] = key
+    d[bytearray(b"k")] = memoryview(b"v")
+    assert dict(d) == {b"k": b"v"}
+
+
+def test_infinities_are_keys(pools: Any) -> None:
+    for codec in CODECS:
+        d = pools().dict("d", codec=codec, capacity=100)
+        d[math.inf] = 1
+        d[-math.inf] = 2
+        assert d[math.inf] == 1
+        assert set(d) == {math.inf, -math.inf}
+
+
+ATOMS = st.one_of(
+    st.text(max_size=6), st.integers(-(2**63), 2**64 - 1), st.booleans(), st.none(),
+    st.floats(allow_nan=False),
+)  # fmt: skip
+KEYS = {
+    "json": ATOMS,
+    "msgpack": st.recursive(
+        ATOMS | st.binary(max_size=6), lambda inner: st.lists(inner, max_size=3).map(tuple)
+    ),
+}
+KEYS["pickle"] = st.one_of(KEYS["msgpack"], st.integers())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_keys_come_back_equal_and_stay_apart(pools: Any, codec: str) -> None:
+    """Any set of keys, through the codec, is as a dict has it."""
+    d = pools(node_size="4MiB").dict("d", codec=codec, capacity=20)
+
+    @settings(
+        max_examples=10 if PURE else 100, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(KEYS[codec], max_size=12))
+    def check(keys: list[Any]) -> None:
+        d.clear()
+        model: dict[Any, int] = {}
+        for number, key in enumerate(keys):
+            d[key] = model[key] = number
+        assert dict(d) == model
+
+    check()
+    sound(d.store)
+
+
+# ---- values, and the rest -----------------------------------------------------------------------
+
+
+def test_a_value_is_a_copy(pools: Any) -> None:
+    d = pools().dict("d", capacity=100)
+    value = [1]
+    d["k"] = value
+    value.append(2)
+    d["k"].append(3)
+    assert d["k"] == [1]
+    assert d["k"] is not d["k"]
+
+
+def test_a_default_that_is_not_stored_raises(pools: Any) -> None:
+    for codec in LISTS:
+        d = pools().dict("d", codec=codec, capacity=100)
+        with pytest.raises(TypeError):
+            d["k"] = object()
+        with pytest.raises(TypeError):
+            d.setdefault("k", object())
+        assert "k" not in d
+
+
+def test_setdefault_returns_what_everybody_reads(pools: Any) -> None:
+    for codec in CODECS:
+        d = pools().dict("d", codec=codec, capacity=100)
+        assert d.setdefault("k", (1, 2)) == d["k"] == d.setdefault("k", 5)
+
+
+def test_missing_keys_are_named(shared: SharedDict) -> None:
+    key: Any = b"nonesuch" if shared.codec.name == "bytes" else "nonesuch"
+    for call in (lambda: shared[key], lambda: shared.__delitem__(key), lambda: shared.pop(key)):
+        with pytest.raises(KeyError) as caught:
+            call()
+        assert caught.value.args == (key,)
+    assert shared.get(key) is None
+    assert shared.get(key, 7) == shared.pop(key, 7) == 7
+
+
+def test_it_is_a_mutable_mapping(shared: SharedDict) -> None:
+    assert isinstance(shared, MutableMapping)
+    key, value = (b"k", b"v") if shared.codec.name == "bytes" else ("k", "v")
+    assert shared | {key: value} == {key: value}
+    assert {key: value} | shared == {key: value}
+    same = shared
+    same |= {key: value}
+    assert same is shared
+    assert dict(shared) == {key: value}
+    assert list(shared.items()) == [(key, value)]
+    assert shared.popitem() == (key, value)
+    assert len(shared) == 0
+    shared.clear()
+
+
+@pytest.mark.parametrize("codec", ["", "xml", None, 5], ids=repr)
+def test_an_unknown_codec_names_those_that_there_are(pools: Any, codec: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match=r"pickle, msgpack, json, bytes"):
+        pools().dict("d", codec=codec)
+
+
+def test_two_codecs_of_one_dict(pools: Any) -> None:
+    """The codec is the handle's: who opens a dict with another one reads other values."""
+    pool = pools()
+    pool.dict("d", codec="bytes", capacity=100)[b"5"] = b"[1]"
+    assert pool.dict("d", codec="json")[5] == [1]
+
+
+# ---- between processes --------------------------------------------------------------------------
+
+
+def test_setdefault_is_atomic_between_processes(pools: Any) -> None:
+    d = pools().dict("d", capacity=1000)
+    keys = list(range(100 if PURE else 400))
+
+    def child(number: int) -> list[Any]:
+        return [d.setdefault(key, (number, key)) for key in keys]
+
+    found = gather(*[lambda n=n: child(n) for n in range(4)])
+    assert found[0] == found[1] == found[2] == found[3] == [d[key] for key in keys]
+    sound(d.store)
+
+
+def test_popitem_gives_each_item_to_one_process(pools: Any) -> None:
+    d = pools().dict("d", capacity=1000)
+    count = 100 if PURE else 500
+    d.update((key, str(key)) for key in range(count))
+
+    def child() -> list[Any]:
+        taken = []
+        while True:
+            try:
+                taken.append(d.popitem())
+            except KeyError:
+                assert len(d) == 0
+                return taken
+
+    found = sorted(item for items in gather(*[child] * 4) for item in items)
+    assert found == [(key, str(key)) for key in range(count)]
+    assert sound(d.store)["reachable"] == 0
+
+
+def test_pop_gives_a_key_to_one_process(pools: Any) -> None:
+    d = pools().dict("d", capacity=1000)
+    keys = list(range(100 if PURE else 500))
+    d.update((key, str(key)) for key in keys)
+
+    def child(seed: int) -> list[Any]:
+        order = random.Random(seed).sample(keys, len(keys))
+        return [key for key in order if d.pop(key, None) is not None]
+
+    found = sorted(key for taken in gather(*[lambda s=s: child(s // 2) for s in range(4)])
+                   for key in taken)  # fmt: skip
+    assert found == keys
