@@ -4,7 +4,7 @@ One anonymous shared mapping, made before the fork, one row of 64-bit words a sl
 
     word               what
     0                  pid of the worker
-    1                  repairs it made (of all incarnations)
+    1                  its client id in the pool
     2, 3               gets, bytes they returned
     4, 5               puts, bytes they wrote
     8 .. 8+H-1         latency histogram of the gets
@@ -33,7 +33,7 @@ BUCKETS: Final = 40 * PER_OCTAVE
 GETS: Final = 2
 PUTS: Final = 4
 _PID: Final = 0
-_REPAIRS: Final = 1
+_CLIENT: Final = 1
 _HISTOGRAMS: Final = 8
 _ROW: Final = _HISTOGRAMS + 2 * BUCKETS
 
@@ -46,20 +46,16 @@ class Counter:
     def __init__(self, row: memoryview, stop: memoryview) -> None:
         self._row = row
         self._stop = stop
-        self._repairs_before = row[_REPAIRS]
 
     @property
     def stopped(self) -> bool:
         """Whether the parent asks the workers to end."""
         return bool(self._stop[0])
 
-    def start(self, pid: int) -> None:
-        """A worker with this pid takes the row over; what was counted stays."""
+    def start(self, pid: int, client: int) -> None:
+        """A worker takes the row over; what was counted stays."""
         self._row[_PID] = pid
-
-    def repairs(self, count: int) -> None:
-        """This incarnation has made so many repairs so far."""
-        self._row[_REPAIRS] = self._repairs_before + count
+        self._row[_CLIENT] = client
 
     def add(self, kind: int, size: int, ns: int) -> None:
         """Count an operation of `kind` (GETS or PUTS) on `size` bytes that took `ns`."""
@@ -100,8 +96,8 @@ class Snapshot:
     def pid(self, slot: int) -> int:
         return int(self._rows[slot, _PID])
 
-    def repairs(self, slot: int | None = None) -> int:
-        return self._sum(slot, _REPAIRS)
+    def client(self, slot: int) -> int:
+        return int(self._rows[slot, _CLIENT])
 
     def operations(self, kind: int, slot: int | None = None) -> int:
         return self._sum(slot, kind)

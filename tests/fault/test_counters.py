@@ -37,10 +37,8 @@ def test_counters_of_a_killed_worker_are_continued_by_its_replacement() -> None:
 
     def target(slot: int, incarnation: int) -> None:
         counter = counters.counter(slot)
-        counter.start(os.getpid())
+        counter.start(os.getpid(), incarnation)
         counter.add(PUTS, 5, 100)
-        counter.repairs(2)
-        counter.repairs(3)
 
     with Workers(target) as workers:
         for _ in range(2):
@@ -48,8 +46,7 @@ def test_counters_of_a_killed_worker_are_continued_by_its_replacement() -> None:
             workers.reap(pid)
     snapshot = counters.read()
     assert (snapshot.operations(PUTS, 0), snapshot.size(PUTS, 0)) == (2, 10)
-    assert snapshot.repairs() == 6
-    assert snapshot.pid(0) == pid
+    assert (snapshot.pid(0), snapshot.client(0)) == (pid, 2)
 
 
 def test_counters_stop_reaches_the_workers() -> None:

@@ -1,0 +1,358 @@
+"""The demo: workers rewrite the standard library in shared memory while they are being killed.
+
+A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
+and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
+its place. A rewrite gets a value, checks it and puts its content back with a new trailer (`stamp`),
+so damage would be handed on, not painted over. Every get and put is in a history that survives its
+worker (`recorder`). In the end all of it is verified (`verify`): each read during the run and after
+it, the set of keys, `check()`, and `audit()` after `recover()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import psutil
+
+import limpet
+from limpet.fault.counters import Counters
+from limpet.fault.demo_report import (
+    AUDIT,
+    CHECKS,
+    INVARIANTS,
+    KEYS,
+    READS,
+    WORKERS,
+    DemoParameters,
+    Observer,
+    Progress,
+    Report,
+)
+from limpet.fault.interrupt import Interrupt
+from limpet.fault.killer import Kill, ProcessKiller
+from limpet.fault.mix import Entry, Mix, Mixer, judge
+from limpet.fault.recorder import NOTE, Notes, Operation, Recorder
+from limpet.fault.stamp import Original
+from limpet.fault.verify import FINAL, verify
+from limpet.fault.workers import Exit, Workers
+from limpet.shm.errors import LimpetError, ParameterError, PoolError
+from limpet.shm.location import parse_url
+from limpet.shm.parameters import KIB, MIB
+
+SECOND_NS: Final = 1_000_000_000
+STOP_TIMEOUT_S: Final = 30.0
+REFRESH_S: Final = 0.25
+NODES: Final = 3
+BLOCK_SIZE: Final = 256 * KIB
+
+
+def standard_library() -> Path:
+    """The directory of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def find_files(directory: Path) -> tuple[list[Path], int, int]:
+    """The files below `directory` without site packages, their size, that of the largest."""
+    files: list[Path] = []
+    sizes = [0]
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(set(folders) - {"site-packages", "dist-packages"})
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_file() and not path.is_symlink():
+                files.append(path)
+                sizes.append(path.stat().st_size)
+    return files, sum(sizes), max(sizes)
+
+
+def node_size(size: int, largest: int, clients: int) -> int:
+    """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
+
+    A client has blocks of its own for each of some 50 size classes, and may have a copy of the
+    largest file in hand.
+    """
+    own = (clients + 1) * (largest + 64 * BLOCK_SIZE)
+    return -(-(3 * size // NODES + own) // MIB) * MIB
+
+
+def run(parameters: DemoParameters, observer: Observer) -> Report:
+    """Run the demo; call it from the main thread.
+
+    Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
+    filled. However it ends, the workers have ended and the pool is gone.
+    """
+    files, size, largest = find_files(parameters.data)
+    if not files:
+        raise ParameterError(f"there are no files in {parameters.data}; name another directory")
+    each = node_size(size, largest, parameters.clients)
+    _check_room(parameters.url, NODES * each)
+    with contextlib.ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        pool = limpet.create(parameters.url, nodes=NODES, node_size=each, block_size=BLOCK_SIZE)
+        stack.callback(limpet.destroy, parameters.url)
+        stack.callback(pool.close)
+        recorder = stack.enter_context(Recorder(parameters.clients))
+        store = pool.store(parameters.store, name="files", capacity=2 * len(files))
+        demo = _Demo(parameters, observer, interrupt, pool, store, recorder)
+        demo.load(files, size)
+        demo.work()
+        return demo.verify()
+
+
+def _check_room(url: str, size: int) -> None:
+    """PoolError unless a pool of `size` bytes fits where `url` is: better now than half-way."""
+    location = parse_url(url)
+    if location.scheme == "dax":
+        return
+    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
+    status = os.statvfs(folder)
+    free = status.f_bavail * status.f_frsize
+    if free < size:
+        raise PoolError(
+            f"{url}: the demo needs up to {size // MIB} MiB, {folder} has {free // MIB} MiB free; "
+            "make room, load less (--data DIR) or use another place (--url file:///DIR)"
+        )
+
+
+class _Demo:
+    def __init__(
+        self,
+        parameters: DemoParameters,
+        observer: Observer,
+        interrupt: Interrupt,
+        pool: limpet.Pool,
+        store: Any,
+        recorder: Recorder,
+    ) -> None:
+        self.parameters = parameters
+        self.observer = observer
+        self.interrupt = interrupt
+        self.pool = pool
+        self.store = store
+        self.recorder = recorder
+        self.counters = Counters(parameters.clients)
+        self.entries: list[Entry] = []
+        self.skipped: list[str] = []
+        self.checks: dict[str, list[str]] = {name: [] for name in CHECKS}
+        self.seconds: dict[str, float] = {}
+        self.kills = [0] * parameters.clients
+        self.restarts = 0
+        self.slots: dict[int, int] = {}
+        self.repairs: dict[int, int] = {}
+        self.last: Progress | None = None
+
+    def load(self, files: list[Path], total: int) -> None:
+        """Put every file into the store. A file that cannot be read is skipped, and reported.
+
+        A client of its own does it and leaves, so that the workers inherit its blocks.
+        """
+        with self._timed("load"), limpet.open(self.parameters.url) as loader:
+            store = loader.store(self.store.kind, name=self.store.name)
+            done = 0
+            for path in files:
+                self.interrupt.check()
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    self.skipped.append(f"{path}: {error.strerror}")
+                    continue
+                key = os.fsencode(path.relative_to(self.parameters.data))
+                store.insert(key, content)
+                self.entries.append(Entry(key, Original.of(content)))
+                done += len(content)
+                self.observer.loading(done, total)
+
+    def work(self) -> None:
+        """Have the workers work and be killed for the given time, then end by themselves."""
+        parameters = self.parameters
+        mix = Mix(len(self.entries), parameters.theta, parameters.write_share, parameters.seed)
+
+        def worker(slot: int, incarnation: int) -> None:
+            log = self.recorder.log(slot, incarnation)
+            counter = self.counters.counter(slot)
+            counter.start(os.getpid(), self.pool.client_id)
+            Mixer(self.store, self.entries, incarnation, log, counter).work(mix.draw(incarnation))
+            self.pool.close()
+
+        def replace(kill: Kill) -> None:
+            end = workers.reap(kill.pid)
+            if end.status != -signal.SIGKILL:
+                self._failed(end)
+                return
+            self.kills[end.slot] += 1
+            self._note_repairs()
+            killer.add(workers.start(end.slot))
+            self.restarts += 1
+
+        killer = ProcessKiller(parameters.kill_rate, parameters.seed, replace)
+        with self._timed("run"), Workers(worker) as workers:
+            start = time.monotonic_ns()
+            for slot in range(parameters.clients):
+                killer.add(workers.start(slot))
+            killer.start(start)
+            self._until(start + int(parameters.seconds * SECOND_NS), start, workers, killer)
+            self._stop(start, workers)
+
+    def _until(self, end: int, start: int, workers: Workers, killer: ProcessKiller) -> None:
+        refresh = start
+        while (now := time.monotonic_ns()) < end and not self.checks[WORKERS]:
+            due = min(end, refresh, end if killer.due_ns is None else killer.due_ns)
+            for gone in workers.wait((due - now) / SECOND_NS, [self.interrupt.fd]):
+                killer.discard(gone.pid)
+                self._failed(gone)
+            self.interrupt.check()
+            now = time.monotonic_ns()
+            killer.step(now)
+            if now >= refresh:
+                refresh = now + int(REFRESH_S * SECOND_NS)
+                self.observer.running(self._progress(start, workers))
+
+    def _stop(self, start: int, workers: Workers) -> None:
+        self.counters.stop()
+        last = self._progress(start, workers)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while workers.pids and (left := deadline - time.monotonic()) > 0:
+            for gone in workers.wait(left, [self.interrupt.fd]):
+                if gone.status != 0:
+                    self._failed(gone)
+            self.interrupt.check()
+        for slot, pid in workers.pids.items():
+            self.checks[WORKERS].append(
+                f"worker {slot} (pid {pid}) is blocked: it did not end in {STOP_TIMEOUT_S:.0f} s"
+            )
+        final = self._progress(start, workers)
+        self.last = dataclasses.replace(final, pids=last.pids, memory=last.memory)
+        self.observer.running(self.last)
+
+    def verify(self) -> Report:
+        """Judge everything."""
+        assert self.last is not None
+        recovered: dict[str, Any] = {}
+        audit: dict[str, int] = {}
+        with self._timed("verify"):
+            before = self._read_all("reading every key")
+            self.observer.verifying("recovering what dead workers left")
+            self._check(AUDIT, lambda: recovered.update(self.pool.recover()))
+            after = self._read_all("reading every key again")
+            self.observer.verifying("checking the store's invariants")
+            self._check(INVARIANTS, self.store.check)
+            self.observer.verifying("accounting for every byte")
+            self._check(AUDIT, lambda: audit.update(self.pool.audit()))
+            if audit.get("leaked"):
+                self.checks[AUDIT].append(f"{audit['leaked']} bytes are leaked: {audit}")
+            self.observer.verifying("verifying every read")
+            notes = np.concatenate([self.recorder.notes(), before, after])
+            verdict = verify(notes, [os.fsdecode(entry.key) for entry in self.entries])
+            for kind, count in verdict.wrong.items():
+                self.checks[READS].append(f"{kind}: {count} of {verdict.reads} reads")
+            self.checks[READS] += verdict.examples
+        return Report(
+            parameters=self.parameters,
+            build=limpet.build,
+            files=len(self.entries),
+            size=sum(entry.original.size for entry in self.entries),
+            skipped=self.skipped,
+            seconds=self.seconds,
+            last=self.last,
+            kills=sum(self.kills),
+            restarts=self.restarts,
+            verdict=verdict,
+            recovered=recovered,
+            audit=audit,
+            checks=self.checks,
+        )
+
+    def _read_all(self, what: str) -> Notes:
+        """Read every key, and the set of keys; returns the reads as notes."""
+        self.observer.verifying(what)
+        notes = np.zeros(len(self.entries), NOTE)
+        for number, entry in enumerate(self.entries):
+            self.interrupt.check()
+            call_ns = time.monotonic_ns()
+            try:
+                value = self.store.get(entry.key)
+            except LimpetError as error:
+                self.checks[READS].append(f"{entry.key!r}: {type(error).__name__}: {error}")
+                return notes[:number]
+            return_ns = time.monotonic_ns()
+            result, read = judge(value, entry.original, number)
+            notes[number] = (FINAL, Operation.GET, result, number, 0, read, call_ns, return_ns)
+        self._check(KEYS, self._check_keys)
+        return notes
+
+    def _check_keys(self) -> None:
+        found = list(self.store)
+        expected = {entry.key for entry in self.entries}
+        if len(found) != len(self.store) or len(found) != len(set(found)):
+            raise limpet.StoreCorrupt(
+                f"iteration gives {len(found)} keys, {len(set(found))} of them different; "
+                f"len() says {len(self.store)}"
+            )
+        if set(found) != expected:
+            missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
+            raise limpet.StoreCorrupt(
+                f"{len(missing)} keys are missing {missing[:3]}, {len(extra)} too many {extra[:3]}"
+            )
+
+    def _check(self, name: str, check: Callable[[], object]) -> None:
+        try:
+            check()
+        except LimpetError as error:
+            self.checks[name].append(f"{type(error).__name__}: {error}")
+
+    def _failed(self, gone: Exit) -> None:
+        how = f"ended with status {gone.status}"
+        if gone.status < 0:
+            name = signal.Signals(-gone.status).name
+            how = f"was ended by {name}, which the demo did not send; events: {self.pool.events()}"
+        text = f"worker {gone.slot} (pid {gone.pid}) {how}\n{gone.traceback}"
+        self.checks[WORKERS].append(text.rstrip())
+
+    def _progress(self, start: int, workers: Workers) -> Progress:
+        pids = [workers.pids.get(slot, 0) for slot in range(self.parameters.clients)]
+        self._note_repairs()
+        repairs = [0] * self.parameters.clients
+        for client in self.repairs.values():
+            if client in self.slots:
+                repairs[self.slots[client]] += 1
+        return Progress(
+            elapsed_s=(time.monotonic_ns() - start) / SECOND_NS,
+            snapshot=self.counters.read(),
+            pids=pids,
+            kills=list(self.kills),
+            memory=[_memory(pid) for pid in pids],
+            repairs=repairs,
+            recovered=len(self.repairs),
+        )
+
+    def _note_repairs(self) -> None:
+        """Take up from the pool's log who recovered whom; before a worker's row is taken over."""
+        snapshot = self.counters.read()
+        for slot in range(self.parameters.clients):
+            self.slots[snapshot.client(slot)] = slot
+        for event in self.pool.events():
+            if event["kind"] == "recovered":
+                self.repairs[event["subject"]] = event["by"]
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - start
+
+
+def _memory(pid: int) -> int:
+    """Bytes in memory that a worker does not map from a file or segment; 0 if it is gone."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.NoSuchProcess:
+        return 0
+    return int(memory.rss - memory.shared)

@@ -1,0 +1,98 @@
+"""What a demo worker does: gets and rewrites of stamped values in a Zipfian mix, all noted."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.fault.counters import GETS, PUTS, Counter
+from limpet.fault.recorder import Log, Operation, Result
+from limpet.fault.stamp import Original, identify, identity, stamp
+
+BATCH: Final = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A key and what it was loaded with."""
+
+    key: bytes
+    original: Original
+
+
+class Mix:
+    """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys."""
+
+    def __init__(self, keys: int, theta: float, write_share: float, seed: int) -> None:
+        weights = 1.0 / np.arange(1, keys + 1) ** theta
+        self._cumulated = np.cumsum(weights)
+        self._key_of_rank = np.random.default_rng(seed).permutation(keys)
+        self._write_share = write_share
+        self._seed = seed
+
+    def draw(self, incarnation: int) -> Iterator[tuple[int, bool]]:
+        """Keys, each with whether to rewrite it, without end; every incarnation has its own."""
+        random = np.random.default_rng((self._seed, incarnation))
+        total = self._cumulated[-1]
+        while True:
+            ranks = np.searchsorted(self._cumulated, random.random(BATCH) * total, side="right")
+            rewrites = random.random(BATCH) < self._write_share
+            yield from zip(self._key_of_rank[ranks].tolist(), rewrites.tolist(), strict=True)
+
+
+class Mixer:
+    """One worker at work on `store`. A wrong value is noted, and not put back."""
+
+    def __init__(
+        self, store: Any, entries: Sequence[Entry], incarnation: int, log: Log, counter: Counter
+    ) -> None:
+        self._store = store
+        self._entries = entries
+        self._incarnation = incarnation
+        self._sequence = 0
+        self._log = log
+        self._counter = counter
+
+    def work(self, operations: Iterator[tuple[int, bool]]) -> None:
+        """Get and rewrite until the parent says stop."""
+        for key, rewrite in operations:
+            if self._counter.stopped:
+                break
+            value = self._get(key)
+            if rewrite and value is not None:
+                self._put(key, value)
+
+    def _get(self, key: int) -> bytes | None:
+        entry = self._entries[key]
+        self._log.call(Operation.GET, key)
+        start = time.perf_counter_ns()
+        value = self._store.get(entry.key)
+        took = time.perf_counter_ns() - start
+        result, number = judge(value, entry.original, key)
+        self._log.returned(result, number)
+        if value is not None:
+            self._counter.add(GETS, len(value), took)
+        return value if result == Result.OK else None
+
+    def _put(self, key: int, value: bytes) -> None:
+        entry = self._entries[key]
+        self._sequence += 1
+        value = stamp(value, entry.original, key, self._incarnation, self._sequence)
+        self._log.call(Operation.PUT, key, identity(self._incarnation, self._sequence))
+        start = time.perf_counter_ns()
+        self._store.put(entry.key, value)
+        took = time.perf_counter_ns() - start
+        self._log.returned(Result.OK)
+        self._counter.add(PUTS, len(value), took)
+
+
+def judge(value: bytes | None, original: Original, key: int) -> tuple[Result, int]:
+    """What to note of a get of `key`: its result, and the identity of the value."""
+    if value is None:
+        return Result.MISSING, 0
+    number = identify(value, original, key)
+    return (Result.TORN, 0) if number is None else (Result.OK, number)

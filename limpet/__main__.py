@@ -1,0 +1,27 @@
+"""The command line of limpet: `limpet`, or `python -m limpet`."""
+
+from __future__ import annotations
+
+import click
+
+from limpet.bench.cli import bench
+from limpet.cli.common import Commands
+from limpet.cli.demo import demo
+from limpet.cli.pools import create, destroy, inspect, ls, watch
+from limpet.cli.values import delete, get, put
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="limpet")
+def main() -> None:
+    """Crash-tolerant key-value stores in shared memory, for many processes without a server.
+
+    POOL is a URL: shm://NAME (or just NAME), file:///DIR, dax:///dev/dax0.0,/dev/dax1.0
+    """
+
+
+for command in (demo, create, ls, inspect, get, put, delete, watch, destroy, bench):
+    main.add_command(command)
+
+if __name__ == "__main__":
+    main(prog_name="limpet")

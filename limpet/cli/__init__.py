@@ -1,0 +1,1 @@
+"""The commands of `limpet`; the group itself is limpet/__main__.py."""

@@ -1,0 +1,103 @@
+"""What the commands share: arguments, how they report, and how errors become exit statuses.
+
+Exit status: 0 everything asked for was done and held, 1 it was not (one line on stderr says why),
+2 the command line makes no sense, 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from limpet.shm.errors import LimpetError, ParameterError
+
+
+class Commands(click.Group):
+    """A group whose commands' LimpetErrors become one line on stderr and exit status 1 or 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ParameterError as error:
+            raise click.UsageError(str(error)) from error
+        except LimpetError as error:
+            raise click.ClickException(f"{type(error).__name__}: {error}") from error
+
+
+class PoolUrl(click.ParamType):
+    """A pool's URL; a bare name stands for `shm://NAME`."""
+
+    name = "url"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if "://" in value else f"shm://{value}"
+
+
+url_argument = click.argument("url", type=PoolUrl(), metavar="POOL")
+json_option = click.option("--json", "as_json", is_flag=True, help="Report as JSON on stdout.")
+hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
+
+
+def octets(text: str, as_hex: bool) -> bytes:
+    """The bytes that an argument stands for: UTF-8, or hexadecimal."""
+    if not as_hex:
+        return text.encode(errors="surrogateescape")
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise click.UsageError(f"{text!r} is not hexadecimal: {error}") from error
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(data, indent=2, default=_plain))
+
+
+def print_line(data: Any) -> None:
+    """One JSON document on a line of its own, at once."""
+    click.echo(json.dumps(data, default=_plain))
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} has no JSON form: {value!r}")
+
+
+def console() -> Console:
+    """Stdout; as wide as it must be when that is no terminal."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns in `right` are aligned to the right."""
+    made = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left")
+    return made
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: 1536 is `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def time_text(ns: float | None) -> str:
+    """A latency for people: three digits and a unit."""
+    if ns is None:
+        return "-"
+    for unit in ("ns", "us", "ms", "s"):
+        if ns < 1000 or unit == "s":
+            break
+        ns /= 1000
+    return f"{ns:.3g} {unit}" if ns < 100 else f"{ns:.0f} {unit}"

@@ -1,0 +1,232 @@
+"""`limpet create`, `ls`, `inspect`, `watch` and `destroy`: whole pools."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import click
+
+import limpet
+from limpet.cli.common import (
+    PoolUrl,
+    console,
+    json_option,
+    print_json,
+    print_line,
+    size_text,
+    table,
+    url_argument,
+)
+from limpet.shm.inventory import list_pools
+from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
+
+
+@click.command()
+@url_argument
+@click.option("--nodes", type=int, help="Memory nodes.  [default: 1, on dax one a device]")
+@click.option("--node-size", help="Size of a node.  [default: 64MiB, on dax all of a device]")
+@click.option("--block-size", help="Size of a coarse block.  [default: 1/256 of a node]")
+@click.option("--clients", type=int, default=PoolParameters.clients, show_default=True,
+              help="Processes that can be clients at one time.")  # fmt: skip
+@click.option("--lease-ms", type=float, default=PoolParameters.lease_us / 1000, show_default=True,
+              help="How long a client that others wait for may stand still.")  # fmt: skip
+@click.option("--fence", type=click.Choice(FENCE_POLICIES), default=PoolParameters.fence,
+              show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
+@click.option("--multi-host", is_flag=True, help="Clients of other hosts or containers may join.")
+@click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
+              help="Make this store, too; may be repeated.")  # fmt: skip
+@json_option
+def create(
+    url: str,
+    nodes: int | None,
+    node_size: str | None,
+    block_size: str | None,
+    clients: int,
+    lease_ms: float,
+    fence: str,
+    multi_host: bool,
+    stores: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make a pool, with stores if --store says so. If a store cannot be made, neither is the pool.
+
+    Sizes are bytes, or text such as 64MiB.
+    """
+    wanted = [_store(text) for text in stores]
+    given: dict[str, Any] = {} if block_size is None else {"block_size": block_size}
+    with limpet.create(
+        url,
+        nodes=nodes,
+        node_size=node_size,
+        clients=clients,
+        lease_us=round(lease_ms * 1000),
+        fence=fence,
+        multi_host=multi_host,
+        **given,
+    ) as pool:
+        try:
+            for kind, name, parameters in wanted:
+                pool.store(kind, name=name, **parameters)
+        except BaseException:
+            limpet.destroy(url)
+            raise
+        report = {"url": pool.url, "parameters": dataclasses.asdict(pool.parameters)}
+    if as_json:
+        print_json(report)
+    else:
+        size = pool.parameters.nodes * pool.parameters.node_size
+        click.echo(f"created {pool.url}: {pool.parameters.nodes} nodes, {size_text(size)} in all")
+
+
+def _store(text: str) -> tuple[str, str, dict[str, int]]:
+    kind, _, rest = text.partition(":")
+    name, _, capacity = rest.partition(":")
+    if not kind or not name or not (capacity.isdecimal() or not capacity):
+        raise click.UsageError(f"--store takes KIND:NAME[:CAPACITY], not {text!r}")
+    return kind, name, {"capacity": int(capacity)} if capacity else {}
+
+
+@click.command()
+@click.argument("url", type=PoolUrl(), metavar="[POOL]", required=False)
+@json_option
+def ls(url: str | None, as_json: bool) -> None:
+    """List the pools in shared memory, or the one at POOL, sound or not."""
+    pools = list_pools(url or "")
+    if as_json:
+        print_json(pools)
+        return
+    made = table("", "pool", "nodes", "size", "owner", "state", right=("nodes", "size"))
+    for pool in pools:
+        owner = "" if pool["uid"] is None else str(pool["uid"])
+        made.add_row(
+            pool["url"], str(pool["nodes"]), size_text(pool["bytes"]), owner, pool["status"]
+        )
+    if pools:
+        console().print(made)
+    else:
+        click.echo("no pools")
+
+
+@click.command()
+@url_argument
+@json_option
+def inspect(url: str, as_json: bool) -> None:
+    """Show a pool: parameters, nodes, stores, clients, where every byte is, what happened last.
+
+    What cannot be read, because a node is lost or damaged, is named; then the exit status is 1.
+    """
+    with limpet.open(url) as pool:
+        report: dict[str, Any] = {
+            "url": pool.url,
+            "uuid": pool.uuid.hex(),
+            "parameters": dataclasses.asdict(pool.parameters),
+        }
+        errors: dict[str, str] = {}
+        for title, look in (
+            ("nodes", pool.nodes),
+            ("stores", pool.stores),
+            ("clients", lambda: [client for client in pool.clients() if not client["ours"]]),
+            ("audit", pool.audit),
+            ("events", pool.events),
+        ):
+            try:
+                report[title] = look()
+            except limpet.LimpetError as error:
+                report[title] = None
+                errors[title] = f"{type(error).__name__}: {error}"
+    report["errors"] = errors
+    if as_json:
+        print_json(report)
+    else:
+        _print_pool(report)
+    if errors:
+        raise SystemExit(1)
+
+
+def _print_pool(report: dict[str, Any]) -> None:
+    out = console()
+    out.print(f"[bold]{report['url']}[/]  {report['uuid']}")
+    for title in ("parameters", "nodes", "stores", "clients", "audit", "events"):
+        if title in report["errors"]:
+            click.echo(f"{title}: {report['errors'][title]}", err=True)
+        elif title in ("parameters", "audit"):
+            out.print(_pairs(title, report[title]))
+        else:
+            out.print(_rows(title, report[title]))
+
+
+def _pairs(title: str, values: dict[str, Any]) -> Any:
+    made = table(title, "what", "value", right=("value",))
+    for name, value in values.items():
+        is_size = title == "audit" or name.endswith("_size")
+        made.add_row(name, f"{size_text(value)} ({value})" if is_size else str(value))
+    return made
+
+
+def _rows(title: str, rows: list[dict[str, Any]]) -> Any:
+    if not rows:
+        return f"[bold]{title}[/]: none"
+    made = table(title, *rows[0])
+    for row in rows:
+        made.add_row(*(_cell(name, value) for name, value in row.items()))
+    return made
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "size":
+        return size_text(value)
+    if name == "time_ns":
+        return _clock(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={one}" for key, one in value.items())
+    return str(value)
+
+
+def _clock(time_ns: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ns / 1e9).isoformat(
+        sep=" ", timespec="milliseconds"
+    )
+
+
+@click.command()
+@url_argument
+@click.option("--interval-ms", type=click.FloatRange(0, min_open=True), default=5.0,
+              show_default=True, help="How often to look.")  # fmt: skip
+@json_option
+def watch(url: str, interval_ms: float, as_json: bool) -> None:
+    """Recover dead clients promptly, and say so, a line each time. Ctrl-C ends it.
+
+    Clients repair what they meet without it, too; nothing depends on this process.
+    """
+    with limpet.open(url) as pool:
+        click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
+        try:
+            for found in pool.watch(interval_ms / 1000):
+                if as_json:
+                    print_line(found)
+                else:
+                    who = ", ".join(map(str, found["clients"])) or "none"
+                    click.echo(
+                        f"{_clock(found['time_ns'])}  recovered clients: {who}; gave back "
+                        f"{found['objects']} objects, {found['blocks']} blocks"
+                    )
+        except KeyboardInterrupt:
+            click.echo("ended", err=True)
+
+
+@click.command()
+@url_argument
+@click.option("--any-owner", is_flag=True, help="Even if another user owns it.")
+@json_option
+def destroy(url: str, any_owner: bool, as_json: bool) -> None:
+    """Remove a pool, also a half-created or damaged one.
+
+    Processes that have it open go on with what they have mapped.
+    """
+    removed = limpet.destroy(url, any_owner=any_owner)
+    if as_json:
+        print_json({"removed": removed})
+    else:
+        click.echo(f"removed {', '.join(removed)}")

@@ -1,0 +1,47 @@
+import os
+import select
+import signal
+
+import pytest
+
+from limpet.fault.interrupt import SIGNALS, Interrupt, Interrupted
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_interrupt_is_a_flag_and_wakes_a_waiting_loop(number: signal.Signals) -> None:
+    with Interrupt() as interrupt:
+        interrupt.check()
+        assert not select.select([interrupt.fd], [], [], 0)[0]
+        os.kill(os.getpid(), number)
+        assert select.select([interrupt.fd], [], [], 10)[0]
+        with pytest.raises(Interrupted, match=number.name) as raised:
+            interrupt.check()
+    assert raised.value.signal is number
+
+
+def test_interrupt_raises_at_the_second_ctrl_c() -> None:
+    with Interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_interrupt_puts_everything_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    with Interrupt():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert signal.set_wakeup_fd(wakeup) == wakeup
+
+
+def test_interrupt_leaves_ignored_signals_ignored() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            interrupt.check()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)

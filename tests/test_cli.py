@@ -1,0 +1,268 @@
+"""The commands, end to end: what they print, what they leave, their exit status."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import limpet
+from limpet.__main__ import main
+from limpet.cli.common import size_text, time_text
+from limpet.fault.workers import Workers
+
+
+def run(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=stdin)
+
+
+def report(*arguments: str) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def name(make_url: Callable[[], str]) -> Iterator[str]:
+    """A name that no pool has; the pool that a test makes of it goes away."""
+    chosen = make_url().removeprefix("shm://")
+    try:
+        yield chosen
+    finally:
+        with contextlib.suppress(limpet.PoolNotFound):
+            limpet.destroy(f"shm://{chosen}")
+
+
+@pytest.fixture
+def pool(name: str) -> str:
+    result = run("create", name, "--nodes", "2", "--node-size", "2MiB", "--store", "race:s:100")
+    assert result.exit_code == 0, result.output
+    return name
+
+
+def test_every_command_has_help() -> None:
+    assert sorted(main.commands) == [
+        "bench", "create", "delete", "demo", "destroy", "get", "inspect", "ls", "put", "watch",
+    ]  # fmt: skip
+    for command, body in main.commands.items():
+        result = run(command, "--help")
+        assert result.exit_code == 0
+        assert isinstance(body, click.Command)
+        assert body.help
+        assert "Usage: " in result.output
+
+
+def test_create_makes_what_was_asked_for(name: str) -> None:
+    made = report(
+        "create", name, "--nodes", "3", "--node-size", "1MiB", "--block-size", "32KiB",
+        "--clients", "16", "--lease-ms", "500", "--fence", "wait", "--multi-host",
+        "--store", "race:one:50", "--store", "race:two",
+    )  # fmt: skip
+    assert made["url"] == f"shm://{name}"
+    expected = {
+        "nodes": 3, "node_size": 1 << 20, "block_size": 32768, "clients": 16,
+        "lease_us": 500_000, "fence": "wait", "multi_host": True,
+    }  # fmt: skip
+    assert made["parameters"].items() >= expected.items()
+    shown = report("inspect", name)
+    assert shown["parameters"] == made["parameters"]
+    assert {store["name"]: store["kind"] for store in shown["stores"]} == dict.fromkeys(
+        ("one", "two"), "race"
+    )
+
+
+def test_create_refuses_a_second_pool_of_the_name(pool: str) -> None:
+    result = run("create", pool)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "PoolExists" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("create", "../escape"),
+        ("create", "NAME", "--node-size", "12"),
+        ("create", "NAME", "--nodes", "0"),
+        ("create", "NAME", "--fence", "perhaps"),
+        ("create", "NAME", "--store", "race"),
+        ("create", "NAME", "--store", "race:s:many"),
+        ("create", "NAME", "--store", "nonsense:s"),
+        ("get", "NAME", "key", "--nonsense"),
+        ("demo", "--clients", "0"),
+        ("demo", "--seconds", "0"),
+    ],
+)
+def test_usage_errors_exit_with_2_and_make_nothing(name: str, arguments: tuple[str, ...]) -> None:
+    result = run(*(name if word == "NAME" else word for word in arguments))
+    assert result.exit_code == 2, result.output
+    assert "Error: " in result.stderr
+    assert not list(Path("/dev/shm").glob(f"limpet.{name}.*"))
+
+
+def test_put_get_delete_text(pool: str) -> None:
+    assert run("put", pool, "grüße", "wörld", "--store", "s").exit_code == 0
+    result = run("get", pool, "grüße", "--store", "s")
+    assert result.stdout_bytes == "wörld".encode()
+    assert run("delete", pool, "grüße", "--store", "s").exit_code == 0
+    for command in ("get", "delete"):
+        result = run(command, pool, "grüße", "--store", "s")
+        assert (result.exit_code, result.stdout_bytes) == (1, b"")
+        assert "no key 'grüße'" in result.stderr
+
+
+@pytest.mark.parametrize("value", [(), ("-",)])
+def test_put_reads_stdin_and_get_writes_bytes_as_they_are(
+    pool: str, value: tuple[str, ...]
+) -> None:
+    data = bytes(range(256)) + b"\r\n\n"
+    assert run("put", pool, "k", *value, "--store", "s", stdin=data).exit_code == 0
+    assert run("get", pool, "k", "--store", "s").stdout_bytes == data
+
+
+def test_hexadecimal_keys_and_values(pool: str) -> None:
+    assert run("put", pool, "00ff", "c0 ffee", "--hex", "--store", "s").exit_code == 0
+    assert run("get", pool, "00ff", "--hex", "--store", "s").stdout == "c0ffee\n"
+    assert run("put", pool, "00ff", "--hex", "--store", "s", stdin=b"be ef\n").exit_code == 0
+    with limpet.open(f"shm://{pool}") as opened:
+        assert opened.store("race", name="s").get(b"\x00\xff") == b"\xbe\xef"
+    assert run("put", pool, "xyz", "00", "--hex").exit_code == 2
+
+
+def test_put_makes_a_store_and_get_does_not(pool: str) -> None:
+    result = run("get", pool, "k", "--store", "new")
+    assert result.exit_code == 1
+    assert "no store 'new'" in result.stderr
+    assert [store["name"] for store in report("inspect", pool)["stores"]] == ["s"]
+    assert run("put", pool, "k", "v", "--store", "new").exit_code == 0
+    assert run("get", pool, "k", "--store", "new").stdout == "v"
+
+
+def test_ls_lists_sound_and_damaged_pools(pool: str) -> None:
+    def row() -> Any:
+        return next(one for one in report("ls") if one["url"] == f"shm://{pool}")
+
+    assert (row()["nodes"], row()["status"]) == (2, "ok")
+    assert pool in run("ls").stdout
+    assert [one["url"] for one in report("ls", pool)] == [f"shm://{pool}"]
+    os.truncate(f"/dev/shm/limpet.{pool}.1", 4096)
+    assert row()["status"] == "PoolTruncated"
+
+
+def test_ls_without_pools_says_so(tmp_path: Path) -> None:
+    result = run("ls", f"file://{tmp_path}")
+    assert (result.exit_code, result.stdout) == (0, "no pools\n")
+    assert report("ls", f"file://{tmp_path}") == []
+
+
+def test_inspect_shows_everything(pool: str) -> None:
+    def dies(slot: int, incarnation: int) -> None:
+        limpet.open(f"shm://{pool}").store("race", name="s").put(b"k", b"v")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with limpet.open(f"shm://{pool}") as opened, Workers(dies) as workers:
+        pid = workers.start(0)
+        workers.reap(pid)
+        opened.recover()
+        shown = report("inspect", pool)
+        assert [client["pid"] for client in shown["clients"]] == [os.getpid()]
+        text = run("inspect", pool).stdout
+    assert [node["state"] for node in shown["nodes"]] == ["in service"] * 2
+    assert shown["stores"][0]["parameters"]["capacity"] == 100
+    assert shown["audit"]["leaked"] == 0
+    assert [(event["kind"], event["pid"]) for event in shown["events"]] == [("recovered", pid)]
+    assert shown["errors"] == {}
+    for word in ("node_size", "leaked", "in service", "race", "recovered", str(pid)):
+        assert word in text
+
+
+def test_inspect_names_what_cannot_be_read_and_shows_the_rest(
+    pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: limpet.Pool) -> None:
+        raise limpet.NodeFailed(1)
+
+    monkeypatch.setattr(limpet.Pool, "audit", fail)
+    result = run("inspect", pool, "--json")
+    assert result.exit_code == 1
+    shown = json.loads(result.stdout)
+    assert shown["audit"] is None
+    assert shown["errors"] == {"audit": "NodeFailed: memory node 1 has failed"}
+    assert len(shown["nodes"]) == 2
+    result = run("inspect", pool)
+    assert result.exit_code == 1
+    assert "in service" in result.stdout
+    assert result.stderr == "audit: NodeFailed: memory node 1 has failed\n"
+
+
+def test_a_missing_pool_is_one_line_and_status_1(name: str) -> None:
+    for command in (["inspect"], ["get"], ["put"], ["delete"], ["watch"], ["destroy"]):
+        key = ["k"] if command[0] in ("get", "put", "delete") else []
+        result = run(*command, name, *key, stdin=b"")
+        assert (result.exit_code, result.stdout) == (1, ""), command
+        assert result.stderr.startswith(f"Error: PoolNotFound: shm://{name}")
+        assert result.stderr.count("\n") == 1
+
+
+def test_destroy_removes_sound_and_damaged_pools(pool: str) -> None:
+    os.truncate(f"/dev/shm/limpet.{pool}.0", 100)
+    assert len(report("destroy", pool)["removed"]) == 3
+    assert not list(Path("/dev/shm").glob(f"limpet.{pool}.*"))
+
+
+def test_pools_in_a_directory(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/pool"
+    assert run("create", url, "--node-size", "1MiB").exit_code == 0
+    assert run("put", url, "k", "v").exit_code == 0
+    assert run("get", url, "k").stdout == "v"
+    assert [one["status"] for one in report("ls", url)] == ["ok"]
+    assert run("destroy", url).exit_code == 0
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_watch_recovers_a_killed_client_and_ends_with_ctrl_c(pool: str) -> None:
+    read_fd, write_fd = os.pipe()
+
+    def client(slot: int, incarnation: int) -> None:
+        opened = limpet.open(f"shm://{pool}")
+        opened.store("race", name="s").put(b"k", b"v")
+        os.write(write_fd, b"x")
+        signal.pause()
+
+    command = [sys.executable, "-m", "limpet", "watch", pool, "--json"]
+    watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert watcher.stdout is not None
+    assert watcher.stderr is not None
+    try:
+        with Workers(client) as workers:
+            assert b"watching" in watcher.stderr.readline()
+            pid = workers.start(0)
+            assert os.read(read_fd, 1) == b"x"
+            os.kill(pid, signal.SIGKILL)
+            found = json.loads(watcher.stdout.readline())
+        assert len(found["clients"]) == 1
+        assert not any(one["pid"] == pid for one in report("inspect", pool)["clients"])
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(20) == 0
+    finally:
+        watcher.kill()
+        watcher.communicate()
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def test_sizes_and_times_read_well() -> None:
+    assert [size_text(size) for size in (0, 1023, 1536, 5 << 30)] == [
+        "0 B", "1023 B", "1.5 KiB", "5.0 GiB",
+    ]  # fmt: skip
+    assert [time_text(ns) for ns in (None, 5, 1234, 123_456, 9.87e9)] == [
+        "-", "5 ns", "1.23 us", "123 us", "9.87 s",
+    ]  # fmt: skip
