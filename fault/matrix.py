@@ -27,7 +27,7 @@ import dataclasses
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from limpet.fault import remains
@@ -40,6 +40,7 @@ from limpet.shm.pool import destroy
 
 DISTANT: Final = 1 << 60
 FAILURES_MAX: Final = 20
+DIMENSIONS: Final = ("killed", "killed twice", "stopped, wait", "stopped, killed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +66,9 @@ class Result:
 
 
 class Matrix:
-    """Runs operations of one store kind through the dimensions.
+    """Runs operations of one store kind through the dimensions. In the main thread only.
 
-    `limit`: steps of an operation at which it is killed, at most. `scene` lets
-    tests put a broken pool in.
+    `limit`: steps of an operation at which it is killed, at most. `scene` makes the pools.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Matrix:
 
         results = []
         for k in taken:
-            self._each(operation, "", [(k, DISTANT)], one, steps)
+            results.append(self._each(operation, "killed twice", [(k, DISTANT)], one, steps))
             js = self.chosen(recovery[0], 60)
             results.append(self._each(operation, "killed twice", [(k, j) for j in js], one, steps))
         return _merged(results)
@@ -291,6 +291,11 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+def uncovered(results: Iterable[Result]) -> set[str]:
+    """The crash points of the sources that no victim of these results showed."""
+    return set(remains.defined()).difference(*(result.seen for result in results))
 
 
 def _merged(results: list[Result]) -> Result:

@@ -8,6 +8,7 @@ import mmap
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -194,15 +195,19 @@ def short(value: bytes | None) -> str:
 
 @contextlib.contextmanager
 def within(seconds: float, who: str) -> Iterator[None]:
-    """Raise Broken when the body takes longer. Main thread only."""
+    """Raise Broken when the body takes longer. Main thread only; its timer goes on after."""
 
     def late(number: int, frame: object) -> None:
         raise Broken(f"{who} was blocked for {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    start = time.monotonic()
+    left, again = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        if left:
+            left = max(0.001, left - (time.monotonic() - start))
+            signal.setitimer(signal.ITIMER_REAL, left, again)

@@ -1,0 +1,334 @@
+"""Every operation of every registered store, killed and stopped at its steps; mutants caught."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.fault import remains, scene
+from limpet.fault.matrix import DIMENSIONS, Matrix, Result, uncovered
+from limpet.fault.operations import NEW, OLD, OPERATIONS, Operation
+from limpet.fault.scene import Scene
+from limpet.shm import pool as pool_module
+from limpet.shm.blocks import BlockTable
+from limpet.shm.client import Client
+from limpet.shm.fabric import BUILD
+from limpet.shm.heap import Heap
+from limpet.shm.location import SHM_DIR
+from limpet.shm.membership import slot_address
+from limpet.shm.recovery import recover_client
+from limpet.shm.slots import DYING, HAND, state_word
+from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
+from limpet.stores.pool import Pool
+from limpet.stores.registry import KINDS
+
+LIMIT = 120 if BUILD == "compiled" else 24
+LIMIT_TWICE = 9 if BUILD == "compiled" else 3
+LIMIT_STOPPED = 42 if BUILD == "compiled" else 9
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    assert not list(SHM_DIR.glob(f"limpet.limpet-matrix-{os.getpid()}-*"))
+
+
+@functools.cache
+def result_of(kind: str, name: str, dimension: str) -> Result:
+    matrix = Matrix(kind, LIMIT)
+    operation = OPERATIONS[name]
+    if dimension == "killed":
+        return matrix.killed(operation)
+    if dimension == "killed twice":
+        return matrix.killed_twice(operation, LIMIT_TWICE)
+    fence = "wait" if dimension == "stopped, wait" else "kill"
+    return matrix.stopped(operation, fence, LIMIT_STOPPED)
+
+
+@functools.cache
+def past_the_dead(kind: str) -> Result:
+    matrix = Matrix(kind, LIMIT)
+    steps = matrix.steps(OPERATIONS["insert"])
+    return matrix.past_the_dead([steps - 3, steps - 2, steps - 1])
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimension: str) -> None:
+    result = result_of(kind, name, dimension)
+    assert result.failures == ()
+    assert result.steps > 0
+    assert result.runs >= min(result.steps, LIMIT_STOPPED) // 2
+    assert result.verdict == "ok"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
+    assert past_the_dead(kind).failures == ()
+
+
+@pytest.mark.skipif(BUILD != "compiled", reason="a pure build takes only some of the steps")
+def test_every_named_crash_point_is_covered() -> None:
+    results = [
+        result_of(kind, name, dimension)
+        for kind in KINDS
+        for name in OPERATIONS
+        for dimension in ("killed", "killed twice")
+    ]
+    assert len(remains.defined()) >= 16
+    assert uncovered([*results, *(past_the_dead(kind) for kind in KINDS)]) == set()
+
+
+def test_report_names_the_run_that_failed() -> None:
+    def unlucky(url: str, kind: str, fence: str) -> Scene:
+        made = Scene(url, kind, fence)
+        made.inspect = lambda clients: scene.demand(False, "nothing is right")  # type: ignore[method-assign]
+        return made
+
+    result = Matrix("race", 4, unlucky).killed(OPERATIONS["get"])
+    assert result.verdict == "FAILED"
+    assert result.failures[0] == "k=1, j=0: Broken: nothing is right"
+
+
+# ---- mutants: known-bad variants, each of which the matrix must see -----------------------------
+
+
+class Mutant:
+    """A change to one of the pool's classes or functions, and the run that must fail for it."""
+
+    def __init__(
+        self,
+        name: str,
+        replaced: str,
+        by: Any,
+        operation: str,
+        dimension: str = "killed",
+        says: str = "leaked",
+    ) -> None:
+        self.name = name
+        self.replaced = replaced
+        self.by = by
+        self.operation = operation
+        self.dimension = dimension
+        self.says = says
+
+
+class ForgetsWhatItHolds(Client):
+    """The hand is only in private memory."""
+
+    def hold(self, reference: int, home: int) -> int:
+        index = super().hold(reference, home)
+        self.endpoint.store(self.slot + HAND + 16 * index, 0)
+        return index
+
+
+class ForgetsTheOldObject(Client):
+    """The hand has the new object only: "update" is one CAS, what could go wrong?"""
+
+    def hold(self, reference: int, home: int) -> int:
+        index = super().hold(reference, home)
+        if home:
+            self.endpoint.store(self.slot + HAND + 16 * index, 0)
+        return index
+
+
+class FreesTheLinked(Heap):
+    """Recovery frees what was in the dead client's hand, linked or not."""
+
+    def settle(self, reference: int, home: int) -> bool:
+        self.free(reference)
+        return True
+
+
+class TakesTentativeForLinked(Heap):
+    def settle(self, reference: int, home: int) -> bool:
+        if home and self.endpoint.load(home) & TENTATIVE:
+            return False
+        return super().settle(reference, home)
+
+
+class OverlooksPending(BlockTable):
+    def recover(self, node: int, client: int, stamp: int, region_of: Any) -> int:
+        for word in self.words(node).tolist():
+            if word >> 60 == PENDING and word & OWNER_MASK == client:
+                return 0
+        return super().recover(node, client, stamp, region_of)
+
+
+class GivesSpansBackFrontFirst(BlockTable):
+    def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
+        tails = self.tails(self.words(node), first)
+        released = int(self.move(node, first, word, stamp))
+        for block in range(first + 1, first + tails + 1):
+            released += self.move(node, block, 5 << 60 | first, stamp)
+        return released
+
+
+def recover_slot_first(
+    client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
+) -> dict[str, int]:
+    """The slot is FREE, and its pin and hand count for nothing, before the blocks are returned."""
+    endpoint, at = client.endpoint, slot_address(slot)
+    pid, incarnation = word >> 36 & 0xFFFFFF, word & (1 << 36) - 1
+    hand = [endpoint.load(at + HAND + 8 * index) for index in range(48)]
+    endpoint.cas(at, word, state_word(DYING, pid, incarnation))
+    endpoint.cas(at, state_word(DYING, pid, incarnation), incarnation)
+    for reference, home in zip(hand[::2], hand[1::2], strict=True):
+        if reference:
+            client.heap.settle(reference, home)
+    for node in range(regions.nodes):
+        blocks.recover(node, slot << 36 | incarnation, grace.close_period(), regions.region_of)
+    return {"clients": 1, "objects": 0, "blocks": 0}
+
+
+def recover_blocks_only(
+    client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
+) -> dict[str, int]:
+    """The hand is not looked at."""
+    for index in range(24):
+        client.endpoint.store(slot_address(slot) + HAND + 16 * index, 0)
+    return recover_client(client, blocks, regions, grace, slot, word)
+
+
+MUTANTS = [
+    Mutant("hand-not-shared", "Client", ForgetsWhatItHolds, "insert"),
+    Mutant("old-object-not-held", "Client", ForgetsTheOldObject, "update"),
+    Mutant("recovery-frees-linked", "Heap", FreesTheLinked, "insert", says="not in use"),
+    Mutant("tentative-taken-for-linked", "Heap", TakesTentativeForLinked, "insert"),
+    Mutant("pending-overlooked", "BlockTable", OverlooksPending, "put large"),
+    Mutant("slot-freed-first", "recover_client", recover_slot_first, "update", "killed twice"),
+    Mutant("hand-not-recovered", "recover_client", recover_blocks_only, "delete"),
+    Mutant("span-front-first", "BlockTable", GivesSpansBackFrontFirst, "put large", "killed twice"),
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, mutant.replaced, mutant.by)
+    matrix = Matrix("race", 150)
+    operation = OPERATIONS[mutant.operation]
+    if mutant.dimension == "killed":
+        result = matrix.killed(operation)
+    else:
+        result = matrix.killed_twice(operation, 6)
+    assert result.verdict == "FAILED"
+    assert any(mutant.says in failure for failure in result.failures), result.failures
+
+
+class Wrapped:
+    """A store whose operations are made worse, one by one."""
+
+    def __init__(self, store: Any, **worse: Callable[..., Any]) -> None:
+        self.__dict__.update(store=store, worse=worse)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.worse:
+            return functools.partial(self.worse[name], self.store)
+        return getattr(self.store, name)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.store
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+
+def worse_scene(**worse: Callable[..., Any]) -> Callable[[str, str, str], Scene]:
+    def make(url: str, kind: str, fence: str) -> Scene:
+        made = Scene(url, kind, fence)
+        made.store = Wrapped(made.store, **worse)
+        return made
+
+    return make
+
+
+def test_mutant_update_in_two_operations_is_caught() -> None:
+    def update(store: Any, key: bytes, value: bytes) -> None:
+        store.delete(key)
+        store.insert(key, value)
+
+    result = Matrix("race", 100, worse_scene(update=update)).killed(OPERATIONS["update"])
+    assert any("the key has None" in failure for failure in result.failures)
+
+
+def test_mutant_lock_that_dies_with_its_holder_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene, "PATIENCE_S", 0.2)
+
+    def update(store: Any, key: bytes, value: bytes) -> None:
+        pool = store.pool
+        lock = pool.exclusively(lambda: pool.regions.obtain(0, "lock", 64)).address
+        attempt = 0
+        while pool.endpoint.cas(lock, 0, 1):
+            attempt += 1
+            pool.endpoint.pause(attempt)
+        store.update(key, value)
+        pool.endpoint.store(lock, 0)
+
+    warmed = Operation(
+        "update",
+        OPERATIONS["update"].run,
+        OLD,
+        NEW,
+        lambda pool, kv: kv.update(b"bystander", OLD),
+    )
+    result = Matrix("race", 9, worse_scene(update=update)).killed(warmed)
+    assert any("blocked" in failure for failure in result.failures)
+
+
+def test_mutant_redo_of_what_is_done_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recover(pool: Pool) -> dict[str, Any]:
+        found = exact(pool)
+        if found["clients"]:
+            pool.store("race", name="store").put(b"key", NEW)
+        return found
+
+    exact = Pool.recover
+    monkeypatch.setattr(Pool, "recover", recover)
+    result = Matrix("race", 30).killed(OPERATIONS["update"])
+    assert any("recovery" in failure for failure in result.failures)
+
+
+def test_steps_are_counted_alike_by_fuse_and_stop() -> None:
+    """A process that is to stop one step past the end of an operation does not stop."""
+    matrix = Matrix("race")
+    for name in ("insert", "update", "delete"):
+        operation = OPERATIONS[name]
+        steps = matrix.steps(operation)
+        with matrix.scene(operation) as made:
+            pool, store = made.stopping
+            for k, stops in ((steps, True), (steps + 1, False)):
+                made.reset(operation)
+                stopped = _stops(made, made.victim(operation, k, pool, store))
+                assert stopped == stops, (name, k)
+
+
+def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
+    from limpet.fault.workers import Workers
+
+    with Workers(target) as workers:
+        pid = workers.start(0)
+        state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert state is not None
+        stopped = state.si_code == os.CLD_STOPPED
+    made.pool.recover()
+    return stopped
+
+
+def test_one_run_takes_milliseconds() -> None:
+    matrix = Matrix("race")
+    start = time.perf_counter()
+    result = matrix.killed(OPERATIONS["update"])
+    assert (time.perf_counter() - start) / result.runs < (0.2 if BUILD == "compiled" else 2)
+
+
+def test_names_of_crash_points_are_in_their_files() -> None:
+    root = Path(remains.__file__).resolve().parent.parent
+    for name, path in remains.defined().items():
+        assert f"# CRASH({name}):" in (root / path).read_text()
