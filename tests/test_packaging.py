@@ -1,0 +1,184 @@
+"""Packaging: the list of compiled modules, what the archives hold, and installing from them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PROGRAM = """
+import sys, limpet
+assert limpet.build == sys.argv[1], limpet.build
+assert limpet.__file__.startswith(sys.prefix), limpet.__file__
+with limpet.create(sys.argv[2], node_size="1MiB") as pool:
+    kv = pool.store("race", name="s", capacity=10)
+    kv.put(b"k", b"v")
+    assert kv.get(b"k") == b"v"
+    assert pool.audit()["leaked"] == 0
+limpet.destroy(sys.argv[2])
+"""
+
+
+def run(*command: str | Path, cwd: Path, pure: bool = False) -> str:
+    """Standard output of a command that must succeed; it sees nothing of this tree's packages."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["LIMPET_PURE"] = "1" if pure else ""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def compiled_modules() -> dict[str, str]:
+    """`COMPILED` of setup.py: module name to source."""
+    for node in ast.parse((ROOT / "setup.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED":
+            found: dict[str, str] = ast.literal_eval(node.value)
+            return found
+    raise AssertionError("setup.py has no COMPILED")
+
+
+def sources(pattern: str) -> set[str]:
+    """Paths below limpet/, as setup.py writes them."""
+    folders = [ROOT / "limpet" / name for name in ("shm", "stores", "fault", "bench")]
+    return {str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob(pattern)}
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("sdist")
+    # With egg_info elsewhere, so that nothing is written into the tree.
+    run(
+        sys.executable, "setup.py", "-q", "egg_info", "-e", folder, "sdist", "-d", folder,
+        cwd=ROOT, pure=True,
+    )  # fmt: skip
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    folder.mkdir()
+    run("tar", "xzf", archive, cwd=folder)
+    (top,) = folder.iterdir()
+    return top
+
+
+def wheel_of(sdist: Path, folder: Path, pure: bool) -> Path:
+    source = unpacked(sdist, folder / "source")
+    run(
+        sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source,
+        cwd=folder, pure=pure,
+    )  # fmt: skip
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def try_out(wheel: Path, folder: Path, build: str) -> None:
+    """Install the wheel where the tree is not on the path, and use it."""
+    environment = folder / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)
+    python = environment / "bin" / "python"
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder)
+    here = run(sys.executable, "-c", "import psutil; print(psutil.__path__[0])", cwd=folder)
+    run(
+        sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install",
+        "-q", "--no-deps", "--no-index", wheel, cwd=folder,
+    )  # fmt: skip
+    # The dependencies come from the environment of the tests, behind the wheel on the path.
+    (Path(site.strip()) / "dependencies.pth").write_text(f"{Path(here.strip()).parent}\n")
+    run(python, "-c", PROGRAM, build, f"shm://test-wheel-{os.getpid()}", cwd=folder)
+    assert "destroy" in run(environment / "bin" / "limpet", "--help", cwd=folder)
+    assert "0.1.0" in run(python, "-m", "limpet", "--version", cwd=folder)
+
+
+def test_every_pxd_belongs_to_a_compiled_module_and_the_other_way_round() -> None:
+    listed = {str(Path(path).with_suffix(".pxd")) for path in compiled_modules().values()}
+    assert listed == sources("*.pxd")
+    assert sources("*.pyx") <= set(compiled_modules().values())
+    for name, path in compiled_modules().items():
+        assert name == path.rpartition(".")[0].replace("/", ".")
+
+
+def test_compiled_modules_also_run_uncompiled(tmp_path: Path) -> None:
+    modules = [name for name, path in compiled_modules().items() if path.endswith(".py")]
+    for path in sources("*.py") | {"limpet/__init__.py"}:
+        copy = tmp_path / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((ROOT / path).read_bytes())
+    program = "import sys, importlib\n" + "for name in sys.argv[1:]:\n"
+    program += "    assert importlib.import_module(name).__file__.endswith('.py')"
+    run(sys.executable, "-c", program, *modules, cwd=tmp_path)
+
+
+def test_nothing_that_is_built_is_tracked() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is not a checkout")
+    tracked = run("git", "ls-files", cwd=ROOT).splitlines()
+    assert tracked
+    assert [name for name in tracked if name.endswith((".so", ".c", ".pyc", ".egg-info"))] == []
+
+
+def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
+    with tarfile.open(sdist) as tar:
+        members = {name.partition("/")[2]: entry for name in tar.getnames()
+                   if (entry := tar.getmember(name))}  # fmt: skip
+    assert all(entry.isreg() or entry.isdir() for entry in members.values())
+    expected = sources("*.py") | sources("*.pyx") | sources("*.pxd") | sources("*.pyi")
+    expected |= sources("*.h") | {"limpet/py.typed", "limpet/cli/__init__.py", "README.md"}
+    expected |= {"LICENSE", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml"}
+    assert expected <= members.keys()
+    assert not [name for name in members if name.endswith((".so", ".c"))]
+
+
+def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) -> None:
+    wheel = wheel_of(sdist, tmp_path, pure=True)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    try_out(wheel, tmp_path, "pure")
+
+
+def test_compiled_wheel_works_and_says_what_it_is_for(sdist: Path, tmp_path: Path) -> None:
+    wheel = wheel_of(sdist, tmp_path, pure=False)
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert f"-{tag}-{tag}-linux" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    for module in compiled_modules():
+        path = module.replace(".", "/")
+        assert [name for name in names if name.startswith(f"{path}.") and name.endswith(".so")]
+        assert f"{path}.pxd" in names
+    assert {"limpet/py.typed", "limpet/shm/native.h", "limpet/shm/verbs.pyi"} <= set(names)
+    assert not [name for name in names if name.endswith((".c", ".pyx"))]
+    try_out(wheel, tmp_path, "compiled")
+
+
+def test_compile_failure_is_an_error(sdist: Path, tmp_path: Path) -> None:
+    source = unpacked(sdist, tmp_path / "source")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, source],
+        cwd=tmp_path,
+        env={**os.environ, "LIMPET_PURE": "", "CC": "false"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "'false'" in done.stdout + done.stderr or "/false'" in done.stdout + done.stderr
+    assert not list(tmp_path.glob("*.whl"))
