@@ -21,7 +21,7 @@ SHARED = "limpet.shm._cyutility"
 DIRECTIVES = {
     "language_level": 3,
     "annotation_typing": False,
-    "boundscheck": True,
+    "boundscheck": False,
     "wraparound": False,
     "cdivision": True,
     "binding": True,

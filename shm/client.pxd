@@ -14,6 +14,7 @@ cdef class Client:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef object rejoin
+    cdef bint mortal
     cdef u64[::1] references
     cdef u64[::1] homes
     cdef readonly u64 ident
@@ -27,6 +28,7 @@ cdef class Client:
     cpdef int end(self) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
+    cdef int disown(self) except -1
     cpdef int unpin(self) except -1
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 class Client:
     """This process's identity in a pool, and the bracket around each of its operations."""
 
-    def __init__(self, endpoint: Any, heap: Any, rejoin: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Any, heap: Any, rejoin: Callable[[], None], mortal: bool) -> None:
+        """`mortal`: other hosts may declare this client dead while it runs."""
         self.endpoint = endpoint
         self.heap = heap
         self.rejoin = rejoin
+        self.mortal = mortal
         self.references = array("Q", [0] * HAND_SIZE)
         self.homes = array("Q", [0] * HAND_SIZE)
         self.ident = 0
@@ -67,14 +69,18 @@ class Client:
         if not self.ident:
             raise PoolClosed("the pool was closed, or this process has no place in it")
         self.sequence = (self.sequence + 1) & 0xFFFFF
-        if endpoint.load(self.slot) == self.word:
-            # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
-            endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
-        if endpoint.load(self.slot) != self.word:
-            raise ClientError(
-                "this process is no longer a client of the pool: it was declared dead by another "
-                "host; open the pool again"
-            )
+        if self.mortal and endpoint.load(self.slot) != self.word:
+            self.disown()
+        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
+        endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
+        if self.mortal and endpoint.load(self.slot) != self.word:
+            self.disown()
+
+    def disown(self) -> None:
+        raise ClientError(
+            "this process is no longer a client of the pool: it was declared dead by another "
+            "host; open the pool again"
+        )
 
     def unpin(self) -> None:
         """Settle what is in hand, then let go of the epoch."""

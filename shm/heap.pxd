@@ -12,6 +12,7 @@ cdef class Heap:
     cdef readonly Endpoint endpoint
     cdef readonly object layout
     cdef readonly u64[::1] sizes
+    cdef readonly u64 class_count
     cdef readonly u64 blocks
     cdef readonly int block_shift
     cdef readonly u64 block_count

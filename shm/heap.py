@@ -31,7 +31,10 @@ class Heap:
     def __init__(self, endpoint: Any, layout: NodeLayout) -> None:
         self.endpoint = endpoint
         self.layout = layout
-        self.sizes = array("Q", object_sizes(layout.block_size))
+        sizes = object_sizes(layout.block_size)
+        self.class_count = len(sizes)
+        # 256 of them, so that a damaged reference finds a size, if an impossible one
+        self.sizes = array("Q", [*sizes, *[0] * (256 - len(sizes))])
         self.blocks = layout.blocks
         self.block_shift = layout.block_size.bit_length() - 1
         self.block_count = layout.block_count
@@ -41,14 +44,14 @@ class Heap:
 
     def size_class(self, size: int) -> int:
         """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
-        low, high = 1, len(self.sizes)
+        low, high = 1, self.class_count
         while low < high:
             middle = (low + high) // 2
             if self.sizes[middle] < size:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(self.sizes) else LARGE_CLASS
+        return low if low < self.class_count else LARGE_CLASS
 
     def object_count(self, size_class: int) -> int:
         """Objects in a block of `size_class`."""
@@ -83,7 +86,7 @@ class Heap:
         """Whether the reference names an object that could exist: a check on damaged memory."""
         size_class = reference >> 48 & 0xFF
         offset = reference & OFFSET_MASK
-        if size_class >= len(self.sizes) or offset < self.blocks:
+        if size_class >= self.class_count or offset < self.blocks:
             return False
         block = (offset - self.blocks) >> self.block_shift
         if block >= self.block_count:

@@ -25,6 +25,10 @@
 
 typedef uint64_t limpet_word;
 
+/* layout.py asserts the same */
+#define LIMPET_OFFSET_MASK ((UINT64_C(1) << 40) - 1)
+#define LIMPET_CONTROL (UINT64_C(255) << 40)
+
 /* ---- atomics on 8 aligned bytes ------------------------------------------------------------ */
 
 static inline limpet_word limpet_load(const void *p) {
@@ -76,6 +80,7 @@ static inline void limpet_copy_out(void *to, const void *from, size_t n) {
         size_t words = n >> 3;
         const limpet_word *source = (const limpet_word *)from;
         char *target = (char *)to;
+#pragma GCC unroll 8
         for (size_t i = 0; i < words; i++) {
             limpet_word word = __atomic_load_n(source + i, __ATOMIC_RELAXED);
             memcpy(target + 8 * i, &word, 8);
@@ -95,6 +100,7 @@ static inline void limpet_copy_in(void *to, const void *from, size_t n) {
         size_t words = n >> 3;
         limpet_word *target = (limpet_word *)to;
         const char *source = (const char *)from;
+#pragma GCC unroll 8
         for (size_t i = 0; i < words; i++) {
             limpet_word word;
             memcpy(&word, source + 8 * i, 8);

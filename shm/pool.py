@@ -134,7 +134,7 @@ class Memory:
                     f"tables take {self.layout.blocks}, and at least one block must lie in it"
                 )
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
-        self.client = Client(self.endpoint, self.heap, self._rejoin)
+        self.client = Client(self.endpoint, self.heap, self._rejoin, parameters.multi_host)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)

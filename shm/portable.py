@@ -361,12 +361,14 @@ class Endpoint:
             view.cast("B")[:] = data
         return 0
 
-    def read_words(self, addr: int, words: Any, count: int) -> int:
-        """Fill the first `count` of `words` from `addr`."""
-        addr, raw, count = _u64(addr), _words(words), _ssize(count)
-        if count < 1 or count * 8 > len(raw):
-            raise AddressError(f"cannot read {count} words into a buffer of {len(raw) >> 3}")
-        raw[: count * 8] = self._read(addr, count * 8)
+    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        """Fill `count` of `words`, from `start` on."""
+        addr, raw, count, start = _u64(addr), _words(words), _ssize(count), _ssize(start)
+        if count < 1 or start < 0 or count > (len(raw) >> 3) - start:
+            raise AddressError(
+                f"cannot read {count} words into a buffer of {len(raw) >> 3} from word {start} on"
+            )
+        raw[start * 8 : (start + count) * 8] = self._read(addr, count * 8)
         return 0
 
     def prefetch(self, addr: int, size: int) -> None:

@@ -14,16 +14,19 @@ cdef struct Counters:
     u64 bytes_read
     u64 bytes_written
 
+cdef struct Mapped:
+    char* base
+    u64 size
+    u64 coherent
+    volatile unsigned char* lost
+
 cdef class Endpoint:
-    cdef char* _base[256]
-    cdef u64 _size[256]
-    cdef u64 _coherent[256]
-    cdef volatile unsigned char* _lost[256]
+    cdef Mapped _map[256]
     cdef int _range[256]
     cdef u64* _states
     cdef list _keep
     cdef Counters _lanes[2]
-    cdef bint _background
+    cdef Counters* _here
     cdef int _features
     cdef bint _incoherent
     cdef u64 _owner
@@ -41,6 +44,18 @@ cdef class Endpoint:
     @cython.final
     cdef int _settled(self, u64 addr) except -1
     @cython.final
+    cdef int _refuse(self, u64 addr, u64 size) except -1
+    @cython.final
+    cdef int _mourn(self, u64 node) except -1
+    @cython.final
+    cdef void _reads(self, u64 addr, u64 size) noexcept
+    @cython.final
+    cdef void _writes(self, u64 addr, u64 size) noexcept
+    @cython.final
+    cdef void _atomics(self, u64 addr) noexcept
+    @cython.final
+    cdef void _cas(self, u64 addr, bint lost) noexcept
+    @cython.final
     cdef Counters* _lane(self, u64 addr) noexcept
     @cython.final
     cdef int _burn(self) except -1
@@ -49,7 +64,7 @@ cdef class Endpoint:
 
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1
-    cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1
+    cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef void prefetch(self, u64 addr, u64 size) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1

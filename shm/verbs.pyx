@@ -59,6 +59,8 @@ cdef extern from "native.h":
     void limpet_spin_ns(u64) noexcept nogil
     void limpet_sleep_ns(u64) noexcept nogil
     int LIMPET_HAS_CLFLUSHOPT
+    u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
+    u64 CONTROL "LIMPET_CONTROL"
     volatile unsigned long limpet_forks
     ctypedef struct Range "typeof(limpet_ranges[0])":
         volatile unsigned char lost
@@ -75,7 +77,7 @@ cdef extern from *:
     int ctzll "__builtin_ctzll" (u64) noexcept nogil
     void prefetch_line "__builtin_prefetch" (const void*) noexcept nogil
 
-cdef u64 OFFSET_MASK = (1ULL << 40) - 1
+cdef u64[256] NO_STATES
 _LANES = ("foreground", "background")
 
 limpet_watch_forks()
@@ -125,14 +127,14 @@ cdef class Endpoint:
     def __cinit__(self, *args, **options):
         cdef int i
         for i in range(256):
-            self._base[i] = NULL
-            self._size[i] = 0
-            self._coherent[i] = 0
-            self._lost[i] = NULL
+            self._map[i].base = NULL
+            self._map[i].size = 0
+            self._map[i].coherent = 0
+            self._map[i].lost = NULL
             self._range[i] = -1
-        self._states = NULL
+        self._states = NO_STATES
         self._keep = []
-        self._background = False
+        self._here = &self._lanes[0]
         self._features = limpet_flush_features()
         self._incoherent = False
         self._busy = False
@@ -156,7 +158,7 @@ cdef class Endpoint:
         cdef Py_buffer view
         cdef char* base
         cdef u64 coherent = size if coherent_bytes is None else coherent_bytes
-        if not 0 <= node <= 255 or self._base[node] != NULL:
+        if not 0 <= node <= 255 or self._map[node].base != NULL:
             raise AddressError(f"node {node} cannot be attached: out of range or attached already")
         if coherent_bytes is not None and not self._features & LIMPET_HAS_CLFLUSHOPT:
             raise CoherenceError(
@@ -173,13 +175,13 @@ cdef class Endpoint:
         self._range[node] = limpet_watch_range(base, size)
         if self._range[node] < 0:
             raise AddressError(f"node {node}: this process has too many memory nodes mapped")
-        self._lost[node] = &limpet_ranges[self._range[node]].lost
-        self._coherent[node] = coherent
+        self._map[node].lost = &limpet_ranges[self._range[node]].lost
+        self._map[node].coherent = coherent & ~7ULL
         if coherent_bytes is not None:
             self._incoherent = True
-        self._size[node] = size
+        self._map[node].size = size
         self._keep.append(memoryview(mapping))
-        self._base[node] = base
+        self._map[node].base = base
 
     def watch_states(self, u64 addr):
         """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
@@ -195,53 +197,89 @@ cdef class Endpoint:
 
     cdef void _forget(self) noexcept:
         cdef int i
-        self._states = NULL
+        self._states = NO_STATES
         for i in range(256):
             if self._range[i] >= 0:
                 limpet_forget_range(self._range[i])
                 self._range[i] = -1
-            self._base[i] = NULL
-            self._size[i] = 0
-            self._lost[i] = NULL
+            self._map[i].base = NULL
+            self._map[i].size = 0
+            self._map[i].coherent = 0
+            self._map[i].lost = NULL
 
     # ---- checks -----------------------------------------------------------------------------
 
     cdef char* _at(self, u64 addr, u64 size) except NULL:
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
-        if unlikely(node > 255 or offset >= self._size[node & 255], 0):
-            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
-        if unlikely(size > self._size[node] - offset, 0):
-            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
-        if unlikely(self._states != NULL and self._states[node] != 0, 0):
-            raise NodeFailed(node, "it is marked failed in the control segment")
-        return self._base[node] + offset
+        if unlikely(node > 255, 0) or unlikely(offset >= self._map[node].size, 0):
+            self._refuse(addr, size)
+        if unlikely(size > self._map[node].size - offset, 0) or unlikely(self._states[node], 0):
+            self._refuse(addr, size)
+        return self._map[node].base + offset
 
     cdef char* _word(self, u64 addr) except NULL:
-        cdef char* at = self._at(addr, 8)
-        if unlikely((addr & 7) != 0, 0):
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if unlikely(node > 255, 0) or unlikely(addr & 7, 0):
+            self._refuse(addr, 8)
+        # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
+        if unlikely(offset >= self._map[node].coherent, 0) or unlikely(self._states[node], 0):
+            self._refuse(addr, 8)
+        return self._map[node].base + offset
+
+    cdef int _refuse(self, u64 addr, u64 size) except -1:
+        """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if node > 255 or offset >= self._map[node].size:
+            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
+        if size > self._map[node].size - offset:
+            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
+        if self._states[node] != 0:
+            raise NodeFailed(node, "it is marked failed in the control segment")
+        if addr & 7:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
-        if unlikely(self._incoherent and (addr & OFFSET_MASK) + 8 > self._coherent[addr >> 40], 0):
-            raise CoherenceError(
-                f"the word at {addr:#x} is outside of the node's hardware-coherent range"
-            )
-        return at
+        raise CoherenceError(
+            f"the word at {addr:#x} is outside of the node's hardware-coherent range"
+        )
 
     cdef int _settled(self, u64 addr) except -1:
         cdef u64 node = addr >> 40
-        if unlikely(self._lost[node][0] != 0, 0):
-            raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
-        if unlikely(self._states != NULL and self._states[node] != 0, 0):
-            raise NodeFailed(node, "it is marked failed in the control segment")
+        if unlikely(self._map[node].lost[0], 0) or unlikely(self._states[node], 0):
+            return self._mourn(node)
         return 0
+
+    cdef int _mourn(self, u64 node) except -1:
+        if self._map[node].lost[0]:
+            raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
+        raise NodeFailed(node, "it is marked failed in the control segment")
 
     def lost(self, int node) -> bool:
         """Whether this process has met SIGBUS on `node`."""
-        return 0 <= node <= 255 and self._lost[node] != NULL and self._lost[node][0] != 0
+        return 0 <= node <= 255 and self._map[node].lost != NULL and self._map[node].lost[0] != 0
 
     cdef Counters* _lane(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground
-        return &self._lanes[self._background or addr >> 40 == 255]
+        return &self._lanes[1] if addr >= CONTROL else self._here
+
+    cdef void _reads(self, u64 addr, u64 size) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.reads += 1
+        lane.bytes_read += size
+
+    cdef void _writes(self, u64 addr, u64 size) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.writes += 1
+        lane.bytes_written += size
+
+    cdef void _atomics(self, u64 addr) noexcept:
+        self._lane(addr).atomics += 1
+
+    cdef void _cas(self, u64 addr, bint lost) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.cas += 1
+        lane.cas_lost += lost
 
     cdef int _burn(self) except -1:
         self.fuse -= 1
@@ -255,12 +293,11 @@ cdef class Endpoint:
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
         cdef const char* at = self._at(addr, <u64>size)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
-        if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._coherent[addr >> 40]:
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._map[addr >> 40].coherent:
             limpet_invalidate(at, size)
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
         self._settled(addr)
-        self._lane(addr).reads += 1
-        self._lane(addr).bytes_read += size
+        self._reads(addr, size)
         return data
 
     cpdef int read_into(self, u64 addr, buffer) except -1:
@@ -270,27 +307,29 @@ cdef class Endpoint:
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         try:
             at = self._at(addr, view.len)
-            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._coherent[addr >> 40]:
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
                 limpet_invalidate(at, view.len)
             limpet_copy_out(view.buf, at, view.len)
             self._settled(addr)
-            self._lane(addr).reads += 1
-            self._lane(addr).bytes_read += view.len
+            self._reads(addr, view.len)
         finally:
             PyBuffer_Release(&view)
         return 0
 
-    cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count) except -1:
-        """Fill the first `count` of `words` from `addr`: `read_into` without the buffer protocol."""
+    cpdef int read_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
         cdef const char* at = self._at(addr, <u64>count * 8)
-        if unlikely(count < 1 or count > words.shape[0], 0):
-            raise AddressError(f"cannot read {count} words into a buffer of {words.shape[0]}")
-        if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._coherent[addr >> 40]:
+        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start, 0):
+            raise AddressError(
+                f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
+            )
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
             limpet_invalidate(at, count * 8)
-        limpet_copy_out(&words[0], at, count * 8)
+        limpet_copy_out(&words[start], at, count * 8)
         self._settled(addr)
-        self._lane(addr).reads += 1
-        self._lane(addr).bytes_read += count * 8
+        self._reads(addr, count * 8)
         return 0
 
     cpdef void prefetch(self, u64 addr, u64 size) noexcept:
@@ -298,9 +337,9 @@ cdef class Endpoint:
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
         cdef u64 line
-        if node < 256 and offset < self._size[node]:
-            for line in range(0, min(size, self._size[node] - offset), 64):
-                prefetch_line(self._base[node] + offset + line)
+        if node < 256 and offset < self._map[node].size:
+            for line in range(0, min(size, self._map[node].size - offset), 64):
+                prefetch_line(self._map[node].base + offset + line)
 
     cdef int _copy(self, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0
@@ -324,11 +363,10 @@ cdef class Endpoint:
         try:
             at = self._at(addr, view.len)
             self._copy(at, <char*>view.buf, view.len)
-            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._coherent[addr >> 40]:
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
                 limpet_write_back(at, view.len, self._features)
             self._settled(addr)
-            self._lane(addr).writes += 1
-            self._lane(addr).bytes_written += view.len
+            self._writes(addr, view.len)
         finally:
             PyBuffer_Release(&view)
         return 0
@@ -364,19 +402,17 @@ cdef class Endpoint:
         else:
             self._copy(at + head, PyBytes_AS_STRING(first), n1)
         self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
-        if self._incoherent and (addr & OFFSET_MASK) + size > self._coherent[addr >> 40]:
+        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
             limpet_write_back(at, size, self._features)
         self._settled(addr)
-        self._lane(addr).writes += 1
-        self._lane(addr).bytes_written += size
+        self._writes(addr, size)
         return 0
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """The word at `addr`."""
         cdef u64 value = limpet_load(self._word(addr))
         self._settled(addr)
-        self._lane(addr).reads += 1
-        self._lane(addr).bytes_read += 8
+        self._reads(addr, 8)
         return value
 
     cpdef int store(self, u64 addr, u64 value) except -1:
@@ -386,8 +422,7 @@ cdef class Endpoint:
             self._burn()
         limpet_store(at, value)
         self._settled(addr)
-        self._lane(addr).writes += 1
-        self._lane(addr).bytes_written += 8
+        self._writes(addr, 8)
         return 0
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
@@ -397,7 +432,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_swap(at, value)
         self._settled(addr)
-        self._lane(addr).atomics += 1
+        self._atomics(addr)
         return old
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
@@ -407,8 +442,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_cas(at, expected, desired)
         self._settled(addr)
-        self._lane(addr).cas += 1
-        self._lane(addr).cas_lost += old != expected
+        self._cas(addr, old != expected)
         return old
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
@@ -418,7 +452,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_faa(at, delta)
         self._settled(addr)
-        self._lane(addr).atomics += 1
+        self._atomics(addr)
         return old
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
@@ -428,7 +462,7 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_fetch_or(at, bits)
         self._settled(addr)
-        self._lane(addr).atomics += 1
+        self._atomics(addr)
         return old
 
     cpdef u64 mcas(
@@ -444,14 +478,13 @@ cdef class Endpoint:
             self._burn()
         cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
         self._settled(addr)
-        self._lane(addr).cas += 1
-        self._lane(addr).cas_lost += ((old ^ compare) & compare_mask) != 0
+        self._cas(addr, ((old ^ compare) & compare_mask) != 0)
         return old
 
     cpdef int wait(self) except -1:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
-        self._lanes[self._background].round_trips += 1
-        if self.latency_ns and not self._background:
+        self._here.round_trips += 1
+        if self.latency_ns and self._here == &self._lanes[0]:
             limpet_spin_ns(self.latency_ns)
         return 0
 
@@ -506,8 +539,8 @@ cdef class Endpoint:
 
     cpdef bint background(self, bint on) noexcept:
         """Count the verbs from here on as background work, or not; what was counted before."""
-        cdef bint before = self._background
-        self._background = on
+        cdef bint before = self._here != &self._lanes[0]
+        self._here = &self._lanes[1 if on else 0]
         return before
 
     def counters(self, lane="foreground") -> dict:

@@ -214,8 +214,8 @@ class Race(Store):
 
     def _read_row(self, row: int) -> None:
         """A row of `slots`: words 0-15 the first combined bucket, 16-31 the second."""
-        self.endpoint.read_words(self.at[0], self.slots[32 * row : 32 * row + 16], 16)
-        self.endpoint.read_words(self.at[1], self.slots[32 * row + 16 : 32 * row + 32], 16)
+        self.endpoint.read_words(self.at[0], self.slots, 16, 32 * row)
+        self.endpoint.read_words(self.at[1], self.slots, 16, 32 * row + 16)
 
     def _find(self, key: bytes) -> int:
         """Read the buckets; address of the valid slot with this key, or 0.
