@@ -24,6 +24,7 @@ from limpet.shm.errors import (
     CoherenceError,
     NodeFailed,
     ParameterError,
+    PoolClosed,
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
@@ -134,7 +135,9 @@ class Memory:
                     f"tables take {self.layout.blocks}, and at least one block must lie in it"
                 )
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
-        self.client = Client(self.endpoint, self.heap, self._rejoin, parameters.multi_host)
+        # Its own client must not keep it alive: who drops the last handle leaves the pool.
+        rejoin = weakref.WeakMethod(self._rejoin)
+        self.client = Client(self.endpoint, self.heap, lambda: _call(rejoin), parameters.multi_host)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
@@ -216,12 +219,13 @@ class Memory:
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
-                self._finalizer.detach()
                 self.membership.forked()
                 self.allocator.forget()
                 self.client.assume(0, 0, 0)
                 self.endpoint.background(False)
+                # Without a free slot this raises, and the next operation tries again.
                 self.membership.join()
+                self._finalizer.detach()
                 self._leave_when_done()
             self.endpoint.adopted()
 
@@ -235,15 +239,16 @@ class Memory:
     @property
     def client_id(self) -> int:
         """This process's client id in the pool (it may take one for that)."""
-        self.client.begin()
-        self.client.end()
-        return self.membership.ident
+        return int(self.exclusively(lambda: self.membership.ident))
 
     def close(self) -> None:
         """Leave the pool: give back what this client has, and unmap. May be called twice.
 
-        Handles of its stores raise PoolClosed from now on.
+        Handles of its stores raise PoolClosed from now on. Raises ReentrantUse, and changes
+        nothing, from inside an operation of the same thread.
         """
+        if not self.endpoint.begin():
+            self.endpoint.end()
         self._finalizer()
 
     @property
@@ -358,6 +363,9 @@ class Memory:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The memory nodes: number, segment, size in bytes, whether in service."""
+        return self.exclusively(self._nodes)  # type: ignore[no-any-return]
+
+    def _nodes(self) -> list[dict[str, Any]]:
         found = []
         for segment in self._segments[:-1]:
             failed = self.endpoint.load(NODE_STATES + 8 * segment.index) != 0
@@ -384,6 +392,13 @@ class Memory:
     def references(self) -> Words:
         """All object references that the pool's stores link to. Called within `exclusively`."""
         raise NotImplementedError
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    bound = method()
+    if bound is None:
+        raise PoolClosed("the pool's handle is gone")
+    bound()
 
 
 def _close(

@@ -82,7 +82,10 @@ class Store:
         raise NotImplementedError
 
     def references(self) -> Any:
-        """References to all objects that the store links to, as a uint64 array; for audits."""
+        """References to all objects that the store links to, as a uint64 array; for audits.
+
+        Never raises NodeFailed: what only a lost node links to is left out.
+        """
         raise NotImplementedError
 
     def get_many(self, keys: Any) -> list[bytes | None]:

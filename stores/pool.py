@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from limpet.shm.directory import READY
-from limpet.shm.errors import NodeFailed, ParameterError, PoolCorrupt, StoreMismatch
+from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
 from limpet.shm.pool import Memory
 from limpet.stores.codecs import Codec
 from limpet.stores.mapping import SharedDict
@@ -119,10 +119,7 @@ class Pool(Memory):
             cls = store_class(stored["kind"])
             name = entry.name.decode()
             store = cls(self, stored["kind"], name, _parameters(cls, stored, name))
-            try:
-                found.append(store.references())
-            except NodeFailed:
-                continue  # what it links to cannot be reached any more
+            found.append(store.references())
         return np.concatenate(found)
 
 

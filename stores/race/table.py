@@ -47,12 +47,13 @@ not validly linked and is freed; after it, the old one is not, and is freed.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import KeyExists, StoreCorrupt, StoreFull, StoreMismatch
+from limpet.shm.errors import KeyExists, NodeFailed, StoreCorrupt, StoreFull, StoreMismatch
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, LINK_MASK, REFERENCE_MASK, TENTATIVE
@@ -91,7 +92,7 @@ class Race(Store):
         self.objects = Objects(pool.heap)
         self.groups = parameters.groups
         self.subtables = parameters.subtables
-        self.tables = array("Q", [region.address for region in _regions(pool, name, parameters)])
+        self.tables = array("Q", _attach(pool, name, parameters))
         self.slots = memoryview(bytearray(256 * BATCH)).cast("Q")
         self.hashes = array("Q", bytes(8 * BATCH))
         self.at = array("Q", [0, 0])
@@ -102,7 +103,10 @@ class Race(Store):
     @staticmethod
     def make(pool: Any, name: str, parameters: RaceParameters) -> None:
         """Make one region a subtable, with the bucket headers written."""
-        _regions(pool, name, parameters)
+        if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
+            raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
+        for subtable in range(parameters.subtables):
+            _region(pool, name, parameters, subtable)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: RaceParameters) -> None:
@@ -383,7 +387,9 @@ class Race(Store):
     # ---- the whole table --------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.pool.exclusively(lambda: len(self.references()))
+        return self.pool.exclusively(
+            lambda: sum(len(self._references(subtable)) for subtable in range(self.subtables))
+        )
 
     def _slots_of(self, subtable: int) -> Any:
         """A copy of a subtable as an array of shape (groups, 3 buckets, 8 words)."""
@@ -391,13 +397,17 @@ class Race(Store):
         return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
 
     def references(self) -> Any:
-        """References to all validly linked objects, as uint64; for audits."""
-        found = []
+        """References to all validly linked objects on nodes in service, as uint64; for audits."""
+        found = [np.empty(0, dtype=np.uint64)]
         for subtable in range(self.subtables):
-            words = self._slots_of(subtable)[:, :, 1:].ravel()
-            words = words[(words != 0) & (words & np.uint64(TENTATIVE) == 0)]
-            found.append(words & np.uint64(REFERENCE_MASK))
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                found.append(self._references(subtable))
         return np.concatenate(found)
+
+    def _references(self, subtable: int) -> Any:
+        words = self._slots_of(subtable)[:, :, 1:].ravel()
+        words = words[(words != 0) & (words & np.uint64(TENTATIVE) == 0)]
+        return words & np.uint64(REFERENCE_MASK)
 
     def keys(self) -> Any:
         """Every key, a group at a time; as weakly consistent as `iter` says."""
@@ -479,24 +489,30 @@ def _region_name(name: str, subtable: int) -> str:
     return f"{name}/{subtable}"
 
 
-def _regions(pool: Any, name: str, parameters: RaceParameters) -> list[Any]:
-    """The regions of the subtables, made if they are not there."""
-    if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
-        raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
+def _region(pool: Any, name: str, parameters: RaceParameters, subtable: int) -> Any:
+    """The region of a subtable, made if it is not there."""
+
+    def fill(region: Any) -> None:
+        headers = np.zeros((parameters.groups, 3, 8), dtype="<u8")
+        headers[:, :, 0] = (np.arange(parameters.groups) | subtable << 32)[:, None]
+        pool.endpoint.write(region.address, headers)
+
+    return pool.regions.obtain(
+        subtable % pool.parameters.nodes,
+        _region_name(name, subtable),
+        parameters.groups * GROUP_SIZE,
+        fill,
+    )
+
+
+def _attach(pool: Any, name: str, parameters: RaceParameters) -> list[int]:
+    """Addresses of the subtables; of one on a lost node, some address there."""
     found = []
     for subtable in range(parameters.subtables):
-
-        def fill(region: Any, number: int = subtable) -> None:
-            headers = np.zeros((parameters.groups, 3, 8), dtype="<u8")
-            headers[:, :, 0] = (np.arange(parameters.groups) | number << 32)[:, None]
-            pool.endpoint.write(region.address, headers)
-
-        node = subtable % pool.parameters.nodes
-        found.append(
-            pool.regions.obtain(
-                node, _region_name(name, subtable), parameters.groups * GROUP_SIZE, fill
-            )
-        )
+        try:
+            found.append(_region(pool, name, parameters, subtable).address)
+        except NodeFailed:
+            found.append(subtable % pool.parameters.nodes << NODE_SHIFT)
     return found
 
 
