@@ -1,0 +1,229 @@
+"""A memory node that is lost: what was on it raises NodeFailed, everything else is served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from process_tools import gather
+
+import limpet
+from limpet.shm.location import SHM_DIR
+
+KEYS = [b"%d" % number for number in range(300)]
+NODES = 3
+LOST = 1
+
+
+def truncate(pool: Any, segment: int | str, size: int = 0) -> None:
+    os.truncate(SHM_DIR / f"limpet.{pool.url.removeprefix('shm://')}.{segment}", size)
+
+
+def mark(pool: Any, node: int) -> None:
+    pool.fail_node(node)
+
+
+LOSSES = pytest.mark.parametrize("lose", [truncate, mark], ids=["truncated", "marked failed"])
+
+
+@pytest.fixture
+def store(make_store: Callable[..., Any]) -> Any:
+    store = make_store(pool_nodes=NODES, capacity=1000)
+    store.put_many((key, b"value of " + key) for key in KEYS)
+    return store
+
+
+def _served(store: Any, failed: int = LOST) -> set[bytes]:
+    """The keys that are still served, each with its value; the others raise NodeFailed."""
+    served, errors = set(), set()
+    for key in KEYS:
+        try:
+            assert store.get(key) == b"value of " + key
+            served.add(key)
+        except limpet.NodeFailed as error:
+            errors.add((error.node, f"node {failed}" in str(error)))
+    assert errors <= {(failed, True)}
+    return served
+
+
+@LOSSES
+def test_the_rest_is_served_and_can_be_written(
+    store: Any, lose: Callable[[Any, int], None]
+) -> None:
+    lose(store.pool, LOST)
+    served = _served(store)
+    assert len(KEYS) * 0.4 < len(served) < len(KEYS) * 0.9
+    for key in KEYS:
+        if key in served:
+            store.put(key, b"new")
+            store.update(key, b"newer")
+            assert store.get(key) == b"newer"
+            store.delete(key)
+            store.insert(key, b"value of " + key)
+            continue
+        calls: list[Callable[[], object]] = [
+            lambda k=key: store.put(k, b"new"),
+            lambda k=key: store.insert(k, b"new"),
+            lambda k=key: store.update(k, b"new"),
+            lambda k=key: store.delete(k),
+            lambda k=key: k in store,
+            lambda k=key: store.get_many([k]),
+        ]
+        for call in calls:
+            with pytest.raises(limpet.NodeFailed) as caught:
+                call()
+            assert caught.value.node == LOST
+    assert _served(store) == served
+    assert store.get_many(sorted(served)) == [b"value of " + key for key in sorted(served)]
+
+
+@LOSSES
+def test_what_needs_every_node_says_which_is_lost(
+    store: Any, lose: Callable[[Any, int], None]
+) -> None:
+    """There is no telling how many keys were on the lost node: len, iter and check raise."""
+    lose(store.pool, LOST)
+    calls: list[Callable[[], object]] = [
+        lambda: len(store),
+        lambda: list(store),
+        lambda: list(store.items()),
+        store.check,
+    ]
+    for call in calls:
+        with pytest.raises(limpet.NodeFailed) as caught:
+            call()
+        assert caught.value.node == LOST
+
+
+@LOSSES
+def test_the_audit_counts_the_lost_node_as_failed(
+    store: Any, lose: Callable[[Any, int], None]
+) -> None:
+    before = store.pool.audit()
+    lose(store.pool, LOST)
+    audit = store.pool.audit()
+    assert audit["failed"] == store.pool.parameters.node_size
+    assert audit["total"] == before["total"] == sum(audit.values()) - audit["total"]
+    assert audit["leaked"] == audit["held"] == 0
+    assert 0 < audit["reachable"] < before["reachable"]
+
+
+@LOSSES
+def test_pools_say_which_node_is_lost_and_go_on(
+    store: Any, lose: Callable[[Any, int], None]
+) -> None:
+    pool = store.pool
+    lose(pool, LOST)
+    _served(store)
+    states = [node["state"] for node in pool.nodes()]
+    assert states[:LOST] + states[LOST + 1 :] == ["in service"] * (NODES - 1)
+    assert states[LOST] in ("failed", "lost")
+    assert pool.recover() == {"clients": [], "objects": 0, "blocks": 0}
+    assert len(pool.clients()) == 1
+    assert [entry["name"] for entry in pool.stores()] == ["test"]
+    pool.close()
+
+
+def test_a_marked_node_is_logged_once(store: Any) -> None:
+    store.pool.fail_node(LOST)
+    store.pool.fail_node(LOST)
+    events = [event for event in store.pool.events() if event["kind"] == "node failed"]
+    assert [event["subject"] for event in events] == [LOST]
+
+
+@LOSSES
+def test_other_processes_notice(store: Any, lose: Callable[[Any, int], None]) -> None:
+    served = gather(lambda: (lose(store.pool, LOST), len(_served(store)))[1])[0]
+    assert len(_served(store)) == served
+    assert gather(lambda: len(_served(store)))[0] == served
+
+
+@LOSSES
+def test_a_client_with_objects_on_the_lost_node_dies_and_is_recovered(
+    store: Any, lose: Callable[[Any, int], None]
+) -> None:
+    def child() -> None:
+        for key in KEYS:
+            store.put(key, b"value of " + key)
+
+    gather(child)
+    lose(store.pool, LOST)
+    assert len(store.recover()["clients"]) == 1
+    assert len(store.pool.clients()) == 1
+    assert store.pool.audit()["leaked"] == 0
+    served = _served(store)
+    for _ in range(20):
+        for key in served:
+            store.put(key, b"value of " + key)
+
+
+@LOSSES
+def test_large_values_on_the_lost_node(
+    make_store: Callable[..., Any], lose: Callable[[Any, int], None]
+) -> None:
+    store = make_store(pool_nodes=2, capacity=100, pool_node_size="4MiB")
+    values = {b"%d" % number: os.urandom(100_000) for number in range(20)}
+    store.put_many(values)
+    lose(store.pool, 1)
+    served = 0
+    for _ in range(2):
+        for key, value in values.items():
+            try:
+                assert store.get(key) == value
+                store.put(key, value)
+            except limpet.NodeFailed:
+                continue
+            served += 1
+    assert 2 < served < 38
+    assert store.pool.audit()["leaked"] == 0
+
+
+def test_a_new_client_of_a_pool_with_a_failed_node(store: Any, pools: Any) -> None:
+    """It attaches to a store that lost a part, and is served what is left."""
+    store.pool.fail_node(LOST)
+    served = _served(store)
+    other = pools.again(store.pool).store(store.kind, name="test")
+    assert _served(other) == served
+    with pytest.raises(limpet.NodeFailed):
+        len(other)
+    assert other.pool.audit()["leaked"] == 0
+    again = store.pool.store(store.kind, name="test")
+    assert _served(again) == served
+
+
+def test_a_new_store_needs_every_node(store: Any) -> None:
+    store.pool.fail_node(LOST)
+    for _ in range(2):
+        with pytest.raises(limpet.NodeFailed):
+            store.pool.store(store.kind, name="another", capacity=100)
+    assert store.pool.audit()["leaked"] == 0
+
+
+@pytest.mark.parametrize("node", [-1, 3, 255, "1", True, None, 1.0], ids=repr)
+def test_a_node_that_is_not_there_cannot_fail(store: Any, node: Any) -> None:
+    with pytest.raises(limpet.ParameterError):
+        store.pool.fail_node(node)
+    assert len(_served(store)) == len(KEYS)
+
+
+def test_a_truncated_pool_cannot_be_opened(store: Any) -> None:
+    truncate(store.pool, LOST, 8192)
+    with pytest.raises(limpet.PoolTruncated):
+        limpet.open(store.pool.url)
+    truncate(store.pool, LOST)
+    with pytest.raises(limpet.PoolIncomplete):
+        limpet.open(store.pool.url, timeout_s=0.1)
+
+
+def test_a_lost_control_segment(store: Any) -> None:
+    """Nothing can be served any more; every call says so, and closing is still possible."""
+    truncate(store.pool, "control")
+    for call in (lambda: store.get(b"1"), lambda: store.put(b"1", b"v"), store.pool.audit):
+        with pytest.raises(limpet.NodeFailed) as caught:
+            call()
+        assert caught.value.node == 255
+    store.pool.close()
+    with pytest.raises(limpet.PoolClosed):
+        store.get(b"1")
