@@ -77,7 +77,10 @@ class Membership:
         """Recovers the client of a slot and state word; set by the pool."""
         self.release: Callable[[], None]
         """Gives back all that this client has, and its slot; set by the pool."""
-        self._watcher = Watcher()
+        self.watcher = Watcher()
+        """Knows which processes of this host live, and kills suspects."""
+        self.now: Callable[[], float] = time.monotonic
+        """The clock that leases are measured by, in seconds."""
         self._since: dict[object, float] = {}
         self._swept = 0.0
         self._heart: threading.Thread | None = None
@@ -157,13 +160,13 @@ class Membership:
 
     def forked(self) -> None:
         """In a forked child: forget everything that was the parent's."""
-        self._watcher.close()
+        self.watcher.close()
         self._since.clear()
         self._heart = None
         self._stop = threading.Event()
 
     def close(self) -> None:
-        self._watcher.close()
+        self.watcher.close()
 
     # ---- looking at the others ----------------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Membership:
         started = self.endpoint.load(slot_address(slot) + slots.STARTED)
         host, here = self._host(slot), this_host()
         if host == here:
-            return not self._watcher.alive(self.pid(word), started)
+            return not self.watcher.alive(self.pid(word), started)
         if not self.parameters.multi_host:
             return host.boot != here.boot
         return self._lease_over(slot, word)
@@ -208,14 +211,14 @@ class Membership:
 
     def overdue(self, what: object) -> bool:
         """Whether `what` has been seen, time and again and unchanged, for a whole lease."""
-        now = time.monotonic()
+        now = self.now()
         if len(self._since) > 4096:
             self._since.clear()
         return now - self._since.setdefault(what, now) >= self.lease_s
 
     def sweep(self) -> list[int]:
         """Recover every client that is dead; their ids."""
-        self._swept = time.monotonic()
+        self._swept = self.now()
         found = []
         for slot, word in list(self.occupied()):
             if word != self.client.word and self.dead(slot, word):
@@ -225,7 +228,7 @@ class Membership:
 
     def sweep_sometimes(self) -> None:
         """`sweep`, unless that was done a moment ago."""
-        if time.monotonic() - self._swept >= SWEEP_INTERVAL_S:
+        if self.now() - self._swept >= SWEEP_INTERVAL_S:
             self.sweep()
 
     def recover(self, slot: int, word: int) -> dict[str, int]:
@@ -286,7 +289,7 @@ class Membership:
             self.pool, pid, self.lease_s, what,
         )  # fmt: skip
         try:
-            killed = self._watcher.kill(pid, started)
+            killed = self.watcher.kill(pid, started)
         except PermissionError:
             killed = False
         if killed:
@@ -296,7 +299,7 @@ class Membership:
 
     def _suspend(self, slot: int, word: int, what: str) -> None:
         if self._since.get(("named", word)) is None:
-            self._since["named", word] = time.monotonic()
+            self._since["named", word] = self.now()
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))
             log.warning(
                 "%s: everyone waits for process %d, which stands still and keeps %s",
@@ -321,7 +324,7 @@ class Membership:
                     if self.endpoint.load(slot_address(slot) + slots.FENCE) and self.is_local(slot):
                         started = self.endpoint.load(slot_address(slot) + slots.STARTED)
                         if self.endpoint.load(slot_address(slot)) == word:
-                            self._watcher.kill(self.pid(word), started)
+                            self.watcher.kill(self.pid(word), started)
             except NodeFailed:
                 log.exception("%s: the control segment is lost; the lease ends", self.pool)
                 return
