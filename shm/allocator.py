@@ -204,13 +204,16 @@ class Allocator:
         total = sum(slab.count for slab in slabs)
         if ready and (thrifty or ready * SLACK_SHARE >= total):
             return True
-        claim = self.table.claim_slab(node, size_class, self.client.ident, self.grace.horizon())
-        if claim is not None:
+        while claim := self.table.claim_slab(
+            node, size_class, self.client.ident, self.grace.horizon()
+        ):
             block, adopted = claim
             slab = Slab(self.heap, node, block, size_class, not adopted)
             slabs.append(slab)
             if adopted:
                 self._reclaim([slab])
+            if slab.ready_count:
+                break
         return any(slab.ready_count for slab in slabs)
 
     def _reclaim(self, slabs: list[Slab]) -> None:

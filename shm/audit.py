@@ -14,7 +14,7 @@ ran then has ended, and only what still does after several looks is reported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Audit:
         # meanwhile, from hand to link, is met at the latest where it arrives.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
-        reachable = self.references()
+        reachable = np.unique(self.references())
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:
@@ -186,7 +186,7 @@ class Audit:
         )
         first = self.heap.reference(node, block, size_class, 0)
         references = np.uint64(first) + used * np.uint64(size)
-        linked = np.isin(references, reachable)
+        linked = _among(references, reachable)
         in_hand = ~linked & np.isin(references, held)
         found["reachable"] += int(linked.sum()) * size
         found["held"] += int(in_hand.sum()) * size
@@ -194,3 +194,12 @@ class Audit:
         found["reserved"] += length * self.block_size - count * size
         for reference in references[~linked & ~in_hand].tolist():
             suspect(reference, size)
+
+
+def _among(found: Words, known: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of `found` are in `known`, which is sorted."""
+    if not len(known):
+        return np.zeros(len(found), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(known, found), len(known) - 1)
+    among: np.ndarray[Any, np.dtype[np.bool_]] = known[places] == found
+    return among

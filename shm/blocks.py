@@ -79,16 +79,22 @@ class BlockTable:
     ) -> tuple[int, bool] | None:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
 
+        A dead client's block is worth having if not all of its objects are in use.
+
         Blocks are taken from the end of the node, so that its front stays whole for regions.
         """
         desired = block_word(SLAB, client, size_class)
         words = self.words(node)
         orphans = np.flatnonzero(words == block_word(SLAB, 0, size_class))
         free = np.flatnonzero(self._claimable(words, horizon))[::-1]
-        for adopted, candidates in ((True, orphans), (False, free)):
-            for block in candidates.tolist():
-                if self.move(node, block, int(words[block]), desired):
-                    return block, adopted
+        for block in orphans.tolist():
+            if self.has_room(node, block, size_class) and self.move(
+                node, block, int(words[block]), desired
+            ):
+                return block, True
+        for block in free.tolist():
+            if self.move(node, block, int(words[block]), desired):
+                return block, False
         return None
 
     def claim_run(
@@ -169,6 +175,11 @@ class BlockTable:
             free = words[(words >> np.uint64(60) == FREE) & ~self._claimable(words, horizon)]
             found += (free & np.uint64(OWNER_MASK)).tolist()
         return found
+
+    def has_room(self, node: int, block: int, size_class: int) -> bool:
+        """Whether some object of the block is not in use."""
+        used = int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
+        return used < self.heap.object_count(size_class)
 
     # ---- recovery -----------------------------------------------------------------------------
 

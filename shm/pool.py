@@ -48,7 +48,7 @@ from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
 from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.superblock import pack
-from limpet.shm.words import OWNER_MASK
+from limpet.shm.words import LARGE, OWNER_MASK, PENDING, SLAB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -323,11 +323,12 @@ class Memory:
         owned: dict[int, int] = {}
         for node in range(self.parameters.nodes):
             try:
-                owners = self.blocks.words(node)[:].tolist()
+                words = self.blocks.words(node).tolist()
             except NodeFailed:
                 continue
-            for word in owners:
-                owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + 1
+            for word in words:
+                if word >> 60 in (SLAB, PENDING, LARGE):
+                    owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + 1
         found = []
         for slot, word in self.membership.occupied():
             ident = client_id(slot, word)
@@ -367,14 +368,15 @@ class Memory:
 
     def _nodes(self) -> list[dict[str, Any]]:
         found = []
-        for segment in self._segments[:-1]:
-            failed = self.endpoint.load(NODE_STATES + 8 * segment.index) != 0
-            lost = self.endpoint.lost(segment.index)
+        location = nodes.parse_url(self.url)
+        for index in range(self.parameters.nodes):
+            failed = self.endpoint.load(NODE_STATES + 8 * index) != 0
+            lost = self.endpoint.lost(index)
             found.append(
                 {
-                    "node": segment.index,
-                    "segment": segment.name,
-                    "size": segment.size,
+                    "node": index,
+                    "segment": location.segment(index),
+                    "size": self.parameters.node_size,
                     "state": "failed" if failed else "lost" if lost else "in service",
                 }
             )
@@ -539,6 +541,9 @@ def _open_segments(
         if control.size < control_size(parameters):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
         for index in range(parameters.nodes):
+            state = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
+            if any(control.map[state : state + 8]):
+                continue  # marked failed: what is there now does not matter
             segment, found = nodes.open_(
                 location, index, uuid=block.uuid, size=parameters.node_size, options=options
             )

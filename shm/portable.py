@@ -274,6 +274,8 @@ class Endpoint:
     def _at(self, addr: int, size: int) -> tuple[_Node, int]:
         addr = _u64(addr)
         node, offset = self._nodes.get(addr >> 40), addr & OFFSET_MASK
+        if node is None and self._marked_failed(addr >> 40):
+            raise NodeFailed(addr >> 40, "it was marked failed before this process opened the pool")
         if node is None or offset >= node.size:
             raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
         if not 0 <= size <= node.size - offset:
@@ -303,11 +305,15 @@ class Endpoint:
             self._burn()
         return found
 
+    def _marked_failed(self, node: int) -> bool:
+        if self._states is None or not 0 <= node < NODES:
+            return False
+        table, first = self._states
+        return not table.gone() and bool(table.words[first + node])
+
     def _settled(self, node: _Node) -> None:
-        if self._states is not None:
-            table, first = self._states
-            if not table.gone() and table.words[first + node.index]:
-                raise NodeFailed(node.index, "it is marked failed in the control segment")
+        if self._marked_failed(node.index):
+            raise NodeFailed(node.index, "it is marked failed in the control segment")
 
     def lost(self, node: int) -> bool:
         """Whether this process has met a truncated `node`."""

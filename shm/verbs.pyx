@@ -232,6 +232,8 @@ cdef class Endpoint:
         """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
+        if node < 256 and self._map[node].base == NULL and self._states[node] != 0:
+            raise NodeFailed(node, "it was marked failed before this process opened the pool")
         if node > 255 or offset >= self._map[node].size:
             raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
         if size > self._map[node].size - offset:
