@@ -96,16 +96,24 @@ class Membership:
     def join(self) -> None:
         """Take a slot. Raises ClientError when every slot is a living client's."""
         capacity = self.parameters.clients - 1
-        if not self._take(range(capacity)):
+        attempt = 0
+        while not self._take(range(capacity)):
             # The last slot is kept for this: somebody must be a client to recover the dead.
-            if self._take(range(capacity, capacity + 1)):
+            word = self._vacate(capacity)
+            swept = self._take(range(capacity, capacity + 1))
+            if swept:
                 self.sweep()
                 self.depart()
-            if not self._take(range(capacity)):
+            if (swept and not self._take(range(capacity))) or self.overdue(("last slot", word)):
                 raise ClientError(
                     f"{self.pool}: all {capacity} client slots are taken by living processes; end "
                     "some, or create the pool with more clients"
                 )
+            if swept:
+                break
+            # Another newcomer has the last slot, and recovers the dead.
+            attempt += 1
+            self.endpoint.pause(attempt)
         if not self.parameters.multi_host:
             self._refuse_second_namespace()
         else:
@@ -141,6 +149,17 @@ class Membership:
                 return True
         return False
 
+    def _vacate(self, slot: int) -> int:
+        """Free the last slot if who took it is dead; the state word that it had.
+
+        It had no belongings: it was there only to recover others, which the next one goes on with.
+        """
+        at = slot_address(slot)
+        word = self.endpoint.load(at)
+        if word >> 60 != FREE and self.dead(slot, word):
+            self.endpoint.cas(at, word, word & slots.INCARNATION_MASK)
+        return word
+
     def _refuse_second_namespace(self) -> None:
         here = this_host()
         for slot, word in self.occupied():
@@ -166,6 +185,9 @@ class Membership:
         self._stop = threading.Event()
 
     def close(self) -> None:
+        self._stop.set()
+        if self._heart is not None:
+            self._heart.join()
         self.watcher.close()
 
     # ---- looking at the others ----------------------------------------------------------------
@@ -184,6 +206,10 @@ class Membership:
     def _host(self, slot: int) -> Host:
         at = slot_address(slot)
         return Host(self.endpoint.load(at + slots.BOOT), self.endpoint.load(at + slots.NAMESPACE))
+
+    def ours(self, slot: int) -> bool:
+        """Whether the slot is this client's. (Two of one process may have the same state word.)"""
+        return slot_address(slot) == self.client.slot
 
     def is_local(self, slot: int) -> bool:
         """Whether the client of the slot is a process of this host and PID namespace."""
@@ -221,7 +247,7 @@ class Membership:
         self._swept = self.now()
         found = []
         for slot, word in list(self.occupied()):
-            if word != self.client.word and self.dead(slot, word):
+            if not self.ours(slot) and self.dead(slot, word):
                 self.recover(slot, word)
                 found.append(client_id(slot, word))
         return found
@@ -241,10 +267,11 @@ class Membership:
             self.note(RECOVERED, client_id(slot, word), self.pid(word))
         return restored
 
-    def gone(self, ident: int, what: object) -> bool:
+    def gone(self, ident: int, what: str) -> bool:
         """Whether the client `ident`, which keeps others from `what`, is no longer one.
 
-        Recovers it when it is dead; fences it when it has kept us waiting for a lease.
+        Recovers it when it is dead; fences it when it has kept us waiting for a lease in which it
+        made no `progress`.
         """
         if ident == 0 or ident == self.ident:
             return True
@@ -255,7 +282,12 @@ class Membership:
         if self.dead(slot, word):
             self.recover(slot, word)
             return True
-        return self.overdue((ident, what)) and self.fence(slot, word, str(what))
+        progress = self.endpoint.load(slot_address(slot) + slots.PROGRESS)
+        return self.overdue((ident, what, progress)) and self.fence(slot, word, what)
+
+    def progress(self) -> None:
+        """Show those who wait for what this client is making that it does not stand still."""
+        self.endpoint.faa(self.client.slot + slots.PROGRESS, 1)
 
     def hurry(self, laggard: Pinned) -> bool:
         """A client in an operation keeps memory from being reused: recover or fence it.
@@ -264,7 +296,7 @@ class Membership:
         or may not be fenced.
         """
         slot, word, pin, _ = laggard
-        if word == self.client.word:
+        if self.ours(slot):
             return False
         if self.endpoint.load(slot_address(slot) + slots.PIN) != pin:
             return True
@@ -315,20 +347,21 @@ class Membership:
 
     def _beat(self) -> None:
         """Renew our lease, and end those of this host whom other hosts ask us to end."""
-        me, stop, beat = self.client.slot, self._stop, 0
-        while not stop.is_set():
-            beat += 1
-            try:
-                self.endpoint.store(me + slots.BEAT, beat)
+        me, mine, stop = self.client.slot, self.client.word, self._stop
+        watcher = Watcher()
+        try:
+            while not stop.is_set() and self.endpoint.load(me) == mine:
+                self.endpoint.faa(me + slots.BEAT, 1)
                 for slot, word in self.occupied():
                     if self.endpoint.load(slot_address(slot) + slots.FENCE) and self.is_local(slot):
                         started = self.endpoint.load(slot_address(slot) + slots.STARTED)
                         if self.endpoint.load(slot_address(slot)) == word:
-                            self.watcher.kill(self.pid(word), started)
-            except NodeFailed:
-                log.exception("%s: the control segment is lost; the lease ends", self.pool)
-                return
-            stop.wait(self.lease_s / 4)
+                            watcher.kill(self.pid(word), started)
+                stop.wait(self.lease_s / 4)
+        except NodeFailed:
+            log.exception("%s: the control segment is lost; the lease ends", self.pool)
+        finally:
+            watcher.close()
 
     # ---- the log --------------------------------------------------------------------------------
 

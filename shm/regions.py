@@ -90,6 +90,7 @@ class Regions:
                 self.blocks.endpoint.write(
                     region.address + done, _ZEROS[: min(len(_ZEROS), size - done)]
                 )
+                self.membership.progress()
             if make is not None:
                 make(region)
 

@@ -7,6 +7,7 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     24   namespace    hash of the PID namespace
     32   beat         multi-host pools: counted up several times a lease (membership.py)
     40   fence        multi-host pools: id of a client that asks this one's host to end it
+    48   progress     counted up while it makes something that others may wait for (directory.py)
     64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
     128  hand         24 pairs of words: object reference, address of its link (heap.py)
 
@@ -29,6 +30,7 @@ BOOT: Final = 16
 NAMESPACE: Final = 24
 BEAT: Final = 32
 FENCE: Final = 40
+PROGRESS: Final = 48
 PIN: Final = 64
 HAND: Final = 128
 HAND_SIZE: Final = 24
