@@ -24,7 +24,9 @@ TREE := $(SOURCES) MANIFEST.in README.md $(wildcard limpet/*.py limpet/*/*.py li
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
 
-test: test-compiled test-pure
+# Both, also when the first one fails.
+test: .venv/tools .venv-pure/built
+	status=0; for build in compiled pure; do $(MAKE) test-$$build || status=1; done; exit $$status
 
 test-compiled: .venv/tools
 	LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest $(ARGS)
