@@ -147,6 +147,10 @@ class Recorder:
         """A copy of all notes, slot after slot, each in the order of its calls."""
         return np.concatenate([_read(fd) for fd in self._fds] or [np.empty(0, NOTE)])
 
+    def notes_of(self, slot: int) -> Notes:
+        """A copy of the notes of one slot, in the order of its calls."""
+        return _read(self._fds[slot])
+
     def close(self) -> None:
         """Drop the logs. Notes that were copied stay valid."""
         while self._fds:

@@ -1,0 +1,198 @@
+"""Whether a history of a key-value store is linearizable: key by key, with three verdicts.
+
+ok: there is an order of the operations that explains every result. illegal: there is none; an
+explanation says why (explanation.py). unknown: the search was given up when its budget was spent.
+
+Keys are independent, as linearizability is local. An operation of unknown outcome may take effect
+at any time after its call, or never. The search is linearize.py, the specification models.KeyModel.
+
+Long histories are checked by several processes, one key at a time in each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import multiprocessing
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Final
+
+from limpet.fault.explanation import Explanation, explain
+from limpet.fault.history import Record, read_history
+from limpet.fault.linearize import BudgetExceeded, Search, Timed, events_of
+from limpet.fault.models import KeyModel, Values
+
+BUDGET: Final = 2_000_000
+"""Configurations looked at for one key; some 5 s in the worst case."""
+ALONE_MAX: Final = 20_000
+"""Up to this many operations, further processes cost more than they bring."""
+BATCH: Final = 2000
+"""Operations handed to a process at a time, at least."""
+
+
+class Verdict(enum.Enum):
+    """Of a key, or of a whole history."""
+
+    OK = "ok"
+    ILLEGAL = "illegal"
+    UNKNOWN = "unknown"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyReport:
+    """What was found of one key. `detail` is empty when the verdict is ok."""
+
+    key: bytes
+    verdict: Verdict
+    operations: int
+    unknown: int
+    detail: str = ""
+    explanation: Explanation | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was found of a history, the keys with the worst verdicts first."""
+
+    keys: tuple[KeyReport, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """illegal if a key is; else unknown if a key is; else ok."""
+        found = {key.verdict for key in self.keys}
+        for verdict in (Verdict.ILLEGAL, Verdict.UNKNOWN):
+            if verdict in found:
+                return verdict
+        return Verdict.OK
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict is Verdict.OK
+
+    @property
+    def exit_status(self) -> int:
+        """0 when the history was shown to be linearizable, else 1."""
+        return 0 if self.ok else 1
+
+    @property
+    def operations(self) -> int:
+        return sum(key.operations for key in self.keys)
+
+    def bad(self) -> list[KeyReport]:
+        """The keys whose verdict is not ok."""
+        return [key for key in self.keys if key.verdict is not Verdict.OK]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: totals, and every key that is not ok."""
+        return {
+            "verdict": self.verdict.value,
+            "operations": self.operations,
+            "unknown_operations": sum(key.unknown for key in self.keys),
+            "keys": len(self.keys),
+            "bad_keys": [
+                {
+                    "key": key.key.hex(),
+                    "verdict": key.verdict.value,
+                    "operations": key.operations,
+                    "unknown_operations": key.unknown,
+                    "detail": key.detail,
+                }
+                for key in self.bad()
+            ],
+        }
+
+
+def check_file(path: str | os.PathLike[str], **options: Any) -> Report:
+    """`check` of the history in the file `path`; HistoryError if it cannot be read."""
+    return check(read_history(path), **options)
+
+
+def check(
+    history: Iterable[Record],
+    *,
+    initial: Mapping[bytes, bytes] | None = None,
+    budget: int = BUDGET,
+    processes: int | None = None,
+) -> Report:
+    """Judge a history; `initial` is what the store held before it (default: nothing).
+
+    `budget` is for each key. `processes` None: one for each CPU that this process may use, when the
+    history is long. They are forked: call it where no other thread of this process is busy.
+    """
+    of_key: dict[bytes, list[Record]] = {}
+    count = 0
+    for record in history:
+        of_key.setdefault(record.key, []).append(record)
+        count += 1
+    initial = initial or {}
+    parts = [(key, records, initial.get(key)) for key, records in of_key.items()]
+    parts.sort(key=lambda part: len(part[1]), reverse=True)
+    if processes is None:
+        processes = len(os.sched_getaffinity(0)) if count > ALONE_MAX else 1
+    if processes == 1:
+        found = [check_key(*part, budget=budget) for part in parts]
+    else:
+        found = _check_in_processes(parts, budget, processes)
+    severity = [Verdict.ILLEGAL, Verdict.UNKNOWN, Verdict.OK]
+    found.sort(key=lambda report: (severity.index(report.verdict), report.key))
+    return Report(tuple(found))
+
+
+def check_key(
+    key: bytes, records: Sequence[Record], initial: bytes | None = None, *, budget: int = BUDGET
+) -> KeyReport:
+    """Judge the records of one key, which held `initial` (None: absent) before them."""
+    values = Values(record.read for record in records if record.read is not None)
+    timed = [Timed(values.key_op(record), record.call_ns, record.return_ns) for record in records]
+    events = events_of(timed)
+    search = Search(KeyModel(values.number(initial)), budget)
+    lost = sum(record.return_ns is None for record in records)
+    try:
+        failed = search.run(timed, events)
+    except BudgetExceeded:
+        detail = (
+            f"gave up: {budget:,} configurations were looked at, with {len(search.open)} "
+            "operations open at once; a larger budget may decide it"
+        )
+        return KeyReport(key, Verdict.UNKNOWN, len(records), lost, detail)
+    if failed is None:
+        return KeyReport(key, Verdict.OK, len(records), lost)
+    try:
+        why = explain(key, records, initial, events, failed, budget)
+    except BudgetExceeded:
+        detail = f"nothing explains {records[~events[failed]]}; explaining more took too long"
+        return KeyReport(key, Verdict.ILLEGAL, len(records), lost, detail)
+    return KeyReport(key, Verdict.ILLEGAL, len(records), lost, str(why), why)
+
+
+# ---- several processes -------------------------------------------------------------------------
+
+_Part = tuple[bytes, list[Record], bytes | None]
+_parts: list[_Part] = []
+_budget = 0
+
+
+def _check_in_processes(parts: list[_Part], budget: int, processes: int) -> list[KeyReport]:
+    batches: list[tuple[int, int]] = []
+    start = size = 0
+    for index, part in enumerate(parts):
+        size += len(part[1])
+        if size >= BATCH or index == len(parts) - 1:
+            batches.append((start, index + 1))
+            start, size = index + 1, 0
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, context, _inherit, (parts, budget)) as pool:
+        return [report for batch in pool.map(_check_batch, batches) for report in batch]
+
+
+def _inherit(parts: list[_Part], budget: int) -> None:
+    """In a new process: what it inherited by the fork."""
+    global _budget
+    _parts.extend(parts)
+    _budget = budget
+
+
+def _check_batch(batch: tuple[int, int]) -> list[KeyReport]:
+    return [check_key(*part, budget=_budget) for part in _parts[batch[0] : batch[1]]]
