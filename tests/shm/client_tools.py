@@ -102,6 +102,16 @@ def child(**actions: Callable[[], Any]) -> Iterator[Child]:
         made.end()
 
 
+@contextlib.contextmanager
+def pinned(pool: Pool) -> Iterator[None]:
+    """The pool's client is inside an operation."""
+    pool.client.enter()
+    try:
+        yield
+    finally:
+        pool.client.leave()
+
+
 def slot_of(ident: int) -> int:
     """The address of the slot of a client id."""
     return slot_address(ident >> INCARNATION_BITS)

@@ -1,0 +1,215 @@
+"""Blocks and objects: size classes, spans, fullness, memory of others, lost nodes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from client_tools import child, pinned
+
+import limpet
+from limpet.shm.fabric import BUILD
+from limpet.shm.layout import object_sizes
+from limpet.shm.words import FREE, LARGE, SLAB, TAIL
+
+CHURN = 400 if BUILD == "compiled" else 60
+
+
+def kinds(pool: limpet.Pool, node: int = 0) -> list[int]:
+    return [word >> 60 for word in pool.blocks.words(node).tolist()]
+
+
+def fill(store: Any, size: int) -> int:
+    """Insert values until the store is full; how many went in."""
+    number = 0
+    try:
+        while True:
+            store.insert(b"%d" % number, bytes(size))
+            number += 1
+    except limpet.StoreFull:
+        return number
+
+
+def sound(pool: limpet.Pool, store: Any) -> None:
+    store.check()
+    audit = pool.audit()
+    assert (audit["leaked"], audit["held"]) == (0, 0)
+
+
+def test_class_is_the_smallest_that_fits(pools: Any) -> None:
+    pool = pools()
+    heap, sizes = pool.heap, object_sizes(pool.parameters.block_size)
+    for size_class in range(1, len(sizes)):
+        assert heap.size_class(sizes[size_class]) == size_class
+        assert heap.size_class(sizes[size_class - 1] + 1) == size_class
+    assert heap.size_class(sizes[-1] + 1) == 0
+
+
+def test_objects_of_a_block_do_not_overlap(pools: Any) -> None:
+    pool = pools()
+    heap, sizes = pool.heap, object_sizes(pool.parameters.block_size)
+    for size_class in range(1, len(sizes)):
+        count, size = heap.object_count(size_class), sizes[size_class]
+        references = [heap.reference(0, 3, size_class, index) for index in range(count)]
+        assert all(b - a == size for a, b in itertools.pairwise(references))
+        assert all(heap.plausible(reference) for reference in references)
+        assert [heap.index_of(reference) for reference in references] == list(range(count))
+        assert {heap.block_of(reference) for reference in references} == {3}
+        assert not heap.plausible(references[0] + 16 if size > 16 else 1)
+
+
+@pytest.mark.parametrize("size", [1, 100, 3000, 40_000])
+def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, size: int) -> None:
+    pool = pools(node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", capacity=8000 if size == 1 else 3000)
+    count = fill(store, size)
+    assert count * size < pool.parameters.node_size
+    assert len(store) == count
+    sound(pool, store)
+    for number in range(0, count, 2):
+        store.delete(b"%d" % number)
+    for number in range(0, count, 2):
+        store.insert(b"%d" % number, bytes(size))
+    assert len(store) == count
+    sound(pool, store)
+
+
+def test_memory_of_one_size_serves_another_when_it_is_free(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", capacity=3000)
+    counts: dict[int, int] = {}
+    for size in (200, 40_000, 2000, 200, 40_000, 2000):
+        count = fill(store, size)
+        assert counts.setdefault(size, count) <= count + 1
+        sound(pool, store)
+        for number in range(count):
+            store.delete(b"%d" % number)
+
+
+def test_full_store_stays_as_it_was(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", capacity=3000)
+    count = fill(store, 3000)
+    before = pool.audit()
+    with pytest.raises(limpet.StoreFull):
+        store.put(b"0", bytes(100_000))
+    assert store.get(b"0") == bytes(3000)
+    assert len(store) == count
+    assert pool.audit() == before
+
+
+def test_overwriting_for_ever_needs_no_more_memory(pools: Any) -> None:
+    pool = pools(node_size="512KiB")
+    store = pool.store("race", capacity=64)
+    for turn in range(CHURN):
+        store.put(b"k", bytes(turn * 37 % 30_000))
+    sound(pool, store)
+
+
+def test_freed_by_one_used_by_another(pools: Any) -> None:
+    """A client deletes what another one wrote: its owner finds the memory again."""
+    pool = pools(node_size="512KiB")
+    store = pool.store("race", capacity=200)
+    other = pools.again(pool).store("race")
+    for _ in range(20):
+        for number in range(40):
+            store.put(b"%d" % number, bytes(5000))
+        for number in range(40):
+            other.delete(b"%d" % number)
+    sound(pool, store)
+
+
+def test_span_is_a_run_of_blocks_and_is_given_back(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", capacity=64)
+    store.put(b"k", bytes(3 * pool.parameters.block_size))
+    found = kinds(pool)
+    first = found.index(LARGE)
+    assert found[first : first + 5] == [LARGE, TAIL, TAIL, TAIL, FREE]
+    store.delete(b"k")
+    pool.exclusively(lambda: pool.allocator._make_room(1))
+    assert LARGE not in kinds(pool)
+    assert TAIL not in kinds(pool)
+
+
+def test_value_of_the_whole_node_does_not_fit_and_says_so(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", capacity=64)
+    with pytest.raises(limpet.ValueTooLarge):
+        store.put(b"k", bytes(pool.parameters.node_size))
+    with pytest.raises(limpet.StoreFull):
+        store.put(b"k", bytes(pool.layout.block_count * pool.parameters.block_size - 100))
+    sound(pool, store)
+
+
+def test_slabs_of_another_client_are_not_touched(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", capacity=64)
+    other = pools.again(pool)
+    kv = other.store("race")
+    for number in range(20):
+        store.put(b"a%d" % number, bytes(100))
+        kv.put(b"b%d" % number, bytes(100))
+    owners = {word & (1 << 48) - 1 for word in pool.blocks.words(0).tolist() if word >> 60 == SLAB}
+    assert owners == {pool.membership.ident, other.membership.ident}
+
+
+def test_lost_node_does_not_keep_others_from_making_room(pools: Any) -> None:
+    pool = pools(nodes=2, node_size="512KiB", lease_us=20_000)
+    store = pool.store("race", capacity=4000)
+    for number in range(50):
+        store.put(b"%d" % number, bytes(2000))
+    pool.fail_node(1)
+    lost, full = set(), None
+    for number in range(2000):
+        outcome = _put(store, b"n%d" % number)
+        if isinstance(outcome, limpet.NodeFailed):
+            lost.add(outcome.node)
+        elif outcome is not None:
+            full = outcome
+            break
+    assert lost == {1}
+    assert "node 0 has no room" in str(full)
+    there = [key for key in (b"n%d" % n for n in range(number)) if _is_there(store, key)]
+    for key in there[:10]:
+        store.delete(key)
+    store.put(there[0], bytes(2000))
+    assert store.get(there[0]) == bytes(2000)
+
+
+def _put(store: Any, key: bytes) -> limpet.LimpetError | None:
+    try:
+        store.put(key, bytes(2000))
+    except limpet.LimpetError as error:
+        return error
+    return None
+
+
+def _is_there(store: Any, key: bytes) -> bool:
+    try:
+        return key in store
+    except limpet.NodeFailed:
+        return False
+
+
+def test_allocation_waits_for_a_reader_that_will_soon_be_done(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=2_000_000)
+    store = pool.store("race", capacity=3000)
+
+    def read_for_a_while() -> None:
+        with pinned(pool):
+            for attempt in range(60, 160):
+                pool.endpoint.pause(attempt)
+
+    with child(read=read_for_a_while, join=lambda: pool.client_id) as other:
+        other.do("join")
+        other.send("read")
+        while not pool.grace.pinned():
+            pool.endpoint.pause(30)
+        for number in range(300):
+            store.put(b"k", bytes(4000))
+            if number % 2:
+                store.delete(b"k")
+        other.answer()
+    assert [event["kind"] for event in pool.events()] == []

@@ -1,0 +1,154 @@
+"""What becomes of a dead client's belongings; and audits that can fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from client_tools import child, ids, slot_of
+
+import limpet
+from limpet.shm.slots import HAND, PIN
+from limpet.shm.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word
+
+
+def free_blocks(pool: limpet.Pool) -> list[int]:
+    return [block for block, word in enumerate(pool.blocks.words(0).tolist()) if word == 0]
+
+
+def test_report_names_who_was_recovered_and_what_was_given_back(pools: Any) -> None:
+    pool = pools(lease_us=20_000)
+    store = pool.store("race", capacity=64)
+
+    def die_holding() -> int:
+        store.put(b"k", b"v")
+        store.delete(b"k")
+        pool.client.enter()
+        assert pool.allocator.allocate(0, 30)
+        return pool.membership.ident
+
+    with child(die=die_holding) as other:
+        ident = other.do("die")
+        assert pool.audit()["held"] > 0
+        other.kill()
+    assert pool.audit()["leaked"] > 0
+    assert pool.recover() == {"clients": [ident], "objects": 1, "blocks": 1}
+    assert pool.recover() == {"clients": [], "objects": 0, "blocks": 0}
+    assert pool.audit()["leaked"] == 0
+
+
+def test_several_recoverers_at_once_do_it_once(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("race", capacity=64)
+    for _ in range(5):
+        with child(put=lambda: store.put(b"k", b"v"), id=lambda: pool.client_id) as other:
+            other.do("put")
+            dead = other.do("id")
+            with (
+                child(join=lambda: pool.client_id, recover=pool.recover) as one,
+                child(join=lambda: pool.client_id, recover=pool.recover) as two,
+            ):
+                one.do("join")
+                two.do("join")
+                other.kill()
+                one.send("recover")
+                two.send("recover")
+                pool.recover()
+                one.answer()
+                two.answer()
+            assert dead not in ids(pool)
+    pool.recover()
+    recovered = [e["subject"] for e in pool.events() if e["kind"] == "recovered"]
+    assert len(recovered) == len(set(recovered))
+    store.check()
+    assert pool.audit()["leaked"] == 0
+
+
+def test_abandoned_span_is_given_back_when_its_object_goes(pools: Any) -> None:
+    pool = pools(node_size="512KiB")
+    store = pool.store("race", capacity=64)
+    large = bytes(10 * pool.parameters.block_size)
+    with child(put=lambda: store.put(b"large", large)) as other:
+        other.do("put")
+        other.kill()
+    pool.recover()
+    assert store.get(b"large") == large
+    store.delete(b"large")
+    # two of these fit only in place of the dead one's
+    store.put(b"a", large)
+    store.put(b"b", large)
+    assert pool.audit()["leaked"] == 0
+
+
+# ---- audits that can fail ------------------------------------------------------------------------
+
+
+def leak_used_bit(pool: limpet.Pool) -> None:
+    pool.store("race").put(b"k", b"v")
+    words = pool.blocks.words(0).tolist()
+    block = next(b for b, word in enumerate(words) if word >> 60 == SLAB)
+    pool.heap.take(pool.heap.reference(0, block, words[block] >> 52 & 0xFF, 5))
+
+
+def leak_block(word: int) -> Any:
+    def leak(pool: limpet.Pool) -> None:
+        pool.endpoint.store(pool.heap.table_word(0, free_blocks(pool)[3]), word)
+
+    return leak
+
+
+def leak_hand_of_nobody(pool: limpet.Pool) -> None:
+    """What is in the hand of a slot that is free is in nobody's hand."""
+    leak_used_bit(pool)
+    slot = slot_of(9 << 36)
+    pool.endpoint.store(slot + HAND, 1 << 48)
+    pool.endpoint.store(slot + PIN, 1)
+
+
+def lose_link(pool: limpet.Pool) -> None:
+    store = pool.store("race")
+    store.put(b"k", b"v")
+    for region, count, _ in pool.regions.extents(0):
+        start = pool.layout.blocks + region * pool.parameters.block_size
+        for at in range(start, start + count * pool.parameters.block_size, 8):
+            if at % 64 and pool.endpoint.load(at) >> 48 and (at - start) % 64:
+                pool.endpoint.store(at, 0)
+                return
+    raise AssertionError("no link found")
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        pytest.param(leak_used_bit, id="object in use that nothing links to"),
+        pytest.param(lose_link, id="object that lost its link"),
+        pytest.param(leak_block(block_word(PENDING, 7 << 36 | 5)), id="PENDING of nobody"),
+        pytest.param(leak_block(block_word(SLAB, 7 << 36 | 5, 3)), id="SLAB of a dead id"),
+        pytest.param(leak_block(block_word(LARGE, 7 << 36 | 5)), id="LARGE of a dead id"),
+        pytest.param(leak_block(block_word(TAIL, 1)), id="TAIL of no span"),
+        pytest.param(leak_block(block_word(REGION, 12345)), id="REGION of no entry"),
+        pytest.param(leak_hand_of_nobody, id="hand of a free slot"),
+    ],
+)
+def test_audit_reports_an_injected_leak(pools: Any, leak: Any) -> None:
+    pool = pools()
+    pool.store("race", capacity=64).put(b"there", b"v")
+    before = pool.audit()
+    assert before["leaked"] == 0
+    leak(pool)
+    after = pool.audit()
+    assert after["leaked"] > 0
+    assert sum(value for key, value in after.items() if key != "total") == after["total"]
+
+
+def test_audit_adds_up(pools: Any) -> None:
+    pool = pools(nodes=3)
+    store = pool.store("race", capacity=300)
+    for number in range(200):
+        store.put(b"%d" % number, bytes(number * 20))
+    store.put(b"large", bytes(2 * pool.parameters.block_size))
+    audit = pool.audit()
+    assert audit["total"] == 3 * pool.parameters.node_size
+    assert sum(value for key, value in audit.items() if key != "total") == audit["total"]
+    assert audit["reachable"] > sum(number * 20 for number in range(200))
+    assert audit["leaked"] == audit["held"] == audit["failed"] == 0
