@@ -284,7 +284,10 @@ class Allocator:
         """Give back every block of which all objects are ready, and spans without an object."""
         released = self._reclaim_spans()
         for slabs in self.slabs.values():
-            self._reclaim(slabs)
+            try:
+                self._reclaim(slabs)
+            except NodeFailed:
+                continue  # the blocks are gone with it; there may be room on other nodes
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
                 released = self._release_slab(slab) or released
                 slabs.remove(slab)
