@@ -1,0 +1,457 @@
+"""The explorer: the shipped code of a store under many schedules of a few clients, with crashes.
+
+Each schedule is a run on a stage (sim_stage.py): a small program, drawn or given, and departures
+from the default order of steps (schedule.py). After each run the living have finished; then the
+dead are recovered, and
+    - every client came to its end within a bounded number of steps, and raised nothing unforeseen
+    - the history is linearizable, with reads by a survivor before and after recovery
+    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by nobody
+
+One seed drives everything: run NUMBER of SEED is the same wherever and however often it is run. A
+run that fails is shrunk to a shorter program and fewer departures that fail alike, and the command
+that replays it is part of the report.
+
+Strategies
+    random      random walk
+    pct         priorities with points of change
+    mixed       random for even numbers, pct for odd ones
+    exhaustive  for each program all schedules with up to `bound` preemptions and one crash, those
+                with fewer departures first (Musuvathi and Qadeer, "Iterative context bounding",
+                PLDI 2007). Verbs stay whole; nobody stalls. No preemption before a verb that no
+                other client can see: on the client's own hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import random
+import shlex
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Final
+
+from limpet.fault.schedule import (
+    CRASH,
+    END,
+    NOTHING,
+    STALL,
+    SWITCH,
+    Action,
+    Actions,
+    Chooser,
+    Faults,
+    Point,
+    Priorities,
+    RandomWalk,
+    Replay,
+    Schedule,
+    draw_faults,
+    schedule_text,
+)
+from limpet.fault.sim_program import Call, Program, draw_program, parse_program, program_text
+from limpet.fault.sim_stage import Player, Run, Stage
+from limpet.fault.sim_trace import trace_lines
+from limpet.fault.workers import end_with_parent
+from limpet.shm.errors import ParameterError
+from limpet.shm.layout import SLOT_SIZE
+from limpet.shm.simulated import PAUSE
+from limpet.shm.slots import HAND
+
+STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
+OP_STEPS: Final = 40
+"""About as many steps as an operation takes; crashes are drawn from so many."""
+BATCH: Final = 500
+TRIALS_MAX: Final = 3000
+"""Runs that shrinking takes, at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """What is explored. `program` and the drawn ones: see `sim_program`.
+
+    `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
+    `crashes`, `stalls`: in one run, at most. `fence`: the pool's policy. `failures_max`: when to
+    stop.
+    """
+
+    store: str = "race"
+    clients: int = 3
+    ops: int = 2
+    schedules: int = 1000
+    seed: int = 0
+    strategy: str = "mixed"
+    crashes: int = 1
+    stalls: int = 1
+    bound: int = 2
+    programs: int = 1
+    program: str = ""
+    fence: str = "kill"
+    coherent: bool = True
+    processes: int = 1
+    failures_max: int = 1
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ParameterError(
+                f"there is no strategy {self.strategy!r}; there is {', '.join(STRATEGIES)}"
+            )
+        for name, low, high in (
+            ("clients", 1, 16), ("ops", 1, 64), ("schedules", 1, 1 << 40), ("bound", 0, 8),
+            ("programs", 1, 1 << 30), ("processes", 1, 1024), ("failures_max", 1, 1000),
+            ("crashes", 0, 64), ("stalls", 0, 64),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) <= high:
+                raise ParameterError(
+                    f"{name} must be from {low} to {high}, not {getattr(self, name)}"
+                )
+        if self.program and len(parse_program(self.program)) != self.clients:
+            raise ParameterError(
+                f"the program {self.program!r} is not one for {self.clients} clients"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A run that broke a promise: which one, and the shrunk program and schedule that repeat it.
+
+    `number`: of the run (exhaustive: of the program). `digest` is that of the shrunk run.
+    """
+
+    number: int
+    what: str
+    program: str
+    schedule: str
+    command: str
+    digest: str
+    trace: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What came of an exploration."""
+
+    parameters: Exploration
+    schedules: int
+    steps: int
+    crashes: int
+    stalls: int
+    seconds: float
+    failures: tuple[Failure, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and self.schedules > 0
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts of a batch of runs, and the runs of it that failed."""
+
+    schedules: int = 0
+    steps: int = 0
+    crashes: int = 0
+    stalls: int = 0
+    failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
+
+    def add(self, number: int, run: Run) -> None:
+        self.schedules += 1
+        self.steps += run.steps
+        for actions in run.schedule.values():
+            for action in actions:
+                self.crashes += action.kind == CRASH
+                self.stalls += action.kind == STALL
+        if run.failure:
+            self.failed.append((number, run.failure, run.program, run.schedule))
+
+    def merge(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.crashes += other.crashes
+        self.stalls += other.stalls
+        self.failed += other.failed
+
+
+# ---- single runs ---------------------------------------------------------------------------------
+
+
+def stage_of(parameters: Exploration) -> Stage:
+    """The stage on which runs with these parameters take place."""
+    return Stage(parameters.store, parameters.clients, fence=parameters.fence)
+
+
+def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
+    """Run `number` of the parameters' seed, with a random strategy."""
+    rng, program = _draw(parameters, number)
+    faults: Schedule = draw_faults(
+        rng, program, Faults(parameters.crashes, parameters.stalls), OP_STEPS
+    )
+    chooser: Chooser
+    if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
+        chooser = RandomWalk(rng, faults)
+    else:
+        length = OP_STEPS * sum(len(calls) for calls in program)
+        chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
+    return Run(stage, program, chooser).go()
+
+
+def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
+    rng = random.Random(f"{parameters.seed}:{number}")
+    drawn = draw_program(rng, parameters.clients, parameters.ops, parameters.crashes > 0)
+    return rng, parse_program(parameters.program) if parameters.program else drawn
+
+
+def replay(stage: Stage, program: Program, schedule: Schedule) -> Run:
+    """Run a program with the departures of a schedule."""
+    return Run(stage, program, Replay(schedule)).go()
+
+
+# ---- exhaustive ----------------------------------------------------------------------------------
+
+
+class Branches(Replay):
+    """Takes the departures of a schedule, and notes where else one could depart after the last."""
+
+    def __init__(self, schedule: Schedule, preemptions: int, crashes: int) -> None:
+        super().__init__(schedule)
+        self.left = len(schedule)
+        self.preemptions = preemptions
+        self.crashes = crashes
+        self.found: list[tuple[Point, Action, int, int]] = []
+        """Point, action, and what is left of preemptions and crashes then."""
+
+    def at(self, run: Run, player: Player, verb: str, addr: int, words: int) -> Actions:
+        point = Point(player.number, player.op, player.step)
+        actions = self.schedule.get(point, NOTHING)
+        if actions:
+            self.left -= 1
+        elif not self.left:
+            self._branch(run, player, verb, addr, point)
+        return actions
+
+    def _branch(self, run: Run, player: Player, verb: str, addr: int, point: Point) -> None:
+        free = verb in (PAUSE, END)
+        slot = player.identity[1]
+        hidden = slot + HAND <= addr < slot + SLOT_SIZE
+        if free or (self.preemptions and not hidden):
+            rest = self.preemptions - (not free)
+            for other in run.runnable():
+                if other is not player:
+                    self.found.append((point, Action(SWITCH, other.number), rest, self.crashes))
+        if self.crashes and verb != END:
+            crash = Action(CRASH, player.number)
+            self.found.append((point, crash, self.preemptions, self.crashes - 1))
+
+
+def exhaustive(
+    stage: Stage, program: Program, bound: int, crashes: int, limit: int
+) -> Iterator[Run]:
+    """All runs of a program with at most so many preemptions and crashes, up to `limit` runs."""
+    waiting: deque[tuple[Schedule, int, int]] = deque([({}, bound, crashes)])
+    for _ in range(limit):
+        if not waiting:
+            return
+        schedule, preemptions, deaths = waiting.popleft()
+        branches = Branches(schedule, preemptions, deaths)
+        yield Run(stage, program, branches).go()
+        for point, action, preemptions, deaths in branches.found:
+            if len(waiting) < limit:
+                waiting.append(({**schedule, point: (action,)}, preemptions, deaths))
+
+
+# ---- many runs -----------------------------------------------------------------------------------
+
+
+def run_batch(parameters: Exploration, numbers: range) -> Tally:
+    """The runs of these numbers (exhaustive: of programs of these numbers), on a stage of their own.
+
+    Ends after `failures_max` failures.
+    """
+    tally = Tally()
+    with stage_of(parameters) as stage:
+        for number in numbers:
+            for run in _runs(stage, parameters, number):
+                tally.add(number, run)
+                if len(tally.failed) >= parameters.failures_max:
+                    return tally
+    return tally
+
+
+def _runs(stage: Stage, parameters: Exploration, number: int) -> Iterator[Run]:
+    if parameters.strategy != "exhaustive":
+        yield numbered_run(stage, parameters, number)
+        return
+    _, program = _draw(parameters, number)
+    crashes = min(1, parameters.crashes)
+    yield from exhaustive(stage, program, parameters.bound, crashes, parameters.schedules)
+
+
+def _begin_process(parent: int) -> None:
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _tallies(parameters: Exploration) -> Iterator[Tally]:
+    """The tallies of all batches, in the order in which they are done."""
+    count, size = parameters.schedules, BATCH
+    if parameters.strategy == "exhaustive":
+        count, size = parameters.programs, 1
+    size = max(1, min(size, -(-count // parameters.processes)))
+    batches = (range(start, min(start + size, count)) for start in range(0, count, size))
+    if parameters.processes == 1:
+        for numbers in batches:
+            yield run_batch(parameters, numbers)
+        return
+    with ProcessPoolExecutor(
+        parameters.processes, multiprocessing.get_context("fork"), _begin_process, (os.getpid(),)
+    ) as executor:
+        running: set[Future[Tally]] = set()
+        try:
+            for numbers in batches:
+                running.add(executor.submit(run_batch, parameters, numbers))
+                if len(running) >= 2 * parameters.processes:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            yield from (future.result() for future in running)
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def explore(
+    parameters: Exploration, progress: Callable[[Tally], object] = lambda tally: None
+) -> Report:
+    """Explore; `progress` is told the counts so far after each batch."""
+    start = time.monotonic()
+    total = Tally()
+    for tally in _tallies(parameters):
+        total.merge(tally)
+        progress(total)
+        if len(total.failed) >= parameters.failures_max:
+            break
+    seconds = time.monotonic() - start
+    failures = ()
+    if total.failed:
+        with stage_of(parameters) as stage:
+            failures = tuple(
+                describe(stage, parameters, *failed)
+                for failed in sorted(total.failed, key=lambda f: f[0])[: parameters.failures_max]
+            )
+    return Report(
+        parameters, total.schedules, total.steps, total.crashes, total.stalls, seconds, failures
+    )
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def kind_of(failure: str) -> str:
+    """What was broken, without the particulars."""
+    return failure.partition(":")[0]
+
+
+def without_call(
+    program: Program, schedule: Schedule, client: int, op: int
+) -> tuple[Program, Schedule]:
+    """The program without one operation, and the schedule that does the same to the others."""
+    calls = program[client]
+    shorter: list[tuple[Call, ...]] = list(program)
+    shorter[client] = calls[:op] + calls[op + 1 :]
+    kept = {}
+    for point, actions in schedule.items():
+        if point.client == client and point.op > op:
+            point = point._replace(op=point.op - 1)
+        elif point.client == client and point.op == op:
+            continue
+        kept[point] = actions
+    return tuple(shorter), kept
+
+
+def shrink(stage: Stage, program: Program, schedule: Schedule) -> Run:
+    """The shortest program and schedule found that fail as these do; the run of them.
+
+    The departures are split into single actions and left out, first many at a time, and so are
+    operations, until nothing more can be.
+    """
+    best = replay(stage, program, schedule)
+    wanted = kind_of(best.failure)
+    trials = 0
+
+    def better(program: Program, schedule: Schedule) -> bool:
+        nonlocal best, trials
+        trials += 1
+        run = replay(stage, program, schedule)
+        if kind_of(run.failure) != wanted:
+            return False
+        best = run
+        return True
+
+    def size() -> tuple[int, int]:
+        return sum(map(len, best.program)), sum(map(len, best.schedule.values()))
+
+    before = None
+    while before != size() and trials < TRIALS_MAX:
+        before = size()
+        for client in range(len(best.program)):
+            for op in reversed(range(len(best.program[client]))):
+                better(*without_call(best.program, best.schedule, client, op))
+        chunk = max(1, before[1] // 2)
+        while trials < TRIALS_MAX:
+            start = 0
+            while start < size()[1] and trials < TRIALS_MAX:
+                flat = [(point, action) for point, all_ in best.schedule.items() for action in all_]
+                if not better(best.program, _joined(flat[:start] + flat[start + chunk :])):
+                    start += chunk
+            if chunk == 1:
+                break
+            chunk //= 2
+    return best
+
+
+def _joined(flat: list[tuple[Point, Action]]) -> Schedule:
+    schedule: Schedule = {}
+    for point, action in flat:
+        schedule[point] = (*schedule.get(point, ()), action)
+    return schedule
+
+
+def command_of(parameters: Exploration, program: str, schedule: str) -> str:
+    """The command that runs this program with this schedule."""
+    words = [
+        "limpet", "drill", "explore", parameters.store, "--clients", str(parameters.clients),
+        "--program", program, "--schedule", schedule,
+    ]  # fmt: skip
+    if parameters.fence != "kill":
+        words += ["--fence", parameters.fence]
+    if not parameters.coherent:
+        words.append("--incoherent")
+    return shlex.join(words)
+
+
+def describe(
+    stage: Stage,
+    parameters: Exploration,
+    number: int,
+    what: str,
+    program: Program,
+    schedule: Schedule,
+) -> Failure:
+    """Shrink a run that failed, and say how to repeat it."""
+    run = shrink(stage, program, schedule)
+    texts = program_text(run.program), schedule_text(run.schedule)
+    return Failure(
+        number, run.failure, *texts, command_of(parameters, *texts), run.digest(),
+        tuple(trace_lines(stage, run.trace)),
+    )  # fmt: skip
+
+
+def explore_one(parameters: Exploration, schedule: Schedule) -> tuple[Run, list[str]]:
+    """Run the parameters' program with a schedule; the run, and its steps as text."""
+    with stage_of(parameters) as stage:
+        run = replay(stage, parse_program(parameters.program), schedule)
+        return run, trace_lines(stage, run.trace)
+
+

@@ -1,0 +1,201 @@
+"""Schedules of simulated clients: what one is, how it is written down, and who makes them up.
+
+A schedule says where a run departs from the default. The default: a client goes on until it has
+finished or spins, then comes the next one in the order of their numbers; nobody dies or stalls, and
+every verb is done at once. A departure is bound to a point: client, operation, step, that is, "when
+client 1, in its operation 0, is about to do its step 12". So points of one client stay what they
+are when something else is left out, which is what makes shrinking work.
+
+As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
+    >C   client C goes on instead
+    xC   client C dies, here and now
+    sC   client C stalls: it is not scheduled until it is woken, or nobody else is left
+    wC   client C is woken
+    /W   of the verb that comes now, W words are done; the rest is a step of its own
+The end of a client is a point, too: step 1 of the operation after its last.
+
+Who makes them up ("chooser"): `Replay` takes them from a schedule; `RandomWalk` goes to a random
+client with a probability that is drawn for each run; `Priorities` is PCT: Burckhardt et al., "A
+randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010, section 3: clients
+have random priorities, the highest that can run does, and at d points drawn over the expected
+length the running one falls below all others. A client that spins falls, too. Exhaustive search
+with bounded preemption is in `explorer`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from limpet.shm.errors import ParameterError
+from limpet.shm.simulated import PAUSE
+
+SWITCH: Final = ">"
+CRASH: Final = "x"
+STALL: Final = "s"
+WAKE: Final = "w"
+CUT: Final = "/"
+
+
+class Point(NamedTuple):
+    """When this client, in this operation, is about to do this step (counted from 1)."""
+
+    client: int
+    op: int
+    step: int
+
+
+class Action(NamedTuple):
+    """A departure from the default; `number` is a client, or for CUT a number of words."""
+
+    kind: str
+    number: int
+
+
+Actions = Sequence[Action]
+Schedule = dict[Point, tuple[Action, ...]]
+END: Final = "end"
+"""In place of a verb: the client has done its operations, and the next one is chosen."""
+NOTHING: Final[tuple[Action, ...]] = ()
+
+_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xsw/])(\d+)")
+
+
+def schedule_text(schedule: Mapping[Point, Actions]) -> str:
+    """The schedule as text, in the order in which the departures were taken."""
+    return ",".join(
+        f"{point.client}.{point.op}.{point.step}{action.kind}{action.number}"
+        for point, actions in schedule.items()
+        for action in actions
+    )
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule of a text; ParameterError names what is no departure."""
+    schedule: Schedule = {}
+    for part in text.replace(" ", "").split(",") if text.strip() else ():
+        match = _DEPARTURE.fullmatch(part)
+        if match is None:
+            raise ParameterError(
+                f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC "
+                "or /WORDS"
+            )
+        point = Point(int(match[1]), int(match[2]), int(match[3]))
+        schedule[point] = (*schedule.get(point, ()), Action(match[4], int(match[5])))
+    return schedule
+
+
+class Chooser(Protocol):
+    """Decides at every point of a run. `run` and `player` are those of `sim_stage`."""
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        """The departures at the point at which `player` is."""
+
+
+class Replay:
+    """Takes the departures of a schedule."""
+
+    def __init__(self, schedule: Mapping[Point, Actions]) -> None:
+        self.schedule = schedule
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        return self.schedule.get((player.number, player.op, player.step), NOTHING)  # type: ignore[call-overload,no-any-return]
+
+
+class Faults(NamedTuple):
+    """How many crashes and stalls a run has at most."""
+
+    crashes: int = 1
+    stalls: int = 1
+
+
+def draw_faults(
+    rng: random.Random, program: Sequence[Sequence[object]], faults: Faults, op_steps: int
+) -> Schedule:
+    """Crashes and stalls at random points of a program whose operations take some `op_steps`."""
+    drawn: Schedule = {}
+    clients = range(len(program))
+
+    def anywhere() -> Point:
+        client = rng.choice(clients)
+        op = rng.randrange(max(1, len(program[client])))
+        return Point(client, op, rng.randint(1, op_steps))
+
+    def add(point: Point, kind: str, number: int) -> None:
+        drawn[point] = (*drawn.get(point, ()), Action(kind, number))
+
+    for _ in range(rng.randint(0, faults.crashes)):
+        point = anywhere()
+        add(point, CRASH, point.client if rng.random() < 0.7 else rng.choice(clients))
+    for _ in range(rng.randint(0, faults.stalls)):
+        point = anywhere()
+        add(point, STALL, point.client)
+        if rng.random() < 0.5:
+            add(anywhere(), WAKE, point.client)
+    return drawn
+
+
+class _Random:
+    """What the random choosers share: faults at points drawn beforehand, and cuts."""
+
+    def __init__(self, rng: random.Random, faults: Schedule) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.cuts = rng.choice((0.0, 0.1, 0.5))
+
+    def disturb(self, player: Any, words: int) -> list[Action]:
+        actions = list(self.faults.get((player.number, player.op, player.step), NOTHING))  # type: ignore[call-overload]
+        if words > 1 and self.rng.random() < self.cuts:
+            few = self.rng.random() < 0.5
+            actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
+        return actions
+
+
+class RandomWalk(_Random):
+    """Goes to a client drawn at random from those that can run, every now and then."""
+
+    def __init__(self, rng: random.Random, faults: Schedule) -> None:
+        super().__init__(rng, faults)
+        self.restlessness = rng.choice((0.03, 0.1, 0.3, 1.0))
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        rng = self.rng
+        actions = self.disturb(player, words) if words > 1 or self.faults else []
+        if rng.random() < self.restlessness:
+            target = rng.choice(run.runnable() or [player])
+            if target is not player:
+                actions.append(Action(SWITCH, target.number))
+        return actions
+
+
+class Priorities(_Random):
+    """PCT with `depth` points of change over an expected `length` in steps."""
+
+    def __init__(
+        self, rng: random.Random, faults: Schedule, clients: int, depth: int, length: int
+    ) -> None:
+        super().__init__(rng, faults)
+        self.priorities = rng.sample(range(depth + 1, depth + 1 + clients), clients)
+        self.changes = sorted(rng.randint(1, max(1, length)) for _ in range(depth))
+        self.lowest = 0
+
+    def _fall(self, player: Any) -> None:
+        self.lowest -= 1
+        self.priorities[player.number] = self.lowest
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        actions = self.disturb(player, words) if words > 1 or self.faults else []
+        if verb == PAUSE:
+            self._fall(player)
+        while self.changes and run.steps >= self.changes[0]:
+            self.changes.pop(0)
+            self._fall(player)
+        target = max(run.runnable(), key=self._priority, default=player)
+        if target is not player:
+            actions.append(Action(SWITCH, target.number))
+        return actions
+
+    def _priority(self, player: Any) -> int:
+        return self.priorities[player.number]

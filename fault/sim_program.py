@@ -1,0 +1,66 @@
+"""Programs: what each simulated client of an exploration does, one operation after the other.
+
+As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
+`ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
+    i insert, u update, p put, g get, d delete; r (no key) recovers the dead
+Keys a and b are there at the start, c and d are not. Every write has a value of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+from limpet.shm.errors import ParameterError
+
+KINDS: Final = {
+    "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
+}  # fmt: skip
+LETTERS: Final = {name: letter for letter, name in KINDS.items()}
+PRESENT: Final = (b"a", b"b")
+ABSENT: Final = (b"c", b"d")
+RECOVER: Final = "recover"
+WRITES: Final = frozenset(("insert", "update", "put"))
+_DRAWN: Final = "iiuuppgggdd"
+
+
+class Call(NamedTuple):
+    """An operation on a key; `recover` has none."""
+
+    kind: str
+    key: bytes = b""
+
+
+Program = tuple[tuple[Call, ...], ...]
+
+
+def program_text(program: Program) -> str:
+    return "|".join(
+        " ".join(LETTERS[call.kind] + call.key.decode() for call in calls) for calls in program
+    )
+
+
+def parse_program(text: str) -> Program:
+    """The program of a text; ParameterError names what is no operation."""
+
+    def parse_call(word: str) -> Call:
+        kind, key = KINDS.get(word[:1]), word[1:].encode()
+        if kind is None or (key not in (b"",) if kind == RECOVER else key not in PRESENT + ABSENT):
+            raise ParameterError(
+                f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r"
+            )
+        return Call(kind, key)
+
+    return tuple(tuple(parse_call(word) for word in part.split()) for part in text.split("|"))
+
+
+def draw_program(rng: random.Random, clients: int, ops: int, recover: bool) -> Program:
+    """A random program on one or two keys. `recover`: somebody may recover the dead meanwhile."""
+    keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
+    program = [
+        [Call(KINDS[rng.choice(_DRAWN)], rng.choice(keys)) for _ in range(ops)]
+        for _ in range(clients)
+    ]
+    if recover and rng.random() < 0.2:
+        rng.choice(program)[rng.randrange(ops)] = Call(RECOVER)
+    return tuple(tuple(calls) for calls in program)
