@@ -25,7 +25,8 @@ from limpet.fault.linearize import BudgetExceeded, Search, Timed, events_of
 from limpet.fault.models import KeyModel, Values
 
 BUDGET: Final = 2_000_000
-"""Configurations looked at for one key; some 5 s in the worst case."""
+BUDGET_PER_OPERATION: Final = 500
+"""Configurations looked at for one key, and more for each of its operations; 2 to 3 us each."""
 ALONE_MAX: Final = 20_000
 """Up to this many operations, further processes cost more than they bring."""
 BATCH: Final = 2000
@@ -113,12 +114,13 @@ def check(
     history: Iterable[Record],
     *,
     initial: Mapping[bytes, bytes] | None = None,
-    budget: int = BUDGET,
+    budget: int | None = None,
     processes: int | None = None,
 ) -> Report:
     """Judge a history; `initial` is what the store held before it (default: nothing).
 
-    `budget` is for each key. `processes` None: one for each CPU that this process may use, when the
+    `budget`: configurations looked at for one key; by default it grows with the operations on the
+    key. `processes` None: one for each CPU that this process may use, when the
     history is long. They are forked: call it where no other thread of this process is busy.
     """
     of_key: dict[bytes, list[Record]] = {}
@@ -141,9 +143,15 @@ def check(
 
 
 def check_key(
-    key: bytes, records: Sequence[Record], initial: bytes | None = None, *, budget: int = BUDGET
+    key: bytes,
+    records: Sequence[Record],
+    initial: bytes | None = None,
+    *,
+    budget: int | None = None,
 ) -> KeyReport:
     """Judge the records of one key, which held `initial` (None: absent) before them."""
+    if budget is None:
+        budget = BUDGET + BUDGET_PER_OPERATION * len(records)
     values = Values(record.read for record in records if record.read is not None)
     timed = [Timed(values.key_op(record), record.call_ns, record.return_ns) for record in records]
     events = events_of(timed)
@@ -171,10 +179,10 @@ def check_key(
 
 _Part = tuple[bytes, list[Record], bytes | None]
 _parts: list[_Part] = []
-_budget = 0
+_budget: int | None = None
 
 
-def _check_in_processes(parts: list[_Part], budget: int, processes: int) -> list[KeyReport]:
+def _check_in_processes(parts: list[_Part], budget: int | None, processes: int) -> list[KeyReport]:
     batches: list[tuple[int, int]] = []
     start = size = 0
     for index, part in enumerate(parts):
@@ -187,7 +195,7 @@ def _check_in_processes(parts: list[_Part], budget: int, processes: int) -> list
         return [report for batch in pool.map(_check_batch, batches) for report in batch]
 
 
-def _inherit(parts: list[_Part], budget: int) -> None:
+def _inherit(parts: list[_Part], budget: int | None) -> None:
     """In a new process: what it inherited by the fork."""
     global _budget
     _parts.extend(parts)

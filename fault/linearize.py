@@ -158,8 +158,9 @@ class Search(Generic[State, Op]):
         bit = ~used & (used + 1)
         self.open[index] = bit
         self._op[bit] = op
-        order = NEVER if timed.return_ns is None else timed.return_ns
-        insort(self._equals.setdefault(op, []), (order, index, bit))
+        # As events_of orders returns: where equal operations return together, the same one is first.
+        order = (NEVER, index) if timed.return_ns is None else (timed.return_ns, ~index)
+        insort(self._equals.setdefault(op, []), (*order, bit))
         if lost:
             self.lost |= bit
             return
@@ -177,7 +178,7 @@ class Search(Generic[State, Op]):
         """The states that open operations can lead to."""
         found = {state for state, _, _ in self.configs}
         for config in self.configs:
-            found.update(state for state, _, _ in self._closure(config, None, 0))
+            found.update(state for state, _, _ in self._closure(config, 0))
         return found
 
     def _step(self, op: Op) -> bool:
@@ -227,36 +228,39 @@ class Search(Generic[State, Op]):
         """Add to `after` what `config` becomes when the operation of `bit` is put in the order,
         now or after further open ones."""
         op = self._op[bit]
-        direct = self._take(config, op, bit)
-        if direct is not None:
-            state, taken, free = direct
+        step = self.model.step
+        last = step(config[0], op)
+        if last is not None:
+            state, taken, free = self._taken(config, op, bit, last)
             after.add(state, taken ^ bit, free)
             others = self.lasting & ~(taken | free)
             if self.model.pure(op) or (not others and self.model.settles(op)):
                 return
-        for between in self._closure(config, bit, bit):
-            last = self._take(between, op, bit)
+        for between in self._closure(config, bit):
+            last = step(between[0], op)
             if last is not None:
-                state, taken, free = last
+                state, taken, free = self._taken(between, op, bit, last)
                 after.add(state, taken ^ bit, free)
 
-    def _closure(
-        self, config: Config[State], last: int | None, without: int
-    ) -> Iterator[Config[State]]:
+    def _closure(self, config: Config[State], without: int) -> Iterator[Config[State]]:
         """The configurations that open operations, but not that of `without`, lead to."""
         seen: _Frontier[State] = _Frontier(self.lasting & ~without, self.lost)
         seen.add(*config)
+        step = self.model.step
         waiting = [config]
         for at in waiting:
-            for op, bit in self._candidates(at[1], at[2], without):
+            state, taken, free = at
+            for op, bit in self._candidates(taken, free, without):
                 self.budget -= 1
-                if self.budget < 0:
-                    raise BudgetExceeded
-                reached = self._take(at, op, bit)
-                if reached is None or reached[0] == at[0] or not seen.add(*reached):
+                after = step(state, op)
+                if after is None or after == state:
                     continue
-                waiting.append(reached)
-                yield reached
+                reached = self._taken(at, op, bit, after)
+                if seen.add(*reached):
+                    waiting.append(reached)
+                    yield reached
+            if self.budget < 0:
+                raise BudgetExceeded
 
     def _candidates(self, taken: int, free: int, without: int) -> Iterator[tuple[Op, int]]:
         """Of each set of equal open operations, those that may be the next in the order."""
@@ -269,19 +273,16 @@ class Search(Generic[State, Op]):
                 if not free & bit:
                     break
 
-    def _take(self, config: Config[State], op: Op, bit: int) -> Config[State] | None:
-        """`config` with the operation of `bit` put in the order; None if it is not allowed."""
+    def _taken(self, config: Config[State], op: Op, bit: int, after: State) -> Config[State]:
+        """`config` with the operation of `bit` put in the order, which leads to state `after`."""
         state, taken, free = config
-        step = self.model.step
-        after = step(state, op)
-        if after is None:
-            return None
         taken |= bit
         if self.lasting & ~taken:
             for family in self.model.hidden(state, op):
                 free |= self._families.get(family, 0)
             free &= ~taken
             rest = self.lasting & ~taken & ~free
+            step = self.model.step
             while rest:
                 other = rest & -rest
                 rest ^= other
