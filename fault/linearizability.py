@@ -26,7 +26,7 @@ from limpet.fault.models import KeyModel, Values
 
 BUDGET: Final = 2_000_000
 BUDGET_PER_OPERATION: Final = 500
-"""Configurations looked at for one key, and more for each of its operations; 2 to 3 us each."""
+"""Configurations looked at for one key, and more for each of its operations; a few us each."""
 ALONE_MAX: Final = 20_000
 """Up to this many operations, further processes cost more than they bring."""
 BATCH: Final = 2000
