@@ -19,7 +19,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.fabric import bit
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
 from limpet.shm.words import LARGE_CLASS, LINK_MASK, TENTATIVE
@@ -54,7 +54,12 @@ class Heap:
         return low if low < self.class_count else LARGE_CLASS
 
     def object_count(self, size_class: int) -> int:
-        """Objects in a block of `size_class`."""
+        """Objects in a block of `size_class`. Raises PoolCorrupt for a class that there is not."""
+        if size_class >= self.class_count:
+            raise PoolCorrupt(
+                f"a block is said to hold objects of size class {size_class}, of "
+                f"{self.class_count} classes; destroy the pool"
+            )
         return 1 if size_class == LARGE_CLASS else (1 << self.block_shift) // self.sizes[size_class]
 
     def table_word(self, node: int, block: int) -> int:

@@ -7,6 +7,7 @@ PID namespace: a process in another container counts as one on another host.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import select
@@ -46,8 +47,11 @@ def open_process(pid: int, started: int) -> int | None:
     """A pidfd for the process that started then; None when it is gone. The caller closes it."""
     try:
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        # By now the number may be that of a thread, or none that a process can have.
+        if error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
+            return None
+        raise
     # The pidfd was open before we looked, so the pid cannot have changed hands in between.
     if start_time(pid) == started:
         return descriptor

@@ -30,7 +30,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm import slots
-from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.errors import ClientError, NodeFailed, PoolCorrupt
 from limpet.shm.layout import (
     CLIENT_SLOTS,
     EVENT_COUNT,
@@ -41,7 +41,7 @@ from limpet.shm.layout import (
     SLOTS_USED,
 )
 from limpet.shm.liveness import Host, Watcher, start_time, this_host
-from limpet.shm.slots import FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,6 +196,10 @@ class Membership:
         """Slot number and state word of every slot that is not free."""
         for slot in range(self.endpoint.load(SLOTS_USED)):
             word = self.endpoint.load(slot_address(slot))
+            if word >> 60 > DYING:
+                raise PoolCorrupt(
+                    f"{self.pool}: client slot {slot} is damaged: {word:#x}; destroy the pool"
+                )
             if word >> 60 != FREE:
                 yield slot, word
 

@@ -19,7 +19,7 @@ from limpet.shm.audit import Audit
 from limpet.shm.blocks import BlockTable
 from limpet.shm.client import Client
 from limpet.shm.directory import Directory
-from limpet.shm.epoch import Grace
+from limpet.shm.epoch import EPOCH_MAX, Grace
 from limpet.shm.errors import (
     CoherenceError,
     NodeFailed,
@@ -38,6 +38,7 @@ from limpet.shm.layout import (
     CONTROL_NODE,
     EPOCH,
     NODE_STATES,
+    SLOTS_USED,
     NodeLayout,
     address,
     control_size,
@@ -106,11 +107,23 @@ class Memory:
         self._segments = segments
         try:
             self._wire(_latency_ns(latency))
+            self._inspect()
             self.membership.join()
         except BaseException:
             self._unmap()
             raise
         self._leave_when_done()
+
+    def _inspect(self) -> None:
+        """Refuse a control segment whose words cannot be, before anything is written."""
+        used, epoch = self.endpoint.load(SLOTS_USED), self.grace.now()
+        if used > self.parameters.clients or not 0 < epoch < EPOCH_MAX:
+            raise PoolCorrupt(
+                f"{self.url}: the control segment is damaged: {used} client slots used, "
+                f"epoch {epoch}; destroy the pool"
+            )
+        for _ in self.membership.occupied():
+            pass
 
     def _wire(self, latency_ns: int) -> None:
         parameters = self.parameters

@@ -83,7 +83,7 @@ class Regions:
             return _PAYLOAD.pack(first, count, size, secrets.randbits(40) << 8 | index)
 
         def build(index: int, payload: bytes) -> None:
-            first, count, size, mark = _PAYLOAD.unpack(payload)
+            first, count, size, mark = self._extent(node, payload)
             self.blocks.make_region(node, first, count, client, mark)
             region = self._region(node, first, size)
             for done in range(0, size, len(_ZEROS)):
@@ -97,7 +97,7 @@ class Regions:
         undone: list[int] = []
 
         def undo(index: int, payload: bytes) -> None:
-            undone.append(_PAYLOAD.unpack(payload)[3])
+            undone.append(self._extent(node, payload)[3])
 
         try:
             entry, _ = self.directories[node].obtain(

@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from limpet.shm.errors import ParameterError
+from limpet.shm.errors import ParameterError, StoreCorrupt
 from limpet.stores.contract import as_bytes
 
 PROTOCOL = 4
@@ -35,7 +35,30 @@ class Codec(NamedTuple):
         """The codec of that name; ParameterError if it is unknown or not installed."""
         if name not in _MAKERS:
             raise ParameterError(f"there is no codec {name!r}; there is {', '.join(_MAKERS)}")
-        return _MAKERS[name]()
+        codec = _MAKERS[name]()
+        return codec._replace(
+            decode_key=_guarded("key", name, codec.decode_key),
+            decode=_guarded("value", name, codec.decode),
+        )
+
+
+def _guarded(what: str, codec: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """`decode`, with an error of ours for bytes that the codec cannot have written."""
+
+    expected: tuple[type[Exception], ...] = (ValueError, EOFError, IndexError, RecursionError)
+    # A TypeError of pickle is one of the class whose object it was reading.
+    expected += (pickle.UnpicklingError,) if codec == "pickle" else (TypeError,)
+
+    def guarded(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except expected as error:
+            raise StoreCorrupt(
+                f"a {what} of {len(data)} bytes cannot be read with the codec {codec!r}: it was "
+                f"written with another one, or is damaged ({type(error).__name__}: {error})"
+            ) from error
+
+    return guarded
 
 
 def canonical(key: Any, atoms: tuple[type, ...], codec: str, integers: range | None = None) -> Any:

@@ -16,7 +16,7 @@ from limpet.stores.mapping import SharedDict
 from limpet.stores.registry import store_class
 
 if TYPE_CHECKING:
-    from limpet.shm.directory import Entry
+    pass
 
 NAME_SIZE_MAX = 100
 
@@ -87,17 +87,21 @@ class Pool(Memory):
 
     def stores(self) -> list[dict[str, Any]]:
         """The stores of the pool: name, kind, parameters."""
-        return [
-            {"name": entry.name.decode(errors="replace"), **stored}
-            for entry, stored in self.exclusively(self._ready)
-        ]
+        return [{"name": name, **stored} for name, stored in self.exclusively(self._ready)]
 
-    def _ready(self) -> list[tuple[Entry, dict[str, Any]]]:
-        return [
-            (entry, self._stored(entry.payload, repr(entry.name)))
-            for entry in self.catalogue
-            if entry.state == READY
-        ]
+    def _ready(self) -> list[tuple[str, dict[str, Any]]]:
+        found = []
+        for entry in self.catalogue:
+            if entry.state == READY:
+                try:
+                    name = entry.name.decode()
+                except UnicodeDecodeError as error:
+                    raise PoolCorrupt(
+                        f"{self.url}: the catalogue has an entry with the name {entry.name!r}; "
+                        "destroy the pool"
+                    ) from error
+                found.append((name, self._stored(entry.payload, name)))
+        return found
 
     def dict(
         self,
@@ -115,9 +119,8 @@ class Pool(Memory):
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         found = [np.empty(0, dtype=np.uint64)]
-        for entry, stored in self._ready():
+        for name, stored in self._ready():
             cls = store_class(stored["kind"])
-            name = entry.name.decode()
             store = cls(self, stored["kind"], name, _parameters(cls, stored, name))
             found.append(store.references())
         return np.concatenate(found)
