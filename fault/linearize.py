@@ -158,7 +158,7 @@ class Search(Generic[State, Op]):
         bit = ~used & (used + 1)
         self.open[index] = bit
         self._op[bit] = op
-        # As events_of orders returns: where equal operations return together, the same one is first.
+        # In the order of events_of, also where equal operations return together.
         order = (NEVER, index) if timed.return_ns is None else (timed.return_ns, ~index)
         insort(self._equals.setdefault(op, []), (*order, bit))
         if lost:
