@@ -13,7 +13,7 @@ from typing import IO, Any
 LIFETIME_S = 100
 
 
-def start(function: Callable[[], object]) -> tuple[int, IO[bytes]]:
+def start(function: Callable[[], object], lifetime_s: int = LIFETIME_S) -> tuple[int, IO[bytes]]:
     """Run `function` in a forked child that ends itself when it hangs; its pid, and a pipe with
     the pickled result."""
     out, into = os.pipe()
@@ -25,7 +25,7 @@ def start(function: Callable[[], object]) -> tuple[int, IO[bytes]]:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LIFETIME_S)
+        signal.alarm(lifetime_s)
         os.close(out)
         result = pickle.dumps(function())
         with open(into, "wb") as pipe:
@@ -38,12 +38,14 @@ def start(function: Callable[[], object]) -> tuple[int, IO[bytes]]:
 
 
 @contextlib.contextmanager
-def children(functions: list[Callable[[], object]]) -> Iterator[list[tuple[int, IO[bytes]]]]:
+def children(
+    functions: list[Callable[[], object]], lifetime_s: int = LIFETIME_S
+) -> Iterator[list[tuple[int, IO[bytes]]]]:
     """Forked children, killed and reaped at the end if they still run."""
     started: list[tuple[int, IO[bytes]]] = []
     try:
         for function in functions:
-            started.append(start(function))
+            started.append(start(function, lifetime_s))
         yield started
     finally:
         for pid, out in started:
@@ -54,9 +56,9 @@ def children(functions: list[Callable[[], object]]) -> Iterator[list[tuple[int, 
                     os.waitpid(pid, 0)
 
 
-def gather(*functions: Callable[[], object]) -> list[Any]:
+def gather(*functions: Callable[[], object], lifetime_s: int = LIFETIME_S) -> list[Any]:
     """What each function returned in a child of its own; all must end well."""
-    with children(list(functions)) as started:
+    with children(list(functions), lifetime_s) as started:
         results = []
         for pid, out in started:
             data = out.read()
