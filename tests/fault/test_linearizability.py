@@ -51,6 +51,8 @@ BAD = {
     "unknown delete undone": [put(A, 1, 2), delete(3, None), get(None, 4, 5), get(A, 6, 7)],
     "unknown insert that overwrote": [insert(A, 1, 2), insert(B, 3, None), get(B, 4, 5)],
     "unknown update that inserted": [update(A, 1, None), get(A, 2, 3)],
+    "update before the put that it needs": [put(B, 2, 3), update(A, 1, 10), get(B, 11, 12)],
+    "put before an insert that succeeded": [put(A, 1, 10), insert(B, 2, 3), get(B, 11, 12)],
     "one unknown delete for two": [
         insert(A, 1, 2), delete(3, None), insert(B, 4, 5), insert(C, 6, 7),
     ],
@@ -262,6 +264,26 @@ def test_check_agrees_with_the_definition(history: list[Record], initial: bytes 
     assert report.verdict is (Verdict.OK if possible(history, initial) else Verdict.ILLEGAL)
     if report.explanation is not None:
         assert not possible(relax(history, report.explanation.evidence), initial)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(2, 6), st.data())
+def test_check_agrees_with_the_definition_near_the_edge(
+    seed: int, clients: int, data: st.DataObject
+) -> None:
+    shares = {"get": 0.3, "put": 0.2, "update": 0.15, "insert": 0.15, "delete": 0.2}
+    shape = Shape(7, 1, clients, values=3, kill_share=0.1, idle_ns=1, shares=shares, seed=seed)
+    history = synthesize(shape)
+    at = data.draw(st.integers(0, len(history) - 1))
+    record = history[at]
+    if record.op == "get" and record.result != "unknown":
+        read = data.draw(st.sampled_from([None, b"0", b"1", b"2"]))
+        history[at] = record._replace(result="missing" if read is None else "ok", read=read)
+    elif record.result != "unknown" and record.op != "put":
+        other = "exists" if record.op == "insert" else "missing"
+        history[at] = record._replace(result="ok" if record.result == other else other)
+    expected = Verdict.OK if possible(history) else Verdict.ILLEGAL
+    assert check_key(history[0].key, history).verdict is expected
 
 
 def relax(history: Sequence[Record], evidence: Sequence[Record]) -> list[Record]:
