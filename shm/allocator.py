@@ -85,13 +85,13 @@ class Slab:
             return 0
         endpoint = self.heap.endpoint
         bitmap = self.heap.bitmap(self.node, self.block)
+        self.pending_epoch = NEVER
         for index in range(self.words):
             found = ~endpoint.load(bitmap + 8 * index) & ~self.ready[index] & self.valid(index)
             self.pending[index] = found
             while found:
                 found &= found - 1
                 self.pending_count += 1
-        self.pending_epoch = NEVER
         return self.pending_count
 
     def ripen(self, horizon: int) -> None:
@@ -253,15 +253,11 @@ class Allocator:
                 except NodeFailed:
                     pass
         horizon = self.grace.horizon()
-        kept = []
-        for span in self.spans:
-            if 0 <= span.pending_epoch < horizon:
-                self._release_span(span)
-            else:
-                kept.append(span)
-        released = len(kept) < len(self.spans)
-        self.spans = kept
-        return released
+        ripe = [span for span in self.spans if 0 <= span.pending_epoch < horizon]
+        for span in ripe:
+            self.spans.remove(span)
+            self._release_span(span)
+        return bool(ripe)
 
     def _release_span(self, span: Span) -> None:
         word = block_word(LARGE, self.client.ident)
@@ -270,7 +266,7 @@ class Allocator:
 
     def _make_room(self, attempt: int) -> bool:
         """Get memory from where it is of no use; False when there is no hope of any more."""
-        found = bool(self.membership.sweep()) | self._release_empty() | self._adopt_spans()
+        found = bool(self.membership.sweep()) | self._release_empty() | self._adopt_abandoned()
         if found:
             return True
         if attempt == 1:
@@ -289,13 +285,15 @@ class Allocator:
             except NodeFailed:
                 continue  # the blocks are gone with it; there may be room on other nodes
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
-                released = self._release_slab(slab) or released
+                # ORDER: we forget it before it is free: an exception in between costs a block
+                # until we leave; the other way round we would go on using what is not ours.
                 slabs.remove(slab)
                 if self.current[slab.node << 8 | slab.size_class] is slab:
                     self.current[slab.node << 8 | slab.size_class] = None
+                released = self._release_slab(slab) or released
         for span in [span for span in self.spans if span.ready]:
-            self._release_span(span)
             self.spans.remove(span)
+            self._release_span(span)
             released = True
         return released
 
@@ -306,11 +304,13 @@ class Allocator:
         except NodeFailed:
             return False
 
-    def _adopt_spans(self) -> bool:
-        """Take over spans that belong to nobody and hold nothing; they are given back in time."""
+    def _adopt_abandoned(self) -> bool:
+        """Give back blocks that belong to nobody and hold nothing in use; spans in due time."""
         adopted = False
         for node in range(self.membership.parameters.nodes):
             try:
+                freed = self.table.free_abandoned_slabs(node, self.client.ident, self.grace)
+                adopted = adopted or freed > 0
                 for first in list(self.table.abandoned_spans(node)):
                     mine = block_word(LARGE, self.client.ident)
                     if self.table.move(node, first, block_word(LARGE), mine):

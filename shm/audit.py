@@ -31,6 +31,7 @@ from limpet.shm.words import (
     REGION,
     SLAB,
     TAIL,
+    TAIL_FIRST_MASK,
 )
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Audit:
             used = {}
             for block in np.flatnonzero(np.isin(words >> np.uint64(60), (SLAB, LARGE))).tolist():
                 size_class = int(words[block]) >> 52 & 0xFF
+                if (int(words[block]) >> 60 == SLAB) != (0 < size_class < self.heap.class_count):
+                    continue  # damaged: will count as leaked
                 bits = self.blocks.bitmap(node, block, size_class)
                 used[block] = np.flatnonzero(
                     np.unpackbits(bits.view(np.uint8), bitorder="little")
@@ -156,17 +159,23 @@ class Audit:
                 found["reserved"] += self.block_size
             elif kind == PENDING and owner in live:
                 found["held"] += self.block_size
-            elif kind in (SLAB, LARGE) and (owner == 0 or owner in live):
+            elif block in used and (owner == 0 or owner in live):
                 length = 1 if kind == SLAB else 1 + self.blocks.tails(words, block)
                 size_class = LARGE_CLASS if kind == LARGE else word >> 52 & 0xFF
                 self._account_objects(
                     node, block, length, size_class, used[block], held, reachable, found, suspect
                 )
-            elif kind == TAIL and (int(words[owner]) if owner < len(words) else 0) >> 60 == PENDING:
+            elif kind == TAIL and self._is_being_made(words, word & TAIL_FIRST_MASK, live):
                 found["held"] += self.block_size
             else:
                 suspect(self.heap.table_word(node, block), self.block_size)
             block += length
+
+    @staticmethod
+    def _is_being_made(words: Words, first: int, live: set[int]) -> bool:
+        """Whether block `first` is pending, and its span so being made by a living client."""
+        word = int(words[first]) if first < len(words) else 0
+        return word >> 60 == PENDING and word & OWNER_MASK in live
 
     def _account_objects(
         self,

@@ -27,13 +27,15 @@ from limpet.shm.words import (
     PENDING,
     REGION,
     SLAB,
-    TAIL,
     block_word,
+    is_tail_of,
+    tail_word,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from limpet.shm.epoch import Grace
     from limpet.shm.fabric import Endpoint
 
     Words = np.ndarray[Any, np.dtype[np.uint64]]
@@ -125,7 +127,7 @@ class BlockTable:
         """Turn a run of PENDING blocks into a span for one object."""
         pending = block_word(PENDING, client)
         for block in range(first + 1, first + blocks):
-            self.move(node, block, pending, block_word(TAIL, first))
+            self.move(node, block, pending, tail_word(first, client))
         # CRASH(tails-first): TAILs behind a PENDING block of a dead client.
         self.move(node, first, pending, block_word(LARGE, client))
 
@@ -145,18 +147,25 @@ class BlockTable:
     # ---- giving back --------------------------------------------------------------------------
 
     def tails(self, words: Words, first: int) -> int:
-        """How many TAIL blocks follow `first`."""
+        """How many TAIL blocks of one span follow `first`."""
         block = first + 1
-        while block < self.count and int(words[block]) == block_word(TAIL, first):
+        while (
+            block < self.count
+            and int(words[block]) == int(words[first + 1])
+            and is_tail_of(int(words[block]), first)
+        ):
             block += 1
         return block - first - 1
 
     def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
         """Give back a span, or what is left of it, last block first; blocks given back."""
-        tails = self.tails(self.words(node), first)
+        words = self.words(node)
+        # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
+        if self.endpoint.load(self.heap.table_word(node, first)) != word:
+            return 0
         released = 0
-        for block in range(first + tails, first, -1):
-            released += self.move(node, block, block_word(TAIL, first), block_word(FREE, stamp))
+        for block in range(first + self.tails(words, first), first, -1):
+            released += self.move(node, block, int(words[block]), block_word(FREE, stamp))
             # CRASH(span-shortened): a span with fewer tails, its object unused; recovery goes on.
         return released + self.move(node, first, word, block_word(FREE, stamp))
 
@@ -184,13 +193,13 @@ class BlockTable:
     # ---- recovery -----------------------------------------------------------------------------
 
     def recover(
-        self, node: int, client: int, stamp: int, region_of: Callable[[int, int], int | None]
+        self, node: int, client: int, grace: Grace, region_of: Callable[[int, int], int | None]
     ) -> int:
         """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
 
-        Blocks without a used object are free again, once the epoch `stamp` has passed; the others
-        are nobody's and will be adopted. `region_of(node, block)` is the mark of the region whose
-        directory entry has the block. Repeating this, also by several clients at once, changes
+        Blocks without a used object are free again, after a grace period that begins when they
+        are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
+        is the mark of the region whose directory entry has the block. Repeating this, also by several clients at once, changes
         nothing.
         """
         released = 0
@@ -202,19 +211,44 @@ class BlockTable:
                 if kind == PENDING:
                     mark = region_of(node, index)
                     if mark is None:
-                        released += self.release_span(node, index, word, stamp)
+                        released += self.release_span(node, index, word, grace.close_period())
                     else:
                         self.move(node, index, word, block_word(REGION, mark))
+                elif kind == SLAB and not 0 < size_class < self.heap.class_count:
+                    continue  # damaged; an audit shows it
                 elif kind == SLAB and self.unused(node, index, size_class):
-                    released += self.move(node, index, word, block_word(FREE, stamp))
+                    # ORDER: the period is closed after the last object was seen free.
+                    freed = block_word(FREE, grace.close_period())
+                    released += self.move(node, index, word, freed)
                 elif kind == SLAB:
                     self.move(node, index, word, block_word(SLAB, 0, size_class))
                 elif kind == LARGE and self.unused(node, index, LARGE_CLASS):
-                    released += self.release_span(node, index, word, stamp)
+                    released += self.release_span(node, index, word, grace.close_period())
                 elif kind == LARGE:
                     self.move(node, index, word, block_word(LARGE, 0))
         except NodeFailed:
             pass  # its blocks are gone with it
+        return released
+
+    def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
+        """Give back the blocks that belong to nobody and hold no object in use; how many."""
+        words = self.words(node)
+        kind_and_owner = np.uint64(0xF << 60 | OWNER_MASK)
+        released = 0
+        for index in np.flatnonzero(words & kind_and_owner == block_word(SLAB, 0)).tolist():
+            word = int(words[index])
+            size_class = word >> 52 & 0xFF
+            mine = block_word(SLAB, client, size_class)
+            if (
+                0 < size_class < self.heap.class_count
+                and self.unused(node, index, size_class)
+                and self.move(node, index, word, mine)
+            ):
+                # It is ours: now nobody can come and go between the look and the step.
+                unused = self.unused(node, index, size_class)
+                freed = block_word(FREE, grace.close_period())
+                self.move(node, index, mine, freed if unused else word)
+                released += unused
         return released
 
     def abandoned_spans(self, node: int) -> Iterator[int]:

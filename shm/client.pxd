@@ -28,8 +28,11 @@ cdef class Client:
     cpdef int end(self) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
+    cpdef int share_pin(self, u64 pin) except -1
     cdef int disown(self) except -1
     cpdef int unpin(self) except -1
+    @cython.locals(lane=bint)
+    cpdef exclusively(self, work)
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1
     @cython.locals(index=int)

@@ -67,7 +67,9 @@ class Client:
         """
         endpoint = self.endpoint
         if not self.ident:
-            raise PoolClosed("the pool was closed, or this process has no place in it")
+            self.disown()
+        if self.held:
+            self.settle()  # an operation ended with an error of its own before it could
         self.sequence = (self.sequence + 1) & 0xFFFFF
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
@@ -76,7 +78,14 @@ class Client:
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
 
+    def share_pin(self, pin: int) -> None:
+        """Move our pin back to another client's, `pin`, if that one is older."""
+        if pin and pin < self.endpoint.load(self.slot + PIN):
+            self.endpoint.swap(self.slot + PIN, pin)
+
     def disown(self) -> None:
+        if not self.ident:
+            raise PoolClosed("the pool was closed, or this process has no place in it")
         raise ClientError(
             "this process is no longer a client of the pool: it was declared dead by another "
             "host; open the pool again"
@@ -84,6 +93,9 @@ class Client:
 
     def unpin(self) -> None:
         """Settle what is in hand, then let go of the epoch."""
+        if self.mortal and self.endpoint.load(self.slot) != self.word:
+            self.held = 0  # it was settled by whoever declared us dead
+            self.disown()
         self.settle()
         # ORDER: the hand is empty before the pin goes.
         self.endpoint.store(self.slot + PIN, 0)
@@ -103,6 +115,21 @@ class Client:
         try:
             self.unpin()
         finally:
+            self.endpoint.end()
+
+    def exclusively(self, work: Callable[[], Any]) -> Any:
+        """Do `work`, which may pin, with the other threads of this process kept out.
+
+        In the background lane. Raises PoolClosed when this process has no place in the pool.
+        """
+        self.begin()
+        lane = self.endpoint.background(True)
+        try:
+            if not self.ident:
+                self.disown()
+            return work()
+        finally:
+            self.endpoint.background(lane)
             self.endpoint.end()
 
     def settle(self) -> None:

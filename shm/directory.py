@@ -131,12 +131,12 @@ class Directory:
         find it half made by a dead creator; `undo(index, payload)` takes back what `make` did
         before it raised. Raises StoreFull when the directory is full.
         """
-        while True:
-            entry, word = self._mine(name, membership)
-            if entry.state == READY:
-                return entry, False
-            at = self._at(entry.number)
-            try:
+        try:
+            while True:
+                entry, word = self._mine(name, membership)
+                if entry.state == READY:
+                    return entry, False
+                at = self._at(entry.number)
                 if entry.state != PLANNED:
                     payload = plan(entry.number)
                     self._write_plan(at, name, payload)
@@ -147,13 +147,23 @@ class Directory:
                     word, entry = planned, entry._replace(payload=payload)
                 # CRASH(planned-entry): the next creator carries the plan out.
                 make(entry.number, entry.payload)
-            except BaseException:
-                if word >> 60 == PLANNED:
-                    undo(entry.number, entry.payload)
-                self.endpoint.cas(at, word, _word(VOID, name))
-                raise
-            if self.endpoint.cas(at, word, _word(READY, name)) == word:
-                return self._read(entry.number), True
+                if self.endpoint.cas(at, word, _word(READY, name)) == word:
+                    return self._read(entry.number), True
+        except BaseException:
+            self._renounce(membership.ident, undo)
+            raise
+
+    def _renounce(self, client: int, undo: Callable[[int, bytes], None]) -> None:
+        """Give up what we were making; nobody must wait for us, whatever else goes wrong."""
+        for entry in self:
+            if entry.client == client and entry.state in (CLAIMED, PLANNED):
+                at = self._at(entry.number)
+                word = self.endpoint.load(at)
+                try:
+                    if entry.state == PLANNED:
+                        undo(entry.number, entry.payload)
+                finally:
+                    self.endpoint.cas(at, word, word & (0xFFF << 48) | VOID << 60)
 
     def discard(self, name: bytes) -> Entry | None:
         """Make the READY entry of that name VOID; what it was. The rest is the caller's to do."""

@@ -11,7 +11,8 @@ Words (control segment)
 Rule. What was unlinked before the epoch was read as E may be reused once no client is pinned at an
 epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it read
 the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client that
-pins after our scan of the pins reads the link after the unlinking and cannot see the object.
+pins after our scan of the pins reads the link after the unlinking and cannot see the object. That
+holds for what was unlinked before the scan, so its result is never above the epoch before it.
 
 Dead clients: their pins count until they are recovered (so that everything they had in hand stands
 still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when
@@ -70,8 +71,17 @@ class Grace:
         return found
 
     def horizon(self) -> int:
-        """The oldest epoch that is pinned; `NEVER` when none is."""
-        return min((client.epoch for client in self.pinned()), default=NEVER)
+        """An epoch such that what was unlinked in an earlier one may be reused, now and later.
+
+        The oldest epoch that is pinned, or, if none is, the epoch before we looked.
+        """
+        horizon = self.now()
+        # Twice, since a look is no snapshot: a recoverer takes over the pin of the dead client that
+        # it recovers, perhaps after its own slot was read and before the dead client's was.
+        for _ in range(2):
+            for client in self.pinned():
+                horizon = min(horizon, client.epoch)
+        return horizon
 
     def laggards(self, epoch: int) -> list[Pinned]:
         """The clients that keep the period of `epoch` open."""

@@ -34,7 +34,7 @@ class Heap:
         sizes = object_sizes(layout.block_size)
         self.class_count = len(sizes)
         # 256 of them, so that a damaged reference finds a size, if an impossible one
-        self.sizes = array("Q", [*sizes, *[0] * (256 - len(sizes))])
+        self.sizes = array("Q", [*sizes, *[1] * (256 - len(sizes))])
         self.blocks = layout.blocks
         self.block_shift = layout.block_size.bit_length() - 1
         self.block_count = layout.block_count
@@ -148,7 +148,10 @@ class Heap:
             if not word & TENTATIVE:
                 return False
             # CRASH(tentative-link): readers ignore it; whoever settles the hand takes it back.
-            if self.endpoint.cas(home, word, 0) == word:
+            try:
+                if self.endpoint.cas(home, word, 0) == word:
+                    break
+            except NodeFailed:
                 break
         self.free(reference)
         return True

@@ -32,31 +32,49 @@ def this_host() -> Host:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process of this host started, in clock ticks since boot; None when it is gone.
+    """When a process of this host started, in clock ticks since boot; None: we may not see it.
 
     Read from /proc rather than through psutil, whose float seconds depend on the wall clock.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return int(fields[19])
 
 
-def open_process(pid: int, started: int) -> int | None:
-    """A pidfd for the process that started then; None when it is gone. The caller closes it."""
+def _pidfd(pid: int) -> int | None:
     try:
-        descriptor = os.pidfd_open(pid)
+        return os.pidfd_open(pid)
     except OSError as error:
         # By now the number may be that of a thread, or none that a process can have.
         if error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL):
             return None
         raise
-    # The pidfd was open before we looked, so the pid cannot have changed hands in between.
-    if start_time(pid) == started:
+
+
+def open_process(pid: int, started: int) -> int | None:
+    """A pidfd for the process that started then; None when it is gone. The caller closes it."""
+    descriptor = _pidfd(pid)
+    if descriptor is None:
+        return None
+    # The pidfd was open before we looked, so the pid cannot have changed hands in between. A
+    # process whose start time is hidden from us is taken for the one that we look for.
+    if start_time(pid) in (started, None) and not has_ended(descriptor):
         return descriptor
     os.close(descriptor)
     return None
+
+
+def exists(pid: int) -> bool:
+    """Whether some process of this host has that pid and has not ended."""
+    descriptor = _pidfd(pid)
+    if descriptor is None:
+        return False
+    try:
+        return not has_ended(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def has_ended(descriptor: int, timeout_ms: int = 0) -> bool:

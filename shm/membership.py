@@ -23,6 +23,7 @@ A reader takes an entry only if the sequence number is what its place demands, b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -40,7 +41,7 @@ from limpet.shm.layout import (
     SLOT_SIZE,
     SLOTS_USED,
 )
-from limpet.shm.liveness import Host, Watcher, start_time, this_host
+from limpet.shm.liveness import Host, Watcher, exists, start_time, this_host
 from limpet.shm.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ class Membership:
 
     def join(self) -> None:
         """Take a slot. Raises ClientError when every slot is a living client's."""
+        if not self.parameters.multi_host:
+            self._refuse_second_namespace()
         capacity = self.parameters.clients - 1
         attempt = 0
         while not self._take(range(capacity)):
@@ -102,8 +105,10 @@ class Membership:
             word = self._vacate(capacity)
             swept = self._take(range(capacity, capacity + 1))
             if swept:
-                self.sweep()
-                self.depart()
+                try:
+                    self.sweep()
+                finally:
+                    self.depart()
             if (swept and not self._take(range(capacity))) or self.overdue(("last slot", word)):
                 raise ClientError(
                     f"{self.pool}: all {capacity} client slots are taken by living processes; end "
@@ -114,11 +119,15 @@ class Membership:
             # Another newcomer has the last slot, and recovers the dead.
             attempt += 1
             self.endpoint.pause(attempt)
-        if not self.parameters.multi_host:
-            self._refuse_second_namespace()
-        else:
-            self._start_heart()
-        self.sweep()
+        try:
+            if not self.parameters.multi_host:
+                self._refuse_second_namespace()
+            else:
+                self._start_heart()
+            self.sweep()
+        except BaseException:
+            self.depart()
+            raise
 
     def _take(self, candidates: range) -> bool:
         endpoint = self.endpoint
@@ -165,7 +174,6 @@ class Membership:
         for slot, word in self.occupied():
             host = self._host(slot)
             if word >> 60 == LIVE and host.boot == here.boot and host.namespace != here.namespace:
-                self.depart()
                 raise ClientError(
                     f"{self.pool}: process {self.pid(word)} uses it from another container (PID "
                     "namespace); create the pool with multi_host=True to share it between them"
@@ -179,6 +187,7 @@ class Membership:
 
     def forked(self) -> None:
         """In a forked child: forget everything that was the parent's."""
+        this_host.cache_clear()
         self.watcher.close()
         self._since.clear()
         self._heart = None
@@ -222,8 +231,11 @@ class Membership:
     def dead(self, slot: int, word: int) -> bool:
         """Whether the client of that slot and state word is certainly dead."""
         if word >> 60 == JOINING:
-            # It has not said who it is. No such pid: it is dead. (A pool of one host only.)
-            return not self.parameters.multi_host and start_time(self.pid(word)) is None
+            # It has not said who it is. Of this host, no such pid is proof; of another host, that
+            # it stands still for a lease in the midst of what takes microseconds must do.
+            return not exists(self.pid(word)) and (
+                not self.parameters.multi_host or self.overdue(("joining", slot, word))
+            )
         started = self.endpoint.load(slot_address(slot) + slots.STARTED)
         host, here = self._host(slot), this_host()
         if host == here:
@@ -360,7 +372,8 @@ class Membership:
                     if self.endpoint.load(slot_address(slot) + slots.FENCE) and self.is_local(slot):
                         started = self.endpoint.load(slot_address(slot) + slots.STARTED)
                         if self.endpoint.load(slot_address(slot)) == word:
-                            watcher.kill(self.pid(word), started)
+                            with contextlib.suppress(PermissionError):  # another user's
+                                watcher.kill(self.pid(word), started)
                 stop.wait(self.lease_s / 4)
         except NodeFailed:
             log.exception("%s: the control segment is lost; the lease ends", self.pool)

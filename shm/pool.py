@@ -105,6 +105,7 @@ class Memory:
         self.latency = latency
         self.options = options or nodes.NodeOptions()
         self._segments = segments
+        self._adopted = os.getpid()
         try:
             self._wire(_latency_ns(latency))
             self._inspect()
@@ -229,6 +230,8 @@ class Memory:
     def _rejoin(self) -> None:
         """Called in a forked child before its first operation: be a client of its own."""
         with _identity_lock:
+            if self._adopted == os.getpid():
+                return  # another thread was first, and may be inside an operation by now
             if not self._finalizer.alive:
                 self.client.assume(0, 0, 0)
             elif self._pid != os.getpid():
@@ -241,6 +244,7 @@ class Memory:
                 self._finalizer.detach()
                 self._leave_when_done()
             self.endpoint.adopted()
+            self._adopted = os.getpid()
 
     def _leave_when_done(self) -> None:
         """Leave the pool when this handle is closed or forgotten, or this process ends."""
@@ -290,15 +294,7 @@ class Memory:
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out."""
-        self.client.begin()
-        lane = self.endpoint.background(True)
-        try:
-            if not self.client.ident:
-                self.client.pin()  # says that the pool is closed
-            return work()
-        finally:
-            self.endpoint.background(lane)
-            self.client.end()
+        return self.client.exclusively(work)
 
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and what creators of regions left behind.

@@ -1,9 +1,10 @@
 """What becomes of a dead client's belongings.
 
 Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
-    1. pin, as in every operation: what we may touch late cannot be reused meanwhile (epoch.py)
+    1. pin, as in every operation
     2. LIVE -> DYING; whoever finds DYING carries on
-    3. read the hand, then the state word again: only if it has not changed is it this client's hand
+    3. move our pin back to the dead client's, read its hand, then its state word again: only if it
+       has not changed is it this client's hand, and do its objects stand still until we unpin
     4. settle each object of the hand (heap.py)
     5. take the client's blocks from it (blocks.py)
     6. DYING -> FREE: from here on its pin no longer counts
@@ -22,8 +23,18 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from limpet.shm.errors import AddressError
 from limpet.shm.membership import slot_address
-from limpet.shm.slots import DYING, HAND, HAND_SIZE, INCARNATION_MASK, LIVE, client_id, state_word
+from limpet.shm.slots import (
+    DYING,
+    HAND,
+    HAND_SIZE,
+    INCARNATION_MASK,
+    LIVE,
+    PIN,
+    client_id,
+    state_word,
+)
 
 if TYPE_CHECKING:
     from limpet.shm.blocks import BlockTable
@@ -53,21 +64,22 @@ def recover_client(
     dying = state_word(DYING, pid, incarnation)
     counts = {"clients": 0, "objects": 0, "blocks": 0}
     lane = endpoint.background(True)
-    client.pin()
     try:
+        client.pin()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
+        client.share_pin(endpoint.load(at + PIN))
         hand = _HAND.unpack(endpoint.read(at + HAND, _HAND.size))
+        # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
             return counts  # somebody else has finished
         for reference, home in zip(hand[::2], hand[1::2], strict=True):
             if reference:
-                counts["objects"] += client.heap.settle(reference, home)
+                counts["objects"] += _settle(client, reference, home)
                 # CRASH(settled): settled again by the next one, while the dead client's pin stands.
         ident = client_id(slot, word)
-        stamp = grace.close_period()
         for node in range(regions.nodes):
-            counts["blocks"] += blocks.recover(node, ident, stamp, regions.region_of)
+            counts["blocks"] += blocks.recover(node, ident, grace, regions.region_of)
             # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
@@ -76,15 +88,24 @@ def recover_client(
     return counts
 
 
+def _settle(client: Client, reference: int, home: int) -> bool:
+    """Settle a pair of a dead client's hand, if it can be one; damage there must not stop us."""
+    if not client.heap.plausible(reference):
+        return False
+    try:
+        return bool(client.heap.settle(reference, home))
+    except AddressError:  # a node that the pool has not
+        return False
+
+
 def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: Grace) -> None:
     """Give back everything that this client has, and its slot, for good."""
     endpoint = client.endpoint
     lane = endpoint.background(True)
-    client.pin()
     try:
-        stamp = grace.close_period()
+        client.pin()
         for node in range(regions.nodes):
-            blocks.recover(node, client.ident, stamp, regions.region_of)
+            blocks.recover(node, client.ident, grace, regions.region_of)
     finally:
         client.quit()
         endpoint.background(lane)

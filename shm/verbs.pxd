@@ -58,6 +58,8 @@ cdef class Endpoint:
     @cython.final
     cdef Counters* _lane(self, u64 addr) noexcept
     @cython.final
+    cdef void _renew_edges(self, u64 addr, const char* at, u64 size) noexcept
+    @cython.final
     cdef int _burn(self) except -1
     @cython.final
     cdef int _copy(self, char* target, const char* source, u64 size) except -1

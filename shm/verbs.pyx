@@ -257,6 +257,16 @@ cdef class Endpoint:
             raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
         raise NodeFailed(node, "it is marked failed in the control segment")
 
+    cdef void _renew_edges(self, u64 addr, const char* at, u64 size) noexcept:
+        """Before a write without coherence: the parts of its lines that others wrote, as they are.
+
+        Else writing back our line would bring back what we have cached of its other part.
+        """
+        if unlikely(self._incoherent, 0) and size:
+            if (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
+                limpet_invalidate(at, 1)
+                limpet_invalidate(at + size - 1, 1)
+
     def lost(self, int node) -> bool:
         """Whether this process has met SIGBUS on `node`."""
         return 0 <= node <= 255 and self._map[node].lost != NULL and self._map[node].lost[0] != 0
@@ -364,6 +374,7 @@ cdef class Endpoint:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             at = self._at(addr, view.len)
+            self._renew_edges(addr, at, view.len)
             self._copy(at, <char*>view.buf, view.len)
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
                 limpet_write_back(at, view.len, self._features)
@@ -393,6 +404,7 @@ cdef class Endpoint:
         cdef char* at = self._at(addr, size)
         if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
+        self._renew_edges(addr, at, size)
         if count:
             self._copy(at, <char*>&words[0], head)
         if gap:

@@ -4,8 +4,9 @@ Block word
     bits 60-63  kind
     bits 52-59  size class (SLAB)
     bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING); the index of the first
-                block (TAIL); the region's mark (REGION); the epoch in which the block was given
-                back (FREE)
+                block in bits 0-25, and above it bits of the id of the client that made the span
+                (TAIL); the region's mark (REGION); the epoch in which the block was given back
+                (FREE)
 
     FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
     SLAB     cut into objects of its class
@@ -36,7 +37,22 @@ TENTATIVE: Final = 1
 REFERENCE_MASK: Final = (1 << 56) - 1
 ADDRESS_MASK: Final = (1 << 48) - 1
 LARGE_CLASS: Final = 0
+TAIL_FIRST_MASK: Final = (1 << 26) - 1
 
 
 def block_word(kind: int, owner: int = 0, size_class: int = 0) -> int:
     return kind << 60 | size_class << 52 | owner
+
+
+def tail_word(first: int, client: int) -> int:
+    """The word of a further block of a span that begins at block `first`.
+
+    It carries the low 10 bits of the maker's slot and 12 of its incarnation, so that the tails of a
+    later span at the same place differ.
+    """
+    maker = (client >> 36 & 0x3FF) << 12 | client & 0xFFF
+    return block_word(TAIL, maker << 26 | first)
+
+
+def is_tail_of(word: int, first: int) -> bool:
+    return word >> 60 == TAIL and word & TAIL_FIRST_MASK == first

@@ -37,7 +37,13 @@ class Pool(Memory):
         """
         cls = store_class(kind)
         _check_name(name)
-        stored = self.exclusively(lambda: self._entry(cls, kind, name, parameters))
+        try:
+            made = cls.Parameters.for_pool(self.parameters, self.layout, **parameters)
+        except TypeError as error:
+            raise ParameterError(
+                f"a {kind} store does not take these parameters: {error}"
+            ) from error
+        stored = self.exclusively(lambda: self._entry(kind, name, made))
         if stored["kind"] != kind:
             raise StoreMismatch(
                 f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store"
@@ -51,14 +57,8 @@ class Pool(Memory):
                 )
         return self.exclusively(lambda: cls(self, kind, name, there))
 
-    def _entry(self, cls: Any, kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _entry(self, kind: str, name: str, made: Any) -> dict[str, Any]:
         def plan(index: int) -> bytes:
-            try:
-                made = cls.Parameters.for_pool(self.parameters, self.layout, **given)
-            except TypeError as error:
-                raise ParameterError(
-                    f"a {kind} store does not take these parameters: {error}"
-                ) from error
             return json.dumps(
                 {"kind": kind, "parameters": dataclasses.asdict(made)}, sort_keys=True
             ).encode()

@@ -111,7 +111,8 @@ class Race(Store):
     @staticmethod
     def unmake(pool: Any, name: str, parameters: RaceParameters) -> None:
         for subtable in range(parameters.subtables):
-            pool.regions.discard(subtable % pool.parameters.nodes, _region_name(name, subtable))
+            with contextlib.suppress(NodeFailed):  # then its region is gone with the node
+                pool.regions.discard(subtable % pool.parameters.nodes, _region_name(name, subtable))
 
     # ---- operations -------------------------------------------------------------------------
 
@@ -134,12 +135,13 @@ class Race(Store):
         wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
         found: list[bytes | None] = []
         self.operations += len(wanted)
-        self.client.enter()
-        try:
-            for start in range(0, len(wanted), BATCH):
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            self.client.enter()
+            try:
                 self._get_batch(wanted[start : start + BATCH], found)
-        finally:
-            self.client.leave()
+            finally:
+                self.client.leave()
         return found
 
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
@@ -458,24 +460,32 @@ class Race(Store):
     def _check_slot(
         self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]
     ) -> None:
+        wrong = self._wrong_with(group, slot, word, seen)
+        # Another client may have replaced what the slot held since we read it.
+        if wrong and self.endpoint.load(slot) == word:
+            raise StoreCorrupt(f"{where}: {wrong}")
+
+    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        """What is wrong with a slot, or "" if nothing is."""
         reference = word & REFERENCE_MASK
         if not self.heap.plausible(reference):
-            raise StoreCorrupt(f"{where}: points to no object")
+            return "points to no object"
         if not self.heap.used(reference):
-            raise StoreCorrupt(f"{where}: points to an object that is not in use")
+            return "points to an object that is not in use"
         self.objects.load(reference)
         if not self.objects.fits(reference) or not self.objects.intact():
-            raise StoreCorrupt(f"{where}: the object's sizes or checksum do not hold")
+            return "the object's sizes or checksum do not hold"
         key = self.objects.key()
         self._choose(key)
         if word >> 56 != self.hash & 0xFF:
-            raise StoreCorrupt(f"{where}: the fingerprint is not that of {key!r}")
+            return f"the fingerprint is not that of {key!r}"
         if slot not in [self._address(index) for index in range(32)]:
-            raise StoreCorrupt(f"{where}: {key!r} does not belong into group {group:#x}")
+            return f"{key!r} does not belong into group {group:#x}"
         # A key that went and came again while we looked is met twice; its first slot has changed.
-        if key in seen and self._holds(seen[key], key) and self.endpoint.load(slot) == word:
-            raise StoreCorrupt(f"{where}: {key!r} is also in the slot at {seen[key]:#x}")
+        if key in seen and self._holds(seen[key], key):
+            return f"{key!r} is also in the slot at {seen[key]:#x}"
         seen[key] = slot
+        return ""
 
     def _holds(self, slot: int, key: bytes) -> bool:
         word = self.endpoint.load(slot)

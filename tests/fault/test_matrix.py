@@ -155,19 +155,19 @@ class TakesTentativeForLinked(Heap):
 
 
 class OverlooksPending(BlockTable):
-    def recover(self, node: int, client: int, stamp: int, region_of: Any) -> int:
+    def recover(self, node: int, client: int, grace: Any, region_of: Any) -> int:
         for word in self.words(node).tolist():
             if word >> 60 == PENDING and word & OWNER_MASK == client:
                 return 0
-        return super().recover(node, client, stamp, region_of)
+        return super().recover(node, client, grace, region_of)
 
 
 class GivesSpansBackFrontFirst(BlockTable):
     def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
-        tails = self.tails(self.words(node), first)
+        words = self.words(node)
         released = int(self.move(node, first, word, stamp))
-        for block in range(first + 1, first + tails + 1):
-            released += self.move(node, block, 5 << 60 | first, stamp)
+        for block in range(first + 1, first + self.tails(words, first) + 1):
+            released += self.move(node, block, int(words[block]), stamp)
         return released
 
 
@@ -184,7 +184,7 @@ def recover_slot_first(
         if reference:
             client.heap.settle(reference, home)
     for node in range(regions.nodes):
-        blocks.recover(node, slot << 36 | incarnation, grace.close_period(), regions.region_of)
+        blocks.recover(node, slot << 36 | incarnation, grace, regions.region_of)
     return {"clients": 1, "objects": 0, "blocks": 0}
 
 

@@ -10,7 +10,6 @@ from client_tools import child, pinned, slot_of
 import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.client import Client
-from limpet.shm.epoch import NEVER
 from limpet.shm.slots import HAND, PIN
 from limpet.shm.words import FREE, SLAB, block_word
 
@@ -50,10 +49,10 @@ def test_object_is_used_again_when_nobody_is_pinned(pools: Any) -> None:
     assert len({use(pool) for _ in range(100 * per_block)}) <= 2 * per_block
 
 
-def test_horizon_is_the_oldest_pin(pools: Any) -> None:
+def test_horizon_is_the_oldest_pin_and_never_ahead_of_the_epoch(pools: Any) -> None:
     pool = pools()
     one, two = pools.again(pool), pools.again(pool)
-    assert pool.grace.horizon() == NEVER
+    assert pool.grace.horizon() == pool.grace.now()
     with pinned(one):
         epoch = pool.grace.close_period()
         with pinned(two):
@@ -62,7 +61,7 @@ def test_horizon_is_the_oldest_pin(pools: Any) -> None:
             assert len(pool.grace.laggards(epoch + 1)) == 2
     with pinned(two):
         assert pool.grace.horizon() == epoch + 1
-    assert pool.grace.horizon() == NEVER
+    assert pool.grace.horizon() == pool.grace.now()
 
 
 def test_every_operation_pins_anew(pools: Any) -> None:
@@ -93,7 +92,7 @@ def test_dead_pin_counts_until_recovery_and_not_after(pools: Any) -> None:
         assert pool.grace.laggards(epoch)
         assert pool.recover()["clients"] == [ident]
         assert not pool.grace.laggards(epoch)
-        assert pool.grace.horizon() == NEVER
+        assert pool.grace.horizon() == pool.grace.now()
 
 
 def test_objects_of_the_dead_are_adopted_only_after_the_grace_period(pools: Any) -> None:
