@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from limpet.shm.fabric import Endpoint
 
 NEVER: Final = (1 << 64) - 1
-EPOCH_MAX: Final = 1 << 64 - PIN_SHIFT
-"""No pool lives to see it; a pin would have no room for it."""
+EPOCH_MAX: Final = 1 << 63 - PIN_SHIFT
+"""No pool lives to see it. Half of what a pin has room for, so that no pool in use runs over."""
 
 
 class Pinned(NamedTuple):
