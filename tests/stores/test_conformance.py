@@ -497,7 +497,7 @@ def test_endless_updates_take_bounded_memory(make_store: Make, size: int, rounds
     reachable = set()
     for number in range(rounds):
         store.put(b"%d" % (number % 5), bytes([number % 256]) * size)
-        if number % (rounds // 3) == 100:
+        if number % (rounds // 3) == 20:
             reachable.add(sound(store)["reachable"])
     assert len(reachable) == 1
     blocks = store.pool.clients()[0]["blocks"]
