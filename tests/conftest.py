@@ -2,8 +2,8 @@
 
 `LIMPET_EXPECT_BUILD=compiled` (or `pure`) makes the run fail at once on another build.
 A test that takes longer than `HANG_S` fails; one that cannot even be interrupted ends the run with
-the stacks of all threads. A run fails when it leaves a segment or a process behind; where others use
-limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` makes it look at pools of tests only.
+the stacks of all threads. A run fails when it leaves a segment or a process behind; where others
+use limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` limits that to pools of tests.
 """
 
 from __future__ import annotations

@@ -86,10 +86,8 @@ def protocol_case(make: Callable[[], SharedDict], third: Any) -> Any:
             def test_popitem(self) -> None:
                 mapping_tests.BasicTestMappingProtocol.test_popitem(self)
                 d = self._full_mapping({repr(number): number for number in range(64)})
-                twin = self._full_mapping(d)
-                assert [d.popitem() for _ in range(64)] == [twin.popitem() for _ in range(64)]
+                assert {d.popitem() for _ in range(64)} == {(repr(n), n) for n in range(64)}
                 assert not d
-                assert not twin
 
         def test_getitem(self) -> None:
             mapping_tests.TestMappingProtocol.test_getitem(self)
