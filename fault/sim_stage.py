@@ -24,6 +24,8 @@ from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
+from limpet.fault.history import Record
+from limpet.fault.linearizability import check
 from limpet.fault.operations import PARAMETERS
 from limpet.fault.schedule import (
     CRASH,
@@ -37,7 +39,6 @@ from limpet.fault.schedule import (
     Point,
     Schedule,
 )
-from limpet.fault.sim_history import Event, illegal
 from limpet.fault.sim_program import PRESENT, RECOVER, WRITES, Call, Program
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
@@ -67,15 +68,25 @@ VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
 RUN_S: Final = 16.0
 """From the start of a run to that of the next: exact in binary, so that all runs are alike."""
+INITIAL: Final = b"initial"
 STEPS_MAX: Final = 20_000
 """A run that takes more steps than this does not end."""
 
 _numbers = itertools.count()
 
 
-def value_of(label: str) -> bytes:
+Label = bytes | None
+
+
+def value_of(label: bytes) -> bytes:
     """The value that a label stands for, large enough to fill an object."""
-    return label.encode().ljust(VALUE_SIZE, b".")
+    return label.ljust(VALUE_SIZE, b".")
+
+
+def label_of(value: bytes) -> bytes:
+    """The label of a value; the value itself when nobody can have written it."""
+    label = value.rstrip(b".")
+    return label if value == value_of(label) else value
 
 
 class StagePool(Pool):
@@ -202,9 +213,9 @@ class Stage:
             if player.number < len(PRESENT):
                 names[0] = PRESENT[player.number]
             for name in names:
-                player.store.put(name, value_of("initial"))
+                player.store.put(name, value_of(INITIAL))
         for key in PRESENT[len(self.players) :]:
-            self.store.put(key, value_of("initial"))
+            self.store.put(key, value_of(INITIAL))
         for player in self.players:
             self._disguise(player)
             player.slabs = [
@@ -276,7 +287,7 @@ class Run:
         self.steps = 0
         self.schedule: Schedule = {}
         self.trace: list[Step] = []
-        self.events: list[Event] = []
+        self.history: list[Record] = []
         self.failure = ""
         self._time = 0
         self._patience = 0.0
@@ -389,27 +400,29 @@ class Run:
         if call.kind == RECOVER:
             player.pool.recover()
             return
-        event = Event(player.number, call.kind, call.key, self._tick())
-        self.events.append(event)
-        if call.kind in WRITES:
-            event.value = value_of(f"{player.number}.{player.op}")
-        self._perform(player.store, event)
+        label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
+        self._perform(player.store, player.number, call.kind, call.key, label)
 
-    def _perform(self, store: Any, event: Event) -> None:
-        result = "ok"
+    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
+        """Do an operation, with its call noted before and its result after."""
+        index = len(self.history)
+        called = Record(client, kind, key, label, "unknown", None, self._tick(), None)
+        self.history.append(called)
+        read, result = None, "ok"
         try:
-            if event.kind == "get":
-                event.read = store.get(event.key)
-                result = "missing" if event.read is None else "ok"
-            elif event.kind == "delete":
-                store.delete(event.key)
+            if kind == "get":
+                value = store.get(key)
+                read, result = (None, "missing") if value is None else (label_of(value), "ok")
+            elif kind == "delete":
+                store.delete(key)
             else:
-                getattr(store, event.kind)(event.key, event.value)
+                assert label is not None
+                getattr(store, kind)(key, value_of(label))
         except KeyExists:
             result = "exists"
         except KeyError:
             result = "missing"
-        event.end, event.result = self._tick(), result
+        self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
     # ---- the run --------------------------------------------------------------------------------
 
@@ -450,13 +463,11 @@ class Run:
 
     def _inspect(self) -> str:
         founder, store = self.stage.founder, self.stage.store
-        keys = {event.key for event in self.events}
+        keys = sorted({record.key for record in self.history})
         try:
             for look in ("before recovery", "after recovery"):
-                for key in sorted(keys):
-                    event = Event(len(self.players), "get", key, self._tick())
-                    self.events.append(event)
-                    self._perform(store, event)
+                for key in keys:
+                    self._perform(store, len(self.players), "get", key, None)
                 if look == "before recovery":
                     founder.recover()
             store.check()
@@ -467,14 +478,14 @@ class Run:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
-        initial = {key: value_of("initial") for key in PRESENT}
-        return illegal(self.events, initial)
+        report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
+        return "" if report.ok else f"history: {report.bad()[0].detail}"
 
     def digest(self) -> str:
         """A hash of every step and of what every operation came to: equal for equal runs."""
         found = hashlib.blake2b(digest_size=16)
         for client, verb, addr, outcome, _ in self.trace:
             found.update(b"%d %s %d %d;" % (client, verb.encode(), addr, outcome))
-        for event in self.events:
-            found.update(repr(event).encode())
+        for record in self.history:
+            found.update(repr(record).encode())
         return found.hexdigest()

@@ -1,0 +1,198 @@
+"""Known-bad variants of the `race` store and of the memory below it, for the checkers to catch.
+
+A variant of the store is its source with some lines replaced, run uncompiled. A variant of the pool
+is a class in place of one of the pool's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import limpet
+from limpet.shm import pool as pool_module
+from limpet.shm.epoch import NEVER, Grace
+from limpet.shm.heap import Heap
+from limpet.stores import registry
+
+SOURCE: Final = Path(limpet.__file__).parent / "stores" / "race" / "table.py"
+
+
+def race_from_source(name: str, *changes: tuple[str, str]) -> Any:
+    """The class Race of the store's source with each text replaced, which must be there once."""
+    # What the compiled base class counts, it alone can write.
+    text = re.sub(r"self\.(operations|retries) \+= .*", "pass", SOURCE.read_text())
+    for old, new in changes:
+        assert text.count(old) == 1, f"{name}: {text.count(old)} times in the source: {old}"
+        text = text.replace(old, new)
+    module = types.ModuleType(f"limpet.stores.race.{name}")
+    exec(compile(text, str(SOURCE), "exec"), module.__dict__)
+    return module.Race
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`changes` of the store's source, or `by` in place of the pool's `replaced`.
+
+    `says`: the kind of failure. `program` and `strategy`, when not every one will do.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    changes: tuple[tuple[str, str], ...] = ()
+    replaced: str = ""
+    by: Any = None
+    program: str = ""
+    strategy: str = "mixed"
+
+
+UPDATE: Final = """            self.client.aim(0, slot)
+            self.client.hold(self.word & REFERENCE_MASK, slot)
+            # LINEARIZES: update
+            lost = self.endpoint.cas(slot, self.word, desired) != self.word
+"""
+INSERT: Final = """        if self.endpoint.cas(slot, 0, tentative):
+            self.endpoint.wait()
+            return AGAIN
+"""
+REREAD: Final = """        self._read_buckets()
+        if self._match(key, 0, True) or self._rival(key, slot, attempt):
+            return AGAIN
+"""
+COMMIT: Final = """        # LINEARIZES: insert
+        lost = self.endpoint.cas(slot, tentative, desired) != tentative
+"""
+KICK: Final = """            if self.endpoint.cas(theirs, word, 0) != word:
+                return True
+"""
+GET: Final = """        self.client.enter()
+        try:
+            self._choose(key)
+            if self._find(key):
+                return self.objects.value()
+            return default
+        finally:
+            self.client.leave()
+"""
+DELETE: Final = "        self.client.hold(self.word & REFERENCE_MASK, slot)\n        # LINEARIZES: delete\n"
+FIND_ANY: Final = """
+    def _find_any(self, key):
+        self._read_buckets()
+        for word in self.slots[:32]:
+            if word >> 56 == self.hash & 0xFF:
+                self.objects.load(word & REFERENCE_MASK & ~TENTATIVE)
+                if self.objects.key_is(key):
+                    return True
+        return False
+"""
+
+
+class ReusesAtOnce(Grace):
+    """What is freed is used again though somebody may be reading it."""
+
+    def horizon(self) -> int:
+        return NEVER
+
+
+class FreesTheLinked(Heap):
+    """Recovery frees what was in the dead client's hand, linked or not."""
+
+    def settle(self, reference: int, home: int) -> bool:
+        self.free(reference)
+        return True
+
+
+MUTANTS: Final = (
+    Mutant(
+        "no-tentative-step", ("history",),
+        (
+            (INSERT, INSERT.replace("tentative", "desired")),
+            (
+                REREAD + COMMIT,
+                """        self._read_buckets()
+        for other in range(32):
+            word = self.slots[other]
+            if word >> 56 == self.hash & 0xFF and other & 7 and self._address(other) < slot:
+                self.objects.load(word & REFERENCE_MASK)
+                if self.objects.key_is(key):
+                    self.endpoint.cas(slot, desired, 0)
+                    return AGAIN
+        lost = False
+""",
+            ),
+        ),
+    ),
+    Mutant(
+        "reads-without-pin", ("history", "client 0", "client 1", "client 2"),
+        (
+            (
+                GET,
+                GET.replace("self.client.enter()", "self.client.begin()").replace(
+                    "self.client.leave()", "self.client.end()"
+                ),
+            ),
+        ),
+    ),
+    Mutant("no-grace-period", ("history", "check"), replaced="Grace", by=ReusesAtOnce),
+    Mutant(
+        "old-object-held-after-cas", ("leaked",),
+        (
+            (
+                UPDATE,
+                UPDATE.replace("            self.client.hold(self.word & REFERENCE_MASK, slot)\n", "")
+                + "            self.client.hold(self.word & REFERENCE_MASK, slot)\n",
+            ),
+        ),
+    ),
+    Mutant("delete-does-not-hold", ("leaked",), ((DELETE, ""),)),
+    Mutant("commit-without-rereading", ("history", "check"), ((REREAD, ""),)),
+    Mutant(
+        "kick-unchecked", ("history", "check"),
+        ((KICK, "            self.endpoint.cas(theirs, word, 0)\n"),),
+    ),
+    Mutant(
+        "kick-by-store", ("history", "check", "leaked"),
+        ((KICK, "            self.endpoint.store(theirs, 0)\n"),),
+    ),
+    Mutant("commit-unchecked", ("history",), ((COMMIT, COMMIT + "        lost = False\n"),)),
+    Mutant(
+        "update-by-store", ("history", "leaked", "check"),
+        ((UPDATE, UPDATE.replace(
+            "lost = self.endpoint.cas(slot, self.word, desired) != self.word",
+            "lost = self.endpoint.store(slot, desired)",
+        )),),
+    ),
+    Mutant(
+        "tentative-is-visible", ("history",),
+        ((GET, GET.replace("_find(key)", "_find_any(key)") + FIND_ANY),),
+    ),
+    Mutant("recovery-frees-linked", ("check", "history"), replaced="Heap", by=FreesTheLinked),
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's."""
+    kinds = dict(registry.KINDS)
+    get_class: Callable[[str], Any] = registry.store_class
+    original = getattr(pool_module, mutant.replaced, None)
+    made = race_from_source(mutant.name, *mutant.changes) if mutant.changes else None
+    from limpet.stores import pool as stores_pool
+
+    try:
+        if made is not None:
+            stores_pool.store_class = lambda kind: made  # type: ignore[attr-defined]
+        if mutant.replaced:
+            setattr(pool_module, mutant.replaced, mutant.by)
+        yield
+    finally:
+        stores_pool.store_class = get_class  # type: ignore[attr-defined]
+        if mutant.replaced:
+            setattr(pool_module, mutant.replaced, original)
+        registry.KINDS.clear()
+        registry.KINDS.update(kinds)
