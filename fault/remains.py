@@ -23,6 +23,7 @@ from limpet.shm.words import (
     REGION,
     SLAB,
     TAIL,
+    TAIL_FIRST_MASK,
     TENTATIVE,
     block_word,
 )
@@ -105,7 +106,7 @@ def _in_blocks(pool: Pool, ident: int) -> set[str]:
             kind, owner = word >> 60, word & OWNER_MASK
             if kind == REGION and owner not in marks:
                 found.add("discarded-region")
-            if kind == TAIL and int(words[owner]) == block_word(PENDING, ident):
+            if kind == TAIL and int(words[word & TAIL_FIRST_MASK]) == block_word(PENDING, ident):
                 found.add("tails-first")
             if kind == PENDING and owner == ident:
                 found |= {"pending-run", OWNER}

@@ -165,7 +165,8 @@ def test_ls_without_pools_says_so(tmp_path: Path) -> None:
 
 def test_inspect_shows_everything(pool: str) -> None:
     def dies(slot: int, incarnation: int) -> None:
-        limpet.open(f"shm://{pool}").store("race", name="s").put(b"k", b"v")
+        kv = limpet.open(f"shm://{pool}").store("race", name="s")
+        kv.put(b"k", b"v")
         os.kill(os.getpid(), signal.SIGKILL)
 
     with limpet.open(f"shm://{pool}") as opened, Workers(dies) as workers:
