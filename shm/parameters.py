@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fractions
 import json
 import re
 from typing import Any, Final
@@ -46,12 +47,11 @@ def parse_size(size: int | str) -> int:
         if size < 0:
             raise ParameterError(f"a size cannot be negative: {size}")
         return size
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)\s*", size, re.ASCII)
     if match is None or match[2].lower() not in _UNITS:
         raise ParameterError(f"cannot read the size {size!r}; write 4096, '64MiB' or '1.5GiB'")
-    count = float(match[1]) if "." in match[1] else int(match[1])
-    bytes_ = count * _UNITS[match[2].lower()]
-    if bytes_ != int(bytes_):
+    bytes_ = fractions.Fraction(match[1]) * _UNITS[match[2].lower()]
+    if bytes_.denominator != 1:
         raise ParameterError(f"the size {size!r} is not a whole number of bytes")
     return int(bytes_)
 

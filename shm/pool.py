@@ -43,7 +43,8 @@ from limpet.shm.layout import (
     address,
     control_size,
 )
-from limpet.shm.membership import NODE_FAILED, Membership, slot_address
+from limpet.shm.logind import remove_ipc_warning
+from limpet.shm.membership import NODE_FAILED, Membership, log, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
@@ -484,6 +485,8 @@ def _create_segments(
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     _latency_ns(latency)
     location = nodes.parse_url(url)
+    if location.scheme == "shm" and (warning := remove_ipc_warning()):
+        log.warning("%s: %s", location, warning)
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
     if unknown := set(given) - known:
         raise ParameterError(
