@@ -199,8 +199,8 @@ class BlockTable:
 
         Blocks without a used object are free again, after a grace period that begins when they
         are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
-        is the mark of the region whose directory entry has the block. Repeating this, also by several clients at once, changes
-        nothing.
+        is the mark of the region whose directory entry has the block. Repeating this, also by
+        several clients at once, changes nothing.
         """
         released = 0
         try:
