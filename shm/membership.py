@@ -173,7 +173,13 @@ class Membership:
         here = this_host()
         for slot, word in self.occupied():
             host = self._host(slot)
-            if word >> 60 == LIVE and host.boot == here.boot and host.namespace != here.namespace:
+            # ORDER: the state word after what the slot says: that may be its next client's.
+            if (
+                word >> 60 == LIVE
+                and host.boot == here.boot
+                and host.namespace != here.namespace
+                and self.endpoint.load(slot_address(slot)) == word
+            ):
                 raise ClientError(
                     f"{self.pool}: process {self.pid(word)} uses it from another container (PID "
                     "namespace); create the pool with multi_host=True to share it between them"
