@@ -94,15 +94,18 @@ class Victim:
             fields["size"] = parameters.node_size
         self.data[segment][:4096] = superblock.pack(**{**fields, "parameters": parameters})
 
+    def write(self) -> None:
+        for segment, path in self.paths.items():
+            with open(path, "r+b") as file:
+                file.truncate(len(self.data[segment]))
+                file.write(self.data[segment])
+
     def endure(self, *, joins: bool = False) -> None:
         """Write the damage, and let a child do everything with it.
 
         `joins`: the damage is only met by a client that has taken its slot, so that one is written.
         """
-        for segment, path in self.paths.items():
-            with open(path, "r+b") as file:
-                file.truncate(len(self.data[segment]))
-                file.write(self.data[segment])
+        self.write()
         (problem,) = gather(lambda: exercise(self.url), lifetime_s=LIFETIME_S)
         if problem == "refused":
             if joins:
@@ -170,7 +173,10 @@ def victim(tmp_path_factory: Any) -> Iterator[Victim]:
             store.delete(b"7")
             pool.dict("d", codec="json", capacity=20).update({"a": [1], "b": None})
             store.check()
-        yield Victim(url)
+        found = Victim(url)
+        yield found
+        found.heal()  # nothing that is not limpet's any more would be destroyed
+        found.write()
     finally:
         limpet.destroy(url)
 
