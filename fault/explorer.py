@@ -453,5 +453,3 @@ def explore_one(parameters: Exploration, schedule: Schedule) -> tuple[Run, list[
     with stage_of(parameters) as stage:
         run = replay(stage, parse_program(parameters.program), schedule)
         return run, trace_lines(stage, run.trace)
-
-

@@ -101,7 +101,7 @@ class Replay:
         self.schedule = schedule
 
     def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        return self.schedule.get((player.number, player.op, player.step), NOTHING)  # type: ignore[call-overload,no-any-return]
+        return self.schedule.get(Point(player.number, player.op, player.step), NOTHING)
 
 
 class Faults(NamedTuple):
@@ -146,7 +146,9 @@ class _Random:
         self.cuts = rng.choice((0.0, 0.1, 0.5))
 
     def disturb(self, player: Any, words: int) -> list[Action]:
-        actions = list(self.faults.get((player.number, player.op, player.step), NOTHING))  # type: ignore[call-overload]
+        actions: list[Action] = []
+        if self.faults:
+            actions += self.faults.get(Point(player.number, player.op, player.step), NOTHING)
         if words > 1 and self.rng.random() < self.cuts:
             few = self.rng.random() < 0.5
             actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
@@ -162,7 +164,7 @@ class RandomWalk(_Random):
 
     def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
         rng = self.rng
-        actions = self.disturb(player, words) if words > 1 or self.faults else []
+        actions = self.disturb(player, words)
         if rng.random() < self.restlessness:
             target = rng.choice(run.runnable() or [player])
             if target is not player:
@@ -186,7 +188,7 @@ class Priorities(_Random):
         self.priorities[player.number] = self.lowest
 
     def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        actions = self.disturb(player, words) if words > 1 or self.faults else []
+        actions = self.disturb(player, words)
         if verb == PAUSE:
             self._fall(player)
         while self.changes and run.steps >= self.changes[0]:

@@ -26,7 +26,6 @@ from greenlet import getcurrent, greenlet
 
 from limpet.fault.history import Record
 from limpet.fault.linearizability import check
-from limpet.fault.operations import PARAMETERS
 from limpet.fault.schedule import (
     CRASH,
     CUT,
@@ -63,6 +62,8 @@ BLOCK_SIZE: Final = 16 << 10
 VALUE_SIZE: Final = 3400
 """Four objects of such a pair fill a block."""
 OBJECTS: Final = 4
+PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 1}}
+"""Parameters that make a kind's store as small as it can be, so that keys meet."""
 LEASE_US: Final = 1_000
 VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
@@ -470,6 +471,9 @@ class Run:
                     self._perform(store, len(self.players), "get", key, None)
                 if look == "before recovery":
                     founder.recover()
+            report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
+            if not report.ok:
+                return f"history: {report.bad()[0].detail}"
             store.check()
             audit = founder.audit()
         except LimpetError as error:
@@ -478,8 +482,7 @@ class Run:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
-        report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
-        return "" if report.ok else f"history: {report.bad()[0].detail}"
+        return ""
 
     def digest(self) -> str:
         """A hash of every step and of what every operation came to: equal for equal runs."""

@@ -17,7 +17,9 @@ from typing import Any, Final
 import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.epoch import NEVER, Grace
-from limpet.shm.heap import Heap
+from limpet.shm.membership import slot_address
+from limpet.shm.recovery import recover_client
+from limpet.shm.slots import HAND, HAND_SIZE
 from limpet.stores import registry
 
 SOURCE: Final = Path(limpet.__file__).parent / "stores" / "race" / "table.py"
@@ -79,7 +81,9 @@ GET: Final = """        self.client.enter()
         finally:
             self.client.leave()
 """
-DELETE: Final = "        self.client.hold(self.word & REFERENCE_MASK, slot)\n        # LINEARIZES: delete\n"
+DELETE: Final = (
+    "        self.client.hold(self.word & REFERENCE_MASK, slot)\n        # LINEARIZES: delete\n"
+)
 FIND_ANY: Final = """
     def _find_any(self, key):
         self._read_buckets()
@@ -99,17 +103,20 @@ class ReusesAtOnce(Grace):
         return NEVER
 
 
-class FreesTheLinked(Heap):
+def recover_freeing_the_linked(
+    client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
+) -> dict[str, int]:
     """Recovery frees what was in the dead client's hand, linked or not."""
-
-    def settle(self, reference: int, home: int) -> bool:
-        self.free(reference)
-        return True
+    for index in range(HAND_SIZE):
+        reference = client.endpoint.load(slot_address(slot) + HAND + 16 * index)
+        if reference:
+            client.heap.free(reference)
+    return recover_client(client, blocks, regions, grace, slot, word)
 
 
 MUTANTS: Final = (
     Mutant(
-        "no-tentative-step", ("history",),
+        "no-tentative-step", ("history",), program="da|ic gc|ic gc", changes=
         (
             (INSERT, INSERT.replace("tentative", "desired")),
             (
@@ -117,11 +124,15 @@ MUTANTS: Final = (
                 """        self._read_buckets()
         for other in range(32):
             word = self.slots[other]
-            if word >> 56 == self.hash & 0xFF and other & 7 and self._address(other) < slot:
-                self.objects.load(word & REFERENCE_MASK)
-                if self.objects.key_is(key):
+            theirs = self._address(other)
+            if not word or word >> 56 != self.hash & 0xFF or not other & 7 or theirs == slot:
+                continue
+            self.objects.load(word & REFERENCE_MASK)
+            if self.objects.key_is(key):
+                if theirs < slot:
                     self.endpoint.cas(slot, desired, 0)
                     return AGAIN
+                self.endpoint.cas(theirs, word, 0)
         lost = False
 """,
             ),
@@ -129,6 +140,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "reads-without-pin", ("history", "client 0", "client 1", "client 2"),
+        program="ua ua|ga|ga", changes=
         (
             (
                 GET,
@@ -171,7 +183,7 @@ MUTANTS: Final = (
         "tentative-is-visible", ("history",),
         ((GET, GET.replace("_find(key)", "_find_any(key)") + FIND_ANY),),
     ),
-    Mutant("recovery-frees-linked", ("check", "history"), replaced="Heap", by=FreesTheLinked),
+    Mutant("recovery-frees-linked", ("check", "history"), replaced="recover_client", by=recover_freeing_the_linked),
 )  # fmt: skip
 
 

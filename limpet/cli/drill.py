@@ -1,0 +1,145 @@
+"""`limpet drill`: proof runs. Here the explorer and its virtual time; each group member is a drill."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from limpet.cli.common import Commands, console, json_option, print_json, table
+from limpet.fault.explorer import (
+    STRATEGIES,
+    Exploration,
+    Failure,
+    Report,
+    Tally,
+    explore_one,
+)
+from limpet.fault.explorer import explore as run_explorer
+from limpet.fault.schedule import parse_schedule, schedule_text
+
+
+@click.group(cls=Commands)
+def drill() -> None:
+    """Prove that a store keeps its promises: explore schedules, kill, stop, check."""
+
+
+@drill.command()
+@click.argument("store", default="race")
+@click.option("--clients", type=click.IntRange(1, 16), default=3, show_default=True,
+              help="Simulated clients.")  # fmt: skip
+@click.option("--ops", type=click.IntRange(1, 64), default=2, show_default=True,
+              help="Operations of each client.")  # fmt: skip
+@click.option("--schedules", type=click.IntRange(1), default=1000, show_default=True,
+              help="Runs; exhaustive: runs for each program, at most.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Repeats an exploration; printed if drawn.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), default="mixed", show_default=True,
+              help="How schedules are made up.")  # fmt: skip
+@click.option("--crashes", type=click.IntRange(0, 64), default=1, show_default=True,
+              help="Clients that die in a run, at most.")  # fmt: skip
+@click.option("--stalls", type=click.IntRange(0, 64), default=1, show_default=True,
+              help="Clients that stand still in a run, at most.")  # fmt: skip
+@click.option("--bound", type=click.IntRange(0, 8), default=2, show_default=True,
+              help="Preemptions of an exhaustive run, at most.")  # fmt: skip
+@click.option("--programs", type=click.IntRange(1), default=1, show_default=True,
+              help="Programs that the exhaustive strategy draws.")  # fmt: skip
+@click.option("--program", default="", help="What the clients do, such as 'ua ga|da|ic'.")
+@click.option("--schedule", help="Run --program once, with these departures from the default.")
+@click.option("--fence", type=click.Choice(["kill", "wait"]), default="kill", show_default=True,
+              help="The pool's policy towards clients that stand still.")  # fmt: skip
+@click.option("--incoherent", is_flag=True, help="Each client has a cache that must be flushed.")
+@click.option("--processes", type=click.IntRange(1), default=len(os.sched_getaffinity(0)),
+              help="Processes that share the runs.  [default: one for each CPU]")  # fmt: skip
+@click.option("--trace", is_flag=True, help="With --schedule: print every step.")
+@json_option
+def explore(
+    schedule: str | None, seed: int | None, incoherent: bool, trace: bool, as_json: bool,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Run a STORE's code under many schedules of a few simulated clients, with crashes.
+
+    Each run is a small program with another order of its memory steps, in which clients die and
+    stall. Afterwards the history must be linearizable, every invariant hold and nothing be leaked.
+    A failure is shrunk, and printed with the command that repeats it; the exit status is then 1.
+    """
+    if given["program"]:
+        given["clients"] = given["program"].count("|") + 1
+    parameters = Exploration(
+        seed=secrets.randbelow(1 << 32) if seed is None else seed,
+        coherent=not incoherent,
+        **given,
+    )
+    if schedule is not None:
+        _replay(parameters, schedule, trace, as_json)
+        return
+    out = Console(stderr=True) if as_json else console()
+    report = _with_progress(parameters, out)
+    if as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        _print_report(out, report)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:
+    if not parameters.program:
+        raise click.UsageError("--schedule needs --program, what the clients do")
+    run, lines = explore_one(parameters, parse_schedule(schedule))
+    taken = schedule_text(run.schedule)
+    if as_json:
+        print_json(
+            {"failure": run.failure, "steps": run.steps, "schedule": taken, "digest": run.digest(),
+             "history": [str(record) for record in run.history], "trace": lines}
+        )  # fmt: skip
+    else:
+        for line in lines if trace else ():
+            click.echo(line)
+        for record in run.history:
+            click.echo(str(record))
+        click.echo(f"{run.steps} steps, departures: {taken or 'none'}, digest {run.digest()}")
+        click.echo(run.failure or "everything held")
+    if run.failure:
+        raise SystemExit(1)
+
+
+def _with_progress(parameters: Exploration, out: Console) -> Report:
+    exhaustive = parameters.strategy == "exhaustive"
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=out, transient=True, disable=not out.is_terminal,
+    ) as progress:  # fmt: skip
+        task = progress.add_task("runs", total=None if exhaustive else parameters.schedules)
+
+        def show(tally: Tally) -> None:
+            progress.update(task, completed=tally.schedules)
+
+        return run_explorer(parameters, show)
+
+
+def _print_report(out: Console, report: Report) -> None:
+    parameters = report.parameters
+    found = table(
+        f"{parameters.store}: {parameters.clients} clients, {parameters.ops} operations each, "
+        f"{parameters.strategy}, seed {parameters.seed}",
+        "runs", "steps", "crashes", "stalls", "runs/s", "failures",
+        right=("runs", "steps", "crashes", "stalls", "runs/s", "failures"),
+    )  # fmt: skip
+    found.add_row(
+        f"{report.schedules:,}", f"{report.steps:,}", f"{report.crashes:,}", f"{report.stalls:,}",
+        f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
+    )  # fmt: skip
+    out.print(found)
+    for failure in report.failures:
+        _print_failure(failure)
+
+
+def _print_failure(failure: Failure) -> None:
+    click.echo(f"\nrun {failure.number} failed, and so does, with digest {failure.digest},")
+    click.echo(f"    {failure.command}")
+    click.echo(failure.what)
