@@ -398,6 +398,14 @@ class Endpoint:
         self._write(addr, bytes(raw[: count * 8]) + first + gap + second)
         return 0
 
+    def write_back(self, addr: int, size: int) -> int:
+        """Nothing to do: all memory of this fabric is hardware-coherent."""
+        return 0
+
+    def invalidate(self, addr: int, size: int) -> int:
+        """Nothing to do: all memory of this fabric is hardware-coherent."""
+        return 0
+
     def load(self, addr: int) -> int:
         """The word at `addr`."""
         node, word = self._word(addr)

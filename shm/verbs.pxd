@@ -58,7 +58,7 @@ cdef class Endpoint:
     @cython.final
     cdef Counters* _lane(self, u64 addr) noexcept
     @cython.final
-    cdef void _renew_edges(self, u64 addr, const char* at, u64 size) noexcept
+    cdef int _renew_edges(self, u64 addr, u64 size) except -1
     @cython.final
     cdef int _burn(self) except -1
     @cython.final
@@ -82,6 +82,8 @@ cdef class Endpoint:
     cpdef int pause(self, u64 attempt) except -1
     cpdef bint begin(self) except -1
     cpdef int end(self) except -1
+    cpdef int write_back(self, u64 addr, u64 size) except -1
+    cpdef int invalidate(self, u64 addr, u64 size) except -1
 
 cpdef u64 hash64(bytes data, u64 seed=*)
 cpdef u64 bit(int index) noexcept

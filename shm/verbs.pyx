@@ -257,15 +257,16 @@ cdef class Endpoint:
             raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
         raise NodeFailed(node, "it is marked failed in the control segment")
 
-    cdef void _renew_edges(self, u64 addr, const char* at, u64 size) noexcept:
+    cdef int _renew_edges(self, u64 addr, u64 size) except -1:
         """Before a write without coherence: the parts of its lines that others wrote, as they are.
 
         Else writing back our line would bring back what we have cached of its other part.
         """
         if unlikely(self._incoherent, 0) and size:
             if (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
-                limpet_invalidate(at, 1)
-                limpet_invalidate(at + size - 1, 1)
+                self.invalidate(addr, 1)
+                self.invalidate(addr + size - 1, 1)
+        return 0
 
     def lost(self, int node) -> bool:
         """Whether this process has met SIGBUS on `node`."""
@@ -306,7 +307,7 @@ cdef class Endpoint:
         cdef const char* at = self._at(addr, <u64>size)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
         if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._map[addr >> 40].coherent:
-            limpet_invalidate(at, size)
+            self.invalidate(addr, size)
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
         self._settled(addr)
         self._reads(addr, size)
@@ -320,7 +321,7 @@ cdef class Endpoint:
         try:
             at = self._at(addr, view.len)
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
-                limpet_invalidate(at, view.len)
+                self.invalidate(addr, view.len)
             limpet_copy_out(view.buf, at, view.len)
             self._settled(addr)
             self._reads(addr, view.len)
@@ -338,7 +339,7 @@ cdef class Endpoint:
                 f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
             )
         if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
-            limpet_invalidate(at, count * 8)
+            self.invalidate(addr, count * 8)
         limpet_copy_out(&words[start], at, count * 8)
         self._settled(addr)
         self._reads(addr, count * 8)
@@ -374,10 +375,10 @@ cdef class Endpoint:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             at = self._at(addr, view.len)
-            self._renew_edges(addr, at, view.len)
+            self._renew_edges(addr, view.len)
             self._copy(at, <char*>view.buf, view.len)
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
-                limpet_write_back(at, view.len, self._features)
+                self.write_back(addr, view.len)
             self._settled(addr)
             self._writes(addr, view.len)
         finally:
@@ -404,7 +405,7 @@ cdef class Endpoint:
         cdef char* at = self._at(addr, size)
         if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
-        self._renew_edges(addr, at, size)
+        self._renew_edges(addr, size)
         if count:
             self._copy(at, <char*>&words[0], head)
         if gap:
@@ -417,9 +418,21 @@ cdef class Endpoint:
             self._copy(at + head, PyBytes_AS_STRING(first), n1)
         self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
         if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
-            limpet_write_back(at, size, self._features)
+            self.write_back(addr, size)
         self._settled(addr)
         self._writes(addr, size)
+        return 0
+
+    cpdef int write_back(self, u64 addr, u64 size) except -1:
+        """Push the cache lines of these bytes to memory. Every write that needs it calls it."""
+        if self._incoherent:
+            limpet_write_back(self._at(addr, size), size, self._features)
+        return 0
+
+    cpdef int invalidate(self, u64 addr, u64 size) except -1:
+        """Drop the cache lines of these bytes, written back. Every verb that needs it calls it."""
+        if self._incoherent:
+            limpet_invalidate(self._at(addr, size), size)
         return 0
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
