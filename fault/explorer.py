@@ -267,7 +267,7 @@ def exhaustive(
 
 
 def run_batch(parameters: Exploration, numbers: range) -> Tally:
-    """The runs of these numbers (exhaustive: of programs of these numbers), on a stage of their own.
+    """The runs of these numbers (exhaustive: of these programs), on a stage of their own.
 
     Ends after `failures_max` failures.
     """
@@ -333,7 +333,7 @@ def explore(
         if len(total.failed) >= parameters.failures_max:
             break
     seconds = time.monotonic() - start
-    failures = ()
+    failures: tuple[Failure, ...] = ()
     if total.failed:
         with stage_of(parameters) as stage:
             failures = tuple(

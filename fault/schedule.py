@@ -200,4 +200,4 @@ class Priorities(_Random):
         return actions
 
     def _priority(self, player: Any) -> int:
-        return self.priorities[player.number]
+        return int(self.priorities[player.number])

@@ -93,7 +93,7 @@ def label_of(value: bytes) -> bytes:
 class StagePool(Pool):
     """A pool handle that can be doubled, and whose memory can be copied and put back."""
 
-    def twin(self, kind: type[StagePool]) -> StagePool:
+    def twin(self, kind: type[SimulatedPool]) -> SimulatedPool:
         """Another client on the same mappings."""
         return kind(self.url, self._segments, self.parameters, self.uuid)
 
@@ -117,10 +117,10 @@ class SimulatedPool(StagePool):
 class Player:
     """A simulated client, and where it is in the run."""
 
-    def __init__(self, number: int, pool: StagePool) -> None:
+    def __init__(self, number: int, pool: SimulatedPool) -> None:
         self.number = number
         self.pool = pool
-        self.endpoint: Any = pool.endpoint
+        self.endpoint = pool.endpoint
         self.endpoint.number = number
         self.pid = PID_FIRST + number
         self.store: Any = None
@@ -163,7 +163,7 @@ class Stage:
         clients: int,
         *,
         fence: str = "kill",
-        pool_class: type[StagePool] = SimulatedPool,
+        pool_class: type[SimulatedPool] = SimulatedPool,
         **parameters: Any,
     ) -> None:
         self.kind = kind
@@ -196,7 +196,7 @@ class Stage:
     def founder(self) -> StagePool:
         return self.pools[0]
 
-    def _join(self, pool_class: type[StagePool]) -> StagePool:
+    def _join(self, pool_class: type[SimulatedPool]) -> SimulatedPool:
         pool = self.founder.twin(pool_class)
         self.pools.append(pool)
         return pool
@@ -292,6 +292,7 @@ class Run:
         self.failure = ""
         self._time = 0
         self._patience = 0.0
+        self._next: Player | None = None
         self._hub = getcurrent()
 
     # ---- the scheduler --------------------------------------------------------------------------
@@ -450,7 +451,7 @@ class Run:
             player.greenlet = greenlet(functools.partial(self._life, player, calls))
         last = self._after(None)
         while last is not None and not self.failure:
-            self._next: Player | None = None
+            self._next = None
             last.greenlet.switch()
             last = self._next or self._after(last)
 

@@ -52,7 +52,7 @@ def _control_place(stage: Stage, addr: int) -> str:
         if NODE_STATES <= addr < NODE_STATES + 2048:
             return f"state of node {(addr - NODE_STATES) // 8}"
         return f"catalogue + {addr - CATALOGUE}" if addr >= CATALOGUE else "event ring"
-    slot, field = divmod(addr - CLIENT_SLOTS, SLOT_SIZE)
+    field = (addr - CLIENT_SLOTS) % SLOT_SIZE
     owner = next((p.number for p in stage.players if p.identity[1] == addr - field), None)
     whose = "founder" if owner is None else f"client {owner}"
     if field >= slots.HAND:

@@ -10,8 +10,8 @@ A verb on several words is not atomic. `turn` says how many of its words are don
 is a step of its own. So a crash or another client's verb can fall between any two words.
 
 Many simulated clients live in one process. What Membership asks the kernel about processes it asks
-`SimulatedProcesses` instead, and a lease runs on the scheduler's clock: see `Membership.watcher` and
-`Membership.now`.
+`SimulatedProcesses` instead, and a lease runs on the scheduler's clock (`Membership.watcher` and
+`Membership.now`).
 """
 
 from __future__ import annotations

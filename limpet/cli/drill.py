@@ -1,4 +1,4 @@
-"""`limpet drill`: proof runs. Here the explorer and its virtual time; each group member is a drill."""
+"""`limpet drill`: proof runs. `explore` is here; other drills add themselves to the group."""
 
 from __future__ import annotations
 

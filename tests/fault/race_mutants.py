@@ -53,6 +53,7 @@ class Mutant:
     strategy: str = "mixed"
 
 
+HOLD: Final = "            self.client.hold(self.word & REFERENCE_MASK, slot)\n"
 UPDATE: Final = """            self.client.aim(0, slot)
             self.client.hold(self.word & REFERENCE_MASK, slot)
             # LINEARIZES: update
@@ -156,8 +157,7 @@ MUTANTS: Final = (
         (
             (
                 UPDATE,
-                UPDATE.replace("            self.client.hold(self.word & REFERENCE_MASK, slot)\n", "")
-                + "            self.client.hold(self.word & REFERENCE_MASK, slot)\n",
+                UPDATE.replace(HOLD, "") + HOLD,
             ),
         ),
     ),
@@ -183,7 +183,10 @@ MUTANTS: Final = (
         "tentative-is-visible", ("history",),
         ((GET, GET.replace("_find(key)", "_find_any(key)") + FIND_ANY),),
     ),
-    Mutant("recovery-frees-linked", ("check", "history"), replaced="recover_client", by=recover_freeing_the_linked),
+    Mutant(
+        "recovery-frees-linked", ("check", "history"),
+        replaced="recover_client", by=recover_freeing_the_linked,
+    ),
 )  # fmt: skip
 
 
