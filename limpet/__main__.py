@@ -7,7 +7,9 @@ import click
 from limpet.bench.cli import bench
 from limpet.cli.common import Commands
 from limpet.cli.demo import demo
+from limpet.cli.drill import drill
 from limpet.cli.pools import create, destroy, inspect, ls, watch
+from limpet.cli.proof import check, matrix
 from limpet.cli.values import delete, get, put
 
 
@@ -20,7 +22,9 @@ def main() -> None:
     """
 
 
-for command in (demo, create, ls, inspect, get, put, delete, watch, destroy, bench):
+for command in (matrix, check):
+    drill.add_command(command)
+for command in (demo, create, ls, inspect, get, put, delete, watch, destroy, drill, bench):
     main.add_command(command)
 
 if __name__ == "__main__":

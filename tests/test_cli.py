@@ -267,3 +267,39 @@ def test_sizes_and_times_read_well() -> None:
     assert [time_text(ns) for ns in (None, 5, 1234, 123_456, 9.87e9)] == [
         "-", "5 ns", "1.23 us", "123 us", "9.87 s",
     ]  # fmt: skip
+
+
+def test_drill_matrix_reports_every_dimension() -> None:
+    shown = report("drill", "matrix", "race", "--op", "delete", "--limit", "4")
+    assert {one["dimension"] for one in shown["results"]} >= {"killed", "killed twice"}
+    assert all(one["verdict"] == "ok" and one["runs"] > 0 for one in shown["results"])
+
+
+def test_drill_matrix_refuses_what_it_does_not_know() -> None:
+    assert run("drill", "matrix", "race", "--op", "nonsense").exit_code == 2
+    assert run("drill", "matrix", "nonsense", "--op", "insert").exit_code == 2
+
+
+def test_drill_check_tells_a_stale_read(tmp_path: Path) -> None:
+    lines = [
+        {"client": 1, "op": "put", "key": "6b", "value": "01", "result": "ok", "read": None},
+        {"client": 1, "op": "put", "key": "6b", "value": "02", "result": "ok", "read": None},
+        {"client": 2, "op": "get", "key": "6b", "value": None, "result": "ok", "read": "02"},
+    ]
+    history = tmp_path / "history.jsonl"
+
+    def write() -> None:
+        for index, line in enumerate(lines):
+            line.update(call_ns=10 * index + 1, return_ns=10 * index + 5)
+        history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    write()
+    assert run("drill", "check", str(history)).exit_code == 0
+    lines[2]["read"] = "01"
+    write()
+    judged = run("drill", "check", str(history))
+    assert judged.exit_code == 1
+    assert "illegal" in judged.stdout
+    assert run("drill", "check", str(history), "--json").exit_code == 1
+    history.write_text("{}\n")
+    assert run("drill", "check", str(history)).exit_code == 1

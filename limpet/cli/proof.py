@@ -1,0 +1,72 @@
+"""`limpet drill matrix` and `limpet drill check`: kill at every step; judge a history."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault.linearizability import check_file
+from limpet.fault.matrix import Result, run, uncovered
+from limpet.fault.operations import OPERATIONS
+
+
+@click.command()
+@click.argument("store", default="race")
+@click.option("--op", "operations", multiple=True, type=click.Choice(list(OPERATIONS)),
+              help="Only this operation; may be repeated.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(2), default=400, show_default=True,
+              help="Steps of one operation that are tried, at most.")  # fmt: skip
+@json_option
+def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -> None:
+    """Kill and stop each operation of a STORE at its every step, and verify what survivors see.
+
+    Also kills whoever recovers it, at each of its steps. Exit status 0 only if everything held.
+    """
+    out = console()
+    shown = table(f"crash matrix of {store}", "operation", "dimension", "steps", "runs", "verdict")
+    results: list[Result] = []
+    for result in run(store, list(operations) or None, limit):
+        results.append(result)
+        if not as_json:
+            click.echo(f"{result.operation}, {result.dimension}: {result.verdict}", err=True)
+    for one in results:
+        shown.add_row(one.operation, one.dimension, str(one.steps), str(one.runs), one.verdict)
+    missed = sorted(uncovered(results)) if not operations else []
+    if as_json:
+        print_json(
+            {
+                "results": [
+                    {**dataclasses.asdict(one), "seen": sorted(one.seen), "verdict": one.verdict}
+                    for one in results
+                ],
+                "crash_points_not_covered": missed,
+            }
+        )
+    else:
+        out.print(shown)
+        for one in results:
+            for failure in one.failures:
+                click.echo(f"{one.operation}, {one.dimension}: {failure}")
+        if missed:
+            click.echo(f"crash points that no run met: {', '.join(missed)}")
+    if missed or any(one.failures for one in results):
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--budget", type=click.IntRange(1), help="Configurations tried for one key, at most.")
+@json_option
+def check(file: str, budget: int | None, as_json: bool) -> None:
+    """Judge the history in FILE (JSON Lines): is it linearizable?
+
+    Exit status 0 only for "ok"; "unknown" means that the budget did not suffice.
+    """
+    report = check_file(file, budget=budget)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        click.echo(str(report))
+    raise SystemExit(report.exit_status)
