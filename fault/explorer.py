@@ -181,7 +181,12 @@ class Tally:
 
 def stage_of(parameters: Exploration) -> Stage:
     """The stage on which runs with these parameters take place."""
-    return Stage(parameters.store, parameters.clients, fence=parameters.fence)
+    return Stage(
+        parameters.store,
+        parameters.clients,
+        fence=parameters.fence,
+        coherent=parameters.coherent,
+    )
 
 
 def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:

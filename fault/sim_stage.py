@@ -20,7 +20,7 @@ import itertools
 import logging
 import os
 import traceback
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from greenlet import getcurrent, greenlet
 
@@ -48,6 +48,7 @@ from limpet.shm.simulated import (
     PAUSE,
     PID_FIRST,
     WAIT,
+    CachedEndpoint,
     Crashed,
     SimulatedEndpoint,
     SimulatedProcesses,
@@ -56,6 +57,9 @@ from limpet.shm.simulated import (
 )
 from limpet.shm.slots import LIVE, client_id, state_word
 from limpet.stores.pool import Pool
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NODE_SIZE: Final = 256 << 10
 BLOCK_SIZE: Final = 16 << 10
@@ -91,11 +95,7 @@ def label_of(value: bytes) -> bytes:
 
 
 class StagePool(Pool):
-    """A pool handle that can be doubled, and whose memory can be copied and put back."""
-
-    def twin(self, kind: type[SimulatedPool]) -> SimulatedPool:
-        """Another client on the same mappings."""
-        return kind(self.url, self._segments, self.parameters, self.uuid)
+    """A pool handle whose memory can be copied and put back."""
 
     def image(self) -> list[bytes]:
         """All of the memory."""
@@ -112,6 +112,32 @@ class SimulatedPool(StagePool):
 
     endpoint_class = SimulatedEndpoint
     endpoint: SimulatedEndpoint
+
+    @classmethod
+    def beside(cls, founder: StagePool) -> Self:
+        """Another client, on the founder's mappings."""
+        return cls(founder.url, founder._segments, founder.parameters, founder.uuid)
+
+    def begin(self) -> None:
+        """Called at the start of a run, when memory is as it was."""
+
+
+class CachedPool(SimulatedPool):
+    """The pool handle of a simulated client with a cache of its own."""
+
+    endpoint_class: type[SimulatedEndpoint] = CachedEndpoint
+    endpoint: CachedEndpoint
+
+    @classmethod
+    def beside(cls, founder: StagePool) -> Self:
+        made = cls.open(founder.url)
+        for mine, shared in zip(made._segments[:-1], founder._segments[:-1], strict=True):
+            start = founder.parameters.coherent_bytes
+            made.endpoint.cover(mine.index, mine.map, shared.map, start)
+        return made
+
+    def begin(self) -> None:
+        self.endpoint.fill()
 
 
 class Player:
@@ -154,6 +180,7 @@ class Player:
 class Stage:
     """A prepared pool with `clients` simulated clients of a store of this kind.
 
+    `coherent` False: half of the memory is not hardware-coherent, and every client has a cache.
     `pool_class`: the handles of the simulated clients. A context manager.
     """
 
@@ -163,10 +190,11 @@ class Stage:
         clients: int,
         *,
         fence: str = "kill",
-        pool_class: type[SimulatedPool] = SimulatedPool,
-        **parameters: Any,
+        coherent: bool = True,
+        pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         self.kind = kind
+        pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
         self.fence = fence
         self._began = self.clock = RUN_S
         self.run: Run | None = None
@@ -180,7 +208,8 @@ class Stage:
         try:
             founder = StagePool.create(
                 url, node_size=NODE_SIZE, block_size=BLOCK_SIZE, clients=clients + 2,
-                lease_us=LEASE_US, fence=fence, **parameters,
+                lease_us=LEASE_US, fence=fence,
+                coherent=coherent, coherent_bytes=0 if coherent else NODE_SIZE // 2,
             )  # fmt: skip
             self.pools.append(founder)
             try:
@@ -197,7 +226,7 @@ class Stage:
         return self.pools[0]
 
     def _join(self, pool_class: type[SimulatedPool]) -> SimulatedPool:
-        pool = self.founder.twin(pool_class)
+        pool = pool_class.beside(self.founder)
         self.pools.append(pool)
         return pool
 
@@ -254,6 +283,7 @@ class Stage:
             pool.membership.forked()
         for player in self.players:
             player.begin()
+            player.pool.begin()
             player.pool.client.assume(*player.identity)
             player.endpoint.end()
             player.know_blocks()

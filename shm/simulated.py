@@ -12,10 +12,19 @@ is a step of its own. So a crash or another client's verb can fall between any t
 Many simulated clients live in one process. What Membership asks the kernel about processes it asks
 `SimulatedProcesses` instead, and a lease runs on the scheduler's clock (`Membership.watcher` and
 `Membership.now`).
+
+Memory without hardware coherence: `CachedEndpoint` gives each client a cache of its own for the
+range that is not coherent. Its lines are there from the start and never leave, so what it holds is
+as stale as it can be, and only what the shipped verbs do about it (`Endpoint.write_back`,
+`Endpoint.invalidate`) moves a line of 64 bytes between cache and memory. Not modelled: a line that
+leaves the cache by itself, which a real one may at any time.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from typing import Any, Final
@@ -35,6 +44,10 @@ MCAS: Final = "mcas"
 PAUSE: Final = "pause"
 WAIT: Final = "wait"
 ATOMICS: Final = frozenset((SWAP, CAS, FAA, FETCH_OR, MCAS))
+
+LINE: Final = 64
+MAP_FIXED: Final = 0x10
+"""Of Linux; the module mmap does not have it."""
 
 PID_FIRST: Final = 1 << 23
 """Simulated processes have pids from here on: above what Linux gives out, within a state word."""
@@ -182,6 +195,88 @@ def words_of(addr: int, size: int) -> int:
 def size_of(addr: int, words: int) -> int:
     """Bytes from `addr` to the end of the aligned word `words - 1` after its own."""
     return 8 * words - (addr & 7)
+
+
+class CachedEndpoint(SimulatedEndpoint):
+    """A simulated client with a cache of its own for memory that is not hardware-coherent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._caches: dict[int, _Cache] = {}
+
+    def cover(self, node: int, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
+        """Have a cache in front of `memory`, a mapping of the node, from byte `start` on.
+
+        `mine` is the client's own mapping of the node; from `start` on it becomes the cache. The
+        node must be attached, and `start` a multiple of the page size.
+        """
+        self._caches[node] = _Cache(mine, memory, start)
+
+    def fill(self) -> None:
+        """Begin with every line in the cache, as memory is now."""
+        for cache in self._caches.values():
+            cache.fill()
+
+    def write_back(self, addr: int, size: int) -> int:
+        cache = self._caches.get(addr >> 40)
+        if cache is not None:
+            cache.write_back(addr & (1 << 40) - 1, size)
+        return 0
+
+    def invalidate(self, addr: int, size: int) -> int:
+        cache = self._caches.get(addr >> 40)
+        if cache is not None:
+            cache.write_back(addr & (1 << 40) - 1, size)
+            cache.fetch(addr & (1 << 40) - 1, size)
+        return 0
+
+
+class _Cache:
+    """The cache of one client for one node: `mine` is what it holds, `clean` what it fetched."""
+
+    def __init__(self, mine: mmap.mmap, memory: mmap.mmap, start: int) -> None:
+        self.start = start
+        _make_private(mine, start)
+        self.mine = mine
+        self.memory = memory
+        self.clean = bytearray(len(mine))
+        self.fill()
+
+    def fill(self) -> None:
+        self.fetch(self.start, len(self.mine) - self.start)
+
+    def _lines(self, offset: int, size: int) -> tuple[int, int]:
+        first = max(offset, self.start) & -LINE
+        return first, max(first, min(offset + size + LINE - 1 & -LINE, len(self.mine)))
+
+    def fetch(self, offset: int, size: int) -> None:
+        """Take the lines of these bytes from memory."""
+        first, end = self._lines(offset, size)
+        self.mine[first:end] = self.clean[first:end] = self.memory[first:end]
+
+    def write_back(self, offset: int, size: int) -> None:
+        """Push those lines of these bytes to memory that were written to."""
+        first, end = self._lines(offset, size)
+        if self.mine[first:end] == self.clean[first:end]:
+            return
+        for line in range(first, end, LINE):
+            held = self.mine[line : line + LINE]
+            if held != self.clean[line : line + LINE]:
+                self.memory[line : line + LINE] = self.clean[line : line + LINE] = held
+
+
+def _make_private(mapping: mmap.mmap, start: int) -> None:
+    """Put private, zero-filled pages in place of a shared mapping's, from byte `start` on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    at = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + start
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
+    made = libc.mmap(at, len(mapping) - start, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if made != at:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 class SimulatedProcesses(Watcher):
