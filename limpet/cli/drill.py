@@ -1,4 +1,4 @@
-"""`limpet drill`: proof runs. `explore` is here; other drills add themselves to the group."""
+"""`limpet drill`: proof runs. `explore` and `latency` are here; others join the group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.cli.common import Commands, console, json_option, print_json, table
+from limpet.cli.common import Commands, console, json_option, print_json, table, time_text
 from limpet.fault.explorer import (
     STRATEGIES,
     Exploration,
@@ -22,6 +22,7 @@ from limpet.fault.explorer import (
 )
 from limpet.fault.explorer import explore as run_explorer
 from limpet.fault.schedule import parse_schedule, schedule_text
+from limpet.fault.sim_time import PRESETS, Workload, run_timed
 
 
 @click.group(cls=Commands)
@@ -85,6 +86,45 @@ def explore(
         _print_report(out, report)
     if not report.ok:
         raise SystemExit(1)
+
+
+@drill.command()
+@click.argument("store", default="race")
+@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
+              help="The latency model.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True)
+@click.option("--ops", type=click.IntRange(1), default=200, show_default=True,
+              help="Operations of each client.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--value-size", type=click.IntRange(8, 8192), default=64, show_default=True)
+@click.option("--theta", type=click.FloatRange(0, 10), default=0.99, show_default=True,
+              help="Skew of the keys.")  # fmt: skip
+@click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@json_option
+def latency(profile: str, as_json: bool, **given: Any) -> None:
+    """Run many clients of a STORE in virtual time, on the clock of a latency model.
+
+    Equal arguments give equal results, on any machine.
+    """
+    report = run_timed(Workload(**given), PRESETS[profile])
+    if as_json:
+        print_json(dataclasses.asdict(report))
+        return
+    numbers = ("count", "mean", "p50", "p90", "p99", "max", "round trips", "read B", "written B")
+    found = table(
+        f"{report.workload.store}, {report.workload.clients} clients, {profile}: "
+        f"{report.throughput:,.0f} operations a virtual second",
+        "operation", *numbers, right=numbers,
+    )  # fmt: skip
+    for kind in report.kinds:
+        times = (kind.mean_ns, kind.p50_ns, kind.p90_ns, kind.p99_ns, kind.max_ns)
+        found.add_row(
+            kind.kind, f"{kind.count:,}", *(time_text(time) for time in times),
+            f"{kind.round_trips:.2f}", f"{kind.bytes_read:.0f}", f"{kind.bytes_written:.0f}",
+        )  # fmt: skip
+    console().print(found)
 
 
 def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:

@@ -1,0 +1,359 @@
+"""Virtual time: hundreds of clients of a store, repeatably, on a clock that charges latencies.
+
+The shipped code of each client runs in a greenlet over the simulated fabric (simulated.py). Every
+client has a time of its own, in ns; the one whose next verb arrives first at its memory node goes
+on, so verbs take effect in the order of their arrival, and the whole run follows from its seed.
+
+What is charged
+    a verb on a memory node   `issue_ns` to the client; it arrives `one_way_ns` later, waits until
+                              the node has served those before it, is served for `verb_ns` and
+                              `byte_ns` a byte, and its answer takes `one_way_ns`
+    an atomic                 besides, waits until the word is free, and keeps it for `contended_ns`
+    `wait()`                  the client goes on when the last answer of the phase is there
+    a verb in the background  as above, but nobody waits for its answer; so too for verbs of the
+                              foreground that no `wait()` follows
+    the control segment       `local_ns`: it stands for what the papers keep in the client, or in a
+                              service beside the data path
+    `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that
+Nothing is charged for computing. A node is one queue: no lanes, no reordering, no loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+import itertools
+import os
+import random
+from collections import defaultdict
+from typing import Any, Final
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from limpet.fault.mix import Mix
+from limpet.fault.sim_stage import SimulatedPool, StagePool
+from limpet.shm.errors import LimpetError, ParameterError
+from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.pool import destroy
+from limpet.shm.simulated import (
+    ATOMICS,
+    PAUSE,
+    WAIT,
+    SimulatedEndpoint,
+    SimulatedProcesses,
+    at_once,
+)
+
+NODE_SIZE: Final = 32 << 20
+BLOCK_SIZE: Final = 16 << 10
+PAUSE_SHIFT_MAX: Final = 7
+PREFIX: Final = b"key-"
+EPOCH_S: Final = float(1 << 30)
+"""What leases take for the time at 0 ns: later than any real clock."""
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class LatencyModel:
+    """Times in ns; the module says what each is charged for."""
+
+    name: str
+    one_way_ns: float
+    verb_ns: float
+    byte_ns: float
+    contended_ns: float
+    issue_ns: float
+    local_ns: float
+    pause_ns: float
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self)[1:]:
+            if not getattr(self, field.name) >= 0:
+                raise ParameterError(f"{field.name} must not be negative")
+
+
+PRESETS: Final = {
+    model.name: model
+    for model in (
+        LatencyModel(
+            "cxl", one_way_ns=200, verb_ns=2, byte_ns=1 / 32, contended_ns=400, issue_ns=5,
+            local_ns=5, pause_ns=100,
+        ),
+        LatencyModel(
+            "rdma", one_way_ns=800, verb_ns=1e3 / 75, byte_ns=0.08, contended_ns=1e3 / 3,
+            issue_ns=100, local_ns=5, pause_ns=500,
+        ),
+    )
+}  # fmt: skip
+"""Where the figures come from.
+
+rdma: a read takes 1.9 us and a write 1.6 us (swarm.txt section 7, RAW), hence `one_way_ns` and
+`issue_ns`; a NIC processes 75 million packets a second, 100 Gb/s are 0.08 ns a byte, and atomics on
+one address reach 3 million a second (rcuckoo.txt section 2.2 and figure 1).
+
+cxl: a round trip is that of the `cxl` latency profile (parameters.py); a link of eight lanes of
+PCIe 5.0 carries 32 GB/s each way, and a 64-byte line takes 2 ns of it. Assumptions: a contended
+word moves to the next host in one round trip, and a local step takes 5 ns.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
+
+    `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
+    """
+
+    store: str = "race"
+    clients: int = 64
+    ops: int = 200
+    keys: int = 1000
+    key_size: int = 24
+    value_size: int = 64
+    theta: float = 0.99
+    write_share: float = 0.5
+    nodes: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("clients", 1, 512), ("ops", 1, 1 << 30), ("keys", 1, 1 << 20), ("nodes", 1, 8),
+            ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
+            ("write_share", 0, 1), ("seed", 0, 1 << 63),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) <= high:
+                raise ParameterError(
+                    f"{name} must be from {low} to {high}, not {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class KindResult:
+    """One kind of operation: times in ns, the others means for an operation."""
+
+    kind: str
+    count: int
+    mean_ns: float
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: float
+    round_trips: float
+    round_trips_max: int
+    bytes_read: float
+    bytes_written: float
+    atomics: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedReport:
+    """What came of a workload; `throughput` in operations a (virtual) second, of all clients."""
+
+    workload: Workload
+    model: LatencyModel
+    virtual_ns: float
+    verbs: int
+    throughput: float
+    kinds: tuple[KindResult, ...]
+
+
+class TimedEndpoint(SimulatedEndpoint):
+    """Knows whether it is in the background."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind = False
+
+    def background(self, on: bool) -> bool:
+        self.behind = on
+        return super().background(on)
+
+
+class TimedPool(SimulatedPool):
+    """The pool handle of a client in virtual time."""
+
+    endpoint_class: type[SimulatedEndpoint] = TimedEndpoint
+    endpoint: TimedEndpoint
+
+
+class TimedClient:
+    """A client, its time, and when the last answer of its phase is there."""
+
+    def __init__(self, number: int, pool: TimedPool, store: Any) -> None:
+        self.number = number
+        self.pool = pool
+        self.store = store
+        self.endpoint = pool.endpoint
+        self.endpoint.number = number
+        self.greenlet: Any = None
+        self.now = 0.0
+        self.answered = 0.0
+        membership = pool.membership
+        membership.forked()
+        membership.watcher = SimulatedProcesses(lambda pid: None)
+        membership.now = lambda: EPOCH_S + self.now * 1e-9
+
+
+Sample = tuple[float, int, int, int, int]
+"""Latency, round trips, bytes read, bytes written, atomics."""
+
+
+class World:
+    """The clients of a workload on one clock."""
+
+    def __init__(self, workload: Workload, model: LatencyModel) -> None:
+        self.workload = workload
+        self.model = model
+        self.clients: list[TimedClient] = []
+        self.free_at: dict[int, float] = defaultdict(float)
+        self.word_free_at: dict[int, float] = defaultdict(float)
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.verbs = 0
+        self.failed: BaseException | None = None
+        self._waiting: list[tuple[float, int]] = []
+        self._hub = getcurrent()
+
+    # ---- the clock ------------------------------------------------------------------------------
+
+    def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
+        """Called before each verb: charge it, after all that arrive earlier."""
+        client = self.clients[endpoint.number]
+        model = self.model
+        if verb is WAIT:
+            client.now = max(client.now, client.answered)
+            return words
+        if verb is PAUSE:
+            client.now += model.pause_ns * (1 << min(addr, PAUSE_SHIFT_MAX))
+            return words
+        self.verbs += 1
+        node = addr >> NODE_SHIFT
+        if node == CONTROL_NODE:
+            client.now += model.local_ns
+            self._reach(client, client.now)
+            return words
+        client.now += model.issue_ns
+        arrival = client.now + model.one_way_ns
+        self._reach(client, arrival)
+        start = max(arrival, self.free_at[node])
+        done = start + model.verb_ns + 8 * words * model.byte_ns
+        self.free_at[node] = done
+        if verb in ATOMICS:
+            done = max(done, self.word_free_at[addr])
+            self.word_free_at[addr] = done + model.contended_ns
+        if not client.pool.endpoint.behind:
+            client.answered = max(client.answered, done + model.one_way_ns)
+        return words
+
+    def _reach(self, client: TimedClient, when: float) -> None:
+        """Let all others go first whose next verb arrives before `when`."""
+        if self._waiting and self._waiting[0] < (when, client.number):
+            _, number = heapq.heapreplace(self._waiting, (when, client.number))
+            self.clients[number].greenlet.switch()
+
+    # ---- the clients ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let every client do its operations."""
+        mix = Mix(
+            self.workload.keys, self.workload.theta, self.workload.write_share, self.workload.seed
+        )
+        for client in self.clients:
+            client.endpoint.turn = self.turn
+            client.greenlet = greenlet(functools.partial(self._life, client, mix))
+            # They do not begin all at once.
+            rng = random.Random(self.workload.seed << 16 | client.number)
+            client.now = client.answered = rng.random() * 4 * self.model.one_way_ns
+            heapq.heappush(self._waiting, (client.now, client.number))
+        while self._waiting and self.failed is None:
+            _, number = heapq.heappop(self._waiting)
+            self.clients[number].greenlet.switch()
+        for client in self.clients:
+            client.endpoint.turn = at_once
+        if self.failed is not None:
+            raise self.failed
+
+    def _life(self, client: TimedClient, mix: Mix) -> None:
+        try:
+            operations = itertools.islice(mix.draw(client.number), self.workload.ops)
+            for count, (key, update) in enumerate(operations):
+                name = key_of(self.workload, key)
+                if update:
+                    value = b"%d.%d" % (client.number, count)
+                    value = value.ljust(self.workload.value_size, b".")
+                    self._timed(
+                        client, "update", functools.partial(client.store.update, name, value)
+                    )
+                else:
+                    self._timed(client, "get", functools.partial(client.store.get, name))
+        except LimpetError as error:
+            self.failed = error
+
+    def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
+        before, start = client.endpoint.counters(), client.now
+        operation()
+        after = client.endpoint.counters()
+        took = {name: after[name] - count for name, count in before.items()}
+        self.samples[kind].append(
+            (
+                client.now - start, took["round_trips"], took["bytes_read"],
+                took["bytes_written"], took["cas"] + took["atomics"],
+            )
+        )  # fmt: skip
+
+
+def key_of(workload: Workload, number: int) -> bytes:
+    """The key of a number."""
+    return PREFIX + b"%0*d" % (workload.key_size - len(PREFIX), number)
+
+
+def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
+    """Run a workload in virtual time. Equal arguments give equal reports."""
+    url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
+    pools: list[StagePool] = []
+    try:
+        founder = StagePool.create(
+            url, nodes=workload.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
+            clients=workload.clients + 2,
+        )  # fmt: skip
+        pools.append(founder)
+        world = World(workload, model)
+        try:
+            store = founder.store(workload.store, name="store")
+            for number in range(workload.keys):
+                store.put(key_of(workload, number), bytes(workload.value_size))
+            for number in range(workload.clients):
+                pool = TimedPool.beside(founder)
+                pools.append(pool)
+                world.clients.append(
+                    TimedClient(number, pool, pool.store(workload.store, name="store"))
+                )
+        finally:
+            destroy(url)
+        world.run()
+        store.check()
+        return _report(world)
+    finally:
+        for pool in reversed(pools):
+            pool.close()
+
+
+def _report(world: World) -> TimedReport:
+    end = max(client.now for client in world.clients)
+    total = sum(len(samples) for samples in world.samples.values())
+    kinds = tuple(_kind(name, samples) for name, samples in sorted(world.samples.items()))
+    return TimedReport(
+        world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0, kinds
+    )
+
+
+def _kind(name: str, samples: list[Sample]) -> KindResult:
+    table = np.array(samples)
+    latency = table[:, 0]
+    p50, p90, p99 = (float(p) for p in np.percentile(latency, (50, 90, 99)))
+    trips, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
+    return KindResult(
+        name, len(samples), float(latency.mean()), p50, p90, p99, float(latency.max()),
+        trips, int(table[:, 1].max()), read, written, atomics,
+    )  # fmt: skip
