@@ -335,8 +335,8 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
         store.check()
         return _report(world)
     finally:
-        for pool in reversed(pools):
-            pool.close()
+        for opened in reversed(pools):
+            opened.close()
 
 
 def _report(world: World) -> TimedReport:

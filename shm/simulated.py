@@ -53,7 +53,8 @@ PID_FIRST: Final = 1 << 23
 """Simulated processes have pids from here on: above what Linux gives out, within a state word."""
 
 Turn = Callable[["SimulatedEndpoint", str, int, int], int]
-"""Called with endpoint, verb, address (of PAUSE: the attempt) and words; how many of the words to do now, at least 1."""
+"""Called with endpoint, verb, address (of PAUSE: the attempt) and words; returns how many of the
+words to do now, at least 1."""
 Step = tuple[int, str, int, int, int]
 """Client, verb, address, outcome (an atomic: whether it changed the word; else words), value."""
 

@@ -171,6 +171,10 @@ MUTANTS: Final = (
         "kick-by-store", ("history", "check", "leaked"),
         ((KICK, "            self.endpoint.store(theirs, 0)\n"),),
     ),
+    Mutant(
+        "waits-for-the-dead", ("no end",),
+        (("if theirs < slot and attempt < PATIENCE:", "if theirs != slot:"),),
+    ),
     Mutant("commit-unchecked", ("history",), ((COMMIT, COMMIT + "        lost = False\n"),)),
     Mutant(
         "update-by-store", ("history", "leaked", "check"),
