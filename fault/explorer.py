@@ -54,7 +54,7 @@ from limpet.fault.schedule import (
     schedule_text,
 )
 from limpet.fault.sim_program import Call, Program, draw_program, parse_program, program_text
-from limpet.fault.sim_stage import Player, Run, Stage
+from limpet.fault.sim_stage import VALUE_SIZE, Player, Run, Stage
 from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
 from limpet.shm.errors import ParameterError
@@ -75,8 +75,9 @@ class Exploration:
     """What is explored. `program` and the drawn ones: see `sim_program`.
 
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
-    `crashes`, `stalls`: in one run, at most. `fence`: the pool's policy. `failures_max`: when to
-    stop.
+    `crashes`, `stalls`: in one run, at most. `value_size`: of each value, in bytes; by default so
+    large that memory is scarce and used again at once. `fence`: the pool's policy. `failures_max`:
+    when to stop.
     """
 
     store: str = "race"
@@ -90,6 +91,7 @@ class Exploration:
     bound: int = 2
     programs: int = 1
     program: str = ""
+    value_size: int = VALUE_SIZE
     fence: str = "kill"
     coherent: bool = True
     processes: int = 1
@@ -103,7 +105,7 @@ class Exploration:
         for name, low, high in (
             ("clients", 1, 16), ("ops", 1, 64), ("schedules", 1, 1 << 40), ("bound", 0, 8),
             ("programs", 1, 1 << 30), ("processes", 1, 1024), ("failures_max", 1, 1000),
-            ("crashes", 0, 64), ("stalls", 0, 64),
+            ("crashes", 0, 64), ("stalls", 0, 64), ("value_size", 16, VALUE_SIZE),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
                 raise ParameterError(
@@ -185,6 +187,7 @@ def stage_of(parameters: Exploration) -> Stage:
         parameters.store,
         parameters.clients,
         fence=parameters.fence,
+        value_size=parameters.value_size,
         coherent=parameters.coherent,
     )
 
@@ -429,6 +432,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         "limpet", "drill", "explore", parameters.store, "--clients", str(parameters.clients),
         "--program", program, "--schedule", schedule,
     ]  # fmt: skip
+    if parameters.value_size != VALUE_SIZE:
+        words += ["--value-size", str(parameters.value_size)]
     if parameters.fence != "kill":
         words += ["--fence", parameters.fence]
     if not parameters.coherent:

@@ -20,6 +20,7 @@ import itertools
 import logging
 import os
 import traceback
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from greenlet import getcurrent, greenlet
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 NODE_SIZE: Final = 256 << 10
 BLOCK_SIZE: Final = 16 << 10
 VALUE_SIZE: Final = 3400
-"""Four objects of such a pair fill a block."""
+"""Four objects of such a pair fill a block, so that memory is scarce. With 40 it is not."""
 OBJECTS: Final = 4
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 1}}
 """Parameters that make a kind's store as small as it can be, so that keys meet."""
@@ -81,17 +82,6 @@ _numbers = itertools.count()
 
 
 Label = bytes | None
-
-
-def value_of(label: bytes) -> bytes:
-    """The value that a label stands for, large enough to fill an object."""
-    return label.ljust(VALUE_SIZE, b".")
-
-
-def label_of(value: bytes) -> bytes:
-    """The label of a value; the value itself when nobody can have written it."""
-    label = value.rstrip(b".")
-    return label if value == value_of(label) else value
 
 
 class StagePool(Pool):
@@ -180,8 +170,9 @@ class Player:
 class Stage:
     """A prepared pool with `clients` simulated clients of a store of this kind.
 
-    `coherent` False: half of the memory is not hardware-coherent, and every client has a cache.
-    `pool_class`: the handles of the simulated clients. A context manager.
+    `value_size`: bytes of each value. `coherent` False: half of the memory is not
+    hardware-coherent, and every client has a cache. `pool_class`: the handles of the simulated
+    clients. A context manager.
     """
 
     def __init__(
@@ -190,10 +181,12 @@ class Stage:
         clients: int,
         *,
         fence: str = "kill",
+        value_size: int = VALUE_SIZE,
         coherent: bool = True,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         self.kind = kind
+        self.value_size = value_size
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
         self.fence = fence
         self._began = self.clock = RUN_S
@@ -221,6 +214,15 @@ class Stage:
             self.close()
             raise
 
+    def value_of(self, label: bytes) -> bytes:
+        """The value that a label stands for."""
+        return label.ljust(self.value_size, b".")
+
+    def label_of(self, value: bytes) -> bytes:
+        """The label of a value; the value itself when nobody can have written it."""
+        label = value.rstrip(b".")
+        return label if value == self.value_of(label) else value
+
     @property
     def founder(self) -> StagePool:
         return self.pools[0]
@@ -243,9 +245,9 @@ class Stage:
             if player.number < len(PRESENT):
                 names[0] = PRESENT[player.number]
             for name in names:
-                player.store.put(name, value_of(INITIAL))
+                player.store.put(name, self.value_of(INITIAL))
         for key in PRESENT[len(self.players) :]:
-            self.store.put(key, value_of(INITIAL))
+            self.store.put(key, self.value_of(INITIAL))
         for player in self.players:
             self._disguise(player)
             player.slabs = [
@@ -444,12 +446,14 @@ class Run:
         try:
             if kind == "get":
                 value = store.get(key)
-                read, result = (None, "missing") if value is None else (label_of(value), "ok")
+                read, result = (
+                    (None, "missing") if value is None else (self.stage.label_of(value), "ok")
+                )
             elif kind == "delete":
                 store.delete(key)
             else:
                 assert label is not None
-                getattr(store, kind)(key, value_of(label))
+                getattr(store, kind)(key, self.stage.value_of(label))
         except KeyExists:
             result = "exists"
         except KeyError:
@@ -492,6 +496,7 @@ class Run:
                 player.dead = True
                 player.greenlet.throw(Crashed)
             player.endpoint.turn = at_once
+            player.endpoint.trace = deque(maxlen=0)
 
     def _inspect(self) -> str:
         founder, store = self.stage.founder, self.stage.store

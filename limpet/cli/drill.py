@@ -22,6 +22,7 @@ from limpet.fault.explorer import (
 )
 from limpet.fault.explorer import explore as run_explorer
 from limpet.fault.schedule import parse_schedule, schedule_text
+from limpet.fault.sim_stage import VALUE_SIZE
 from limpet.fault.sim_time import PRESETS, Workload, run_timed
 
 
@@ -51,6 +52,9 @@ def drill() -> None:
               help="Programs that the exhaustive strategy draws.")  # fmt: skip
 @click.option("--program", default="", help="What the clients do, such as 'ua ga|da|ic'.")
 @click.option("--schedule", help="Run --program once, with these departures from the default.")
+@click.option("--value-size", type=click.IntRange(16, VALUE_SIZE), default=VALUE_SIZE,
+              show_default=True,
+              help="Of each value; memory is scarce when it is large.")  # fmt: skip
 @click.option("--fence", type=click.Choice(["kill", "wait"]), default="kill", show_default=True,
               help="The pool's policy towards clients that stand still.")  # fmt: skip
 @click.option("--incoherent", is_flag=True, help="Each client has a cache that must be flushed.")

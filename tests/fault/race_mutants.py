@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import limpet
+from limpet.fault.sim_stage import VALUE_SIZE
 from limpet.shm import pool as pool_module
 from limpet.shm.epoch import NEVER, Grace
 from limpet.shm.membership import slot_address
@@ -41,7 +42,7 @@ def race_from_source(name: str, *changes: tuple[str, str]) -> Any:
 class Mutant:
     """`changes` of the store's source, or `by` in place of the pool's `replaced`.
 
-    `says`: the kind of failure. `program` and `strategy`, when not every one will do.
+    `says`: the kind of failure. `program` and `value_size`, when not every one will do.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Mutant:
     replaced: str = ""
     by: Any = None
     program: str = ""
-    strategy: str = "mixed"
+    value_size: int = VALUE_SIZE
 
 
 HOLD: Final = "            self.client.hold(self.word & REFERENCE_MASK, slot)\n"
@@ -141,7 +142,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "reads-without-pin", ("history", "client 0", "client 1", "client 2"),
-        program="ua ua|ga|ga", changes=
+        program="ua ub|ga ga|ga", changes=
         (
             (
                 GET,
@@ -172,8 +173,8 @@ MUTANTS: Final = (
         ((KICK, "            self.endpoint.store(theirs, 0)\n"),),
     ),
     Mutant(
-        "waits-for-the-dead", ("no end",),
-        (("if theirs < slot and attempt < PATIENCE:", "if theirs != slot:"),),
+        "waits-for-the-dead", ("no end",), value_size=40,
+        changes=(("if theirs < slot and attempt < PATIENCE:", "if theirs != slot:"),),
     ),
     Mutant("commit-unchecked", ("history",), ((COMMIT, COMMIT + "        lost = False\n"),)),
     Mutant(

@@ -1,0 +1,395 @@
+"""The explorer: equal seeds give equal runs, `race` holds, known-bad variants do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from race_mutants import MUTANTS, Mutant, in_force
+
+from limpet.__main__ import main
+from limpet.fault import explorer, sim_stage
+from limpet.fault.explorer import Exploration, explore, kind_of, numbered_run, replay, shrink
+from limpet.fault.schedule import (
+    CRASH,
+    STALL,
+    SWITCH,
+    Action,
+    Point,
+    parse_schedule,
+    schedule_text,
+)
+from limpet.fault.sim_program import KINDS, draw_program, parse_program, program_text
+from limpet.fault.sim_stage import CachedPool, Run, Stage
+from limpet.fault.sim_time import PRESETS, LatencyModel, Workload, run_timed
+from limpet.shm.errors import ParameterError
+from limpet.shm.fabric import BUILD, flush_features
+from limpet.shm.location import SHM_DIR
+from limpet.shm.simulated import CachedEndpoint
+
+COMPILED = BUILD == "compiled"
+RUNS = 600 if COMPILED else 60
+RUNS_OF_MUTANT = 8000
+needs_flushes = pytest.mark.skipif(
+    not COMPILED or "clflushopt" not in flush_features(),
+    reason="this build or CPU refuses memory without coherence",
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = set(SHM_DIR.glob("limpet.limpet-*"))
+    yield
+    assert not {
+        path
+        for path in set(SHM_DIR.glob("limpet.limpet-*")) - before
+        if f"-{sim_stage.os.getpid()}-" in path.name
+    }
+
+
+# ---- programs and schedules as text --------------------------------------------------------------
+
+numbers = st.integers(0, 99)
+points = st.builds(Point, numbers, numbers, numbers)
+actions = st.builds(Action, st.sampled_from([SWITCH, CRASH, STALL, "w", "/"]), numbers)
+schedules = st.dictionaries(points, st.lists(actions, min_size=1).map(tuple))
+
+
+@given(schedules)
+def test_schedules_survive_as_text(schedule: dict[Point, tuple[Action, ...]]) -> None:
+    assert parse_schedule(schedule_text(schedule)) == schedule
+
+
+@given(st.integers(), st.integers(1, 5), st.integers(1, 4), st.booleans())
+def test_programs_survive_as_text(seed: int, clients: int, ops: int, recover: bool) -> None:
+    program = draw_program(random.Random(seed), clients, ops, recover)
+    assert parse_program(program_text(program)) == program
+    assert [len(calls) for calls in program] == [ops] * clients
+
+
+@pytest.mark.parametrize("text", ["x", "1.2>3", "1.2.3?4", "1.2.3>", "1.2.3>4,"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="is no departure"):
+        parse_schedule(text)
+
+
+@pytest.mark.parametrize("text", ["ux", "a", "u", "ra", "uaa"])
+def test_what_is_no_program_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="is no operation"):
+        parse_program(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"strategy": "best"}, {"clients": 0}, {"ops": 0}, {"schedules": 0}, {"bound": 9},
+        {"program": "ua|ga"}, {"processes": 0},
+    ],
+)  # fmt: skip
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ParameterError):
+        Exploration(**wrong)  # type: ignore[arg-type]
+
+
+# ---- determinism ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage("race", 3) as made:
+        yield made
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_every_schedule_replays_exactly(stage: Stage, strategy: str) -> None:
+    """Twice by number, on this stage and on another, and once from its departures."""
+    parameters = Exploration(strategy=strategy, seed=3, crashes=2, stalls=2)
+    with Stage("race", 3) as other:
+        for number in range(RUNS // 6):
+            first = numbered_run(stage, parameters, number)
+            again = numbered_run(other, parameters, number)
+            from_text = replay(
+                stage,
+                parse_program(program_text(first.program)),
+                parse_schedule(schedule_text(first.schedule)),
+            )
+            assert first.digest() == again.digest() == from_text.digest(), number
+            assert first.failure == again.failure == from_text.failure == ""
+
+
+def test_runs_are_the_same_in_another_process(stage: Stage) -> None:
+    code = (
+        "from limpet.fault.explorer import *\n"
+        "p = Exploration(seed=5)\n"
+        "with stage_of(p) as s: print(*(numbered_run(s, p, n).digest() for n in range(20)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )  # fmt: skip
+    parameters = Exploration(seed=5)
+    ours = [numbered_run(stage, parameters, n).digest() for n in range(20)]
+    assert done.stdout.split() == ours
+    assert len(set(ours)) == 20
+
+
+def test_seeds_differ(stage: Stage) -> None:
+    one, two = (numbered_run(stage, Exploration(seed=s), 0) for s in (1, 2))
+    assert one.digest() != two.digest()
+
+
+def test_reports_do_not_depend_on_the_number_of_processes() -> None:
+    reports = [explore(Exploration(schedules=60, seed=2, processes=n)) for n in (1, 2)]
+    assert reports[0].steps == reports[1].steps > 60
+    assert reports[0].crashes == reports[1].crashes > 0
+
+
+# ---- race holds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_race_holds(strategy: str) -> None:
+    report = explore(Exploration(schedules=RUNS, seed=11, strategy=strategy, crashes=2, stalls=1))
+    assert report.failures == ()
+    assert report.ok
+    assert report.schedules == RUNS
+    assert report.crashes > RUNS / 4
+    assert report.stalls > RUNS / 10
+
+
+def test_race_holds_where_memory_is_plentiful() -> None:
+    assert explore(Exploration(schedules=RUNS, seed=15, value_size=40, crashes=2)).ok
+
+
+def test_race_holds_where_nobody_may_be_fenced() -> None:
+    assert explore(Exploration(schedules=RUNS // 2, seed=12, fence="wait", stalls=2)).ok
+
+
+def test_race_holds_with_more_clients_and_longer_programs() -> None:
+    assert explore(Exploration(schedules=RUNS // 6, seed=13, clients=5, ops=6, crashes=3)).ok
+
+
+@pytest.mark.parametrize("program", ["ic|ic", "da|ua", "ic|dc"])
+def test_race_holds_under_every_schedule_with_one_preemption_and_a_crash(program: str) -> None:
+    report = explore(
+        Exploration(
+            clients=2, program=program, strategy="exhaustive", bound=1, schedules=100_000,
+            crashes=1 if COMPILED else 0,
+        )
+    )  # fmt: skip
+    assert report.failures == ()
+    assert 50 < report.schedules < 100_000, "it must come to its own end"
+
+
+@needs_flushes
+def test_race_holds_without_hardware_coherence() -> None:
+    assert explore(Exploration(schedules=RUNS, seed=14, coherent=False)).ok
+
+
+def test_the_dead_touch_nothing_while_they_unwind(stage: Stage) -> None:
+    """Memory between the last step and the unwinding, and after it."""
+
+    class Watched(Run):
+        def _unwind(self) -> None:
+            before = stage.founder.image()
+            assert [p for p in self.players if p.dead and p.greenlet]
+            super()._unwind()
+            assert stage.founder.image() == before
+
+    for step in range(1, 40):
+        schedule = parse_schedule(f"0.0.{step}x0")
+        run = Watched(stage, parse_program("ua||"), explorer.Replay(schedule))
+        run.go()
+        assert run.failure == ""
+        if not any(p.dead for p in run.players):
+            break
+
+
+def test_a_stalled_client_is_woken_and_goes_on(stage: Stage) -> None:
+    run = replay(stage, parse_program("ua|ga ga|"), parse_schedule("0.0.5s0,1.0.3w0"))
+    assert run.failure == ""
+    assert all(record.return_ns is not None for record in run.history)
+
+
+# ---- known-bad variants --------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
+    with in_force(mutant):
+        report = explore(
+            Exploration(
+                schedules=RUNS_OF_MUTANT,
+                seed=1,
+                program=mutant.program,
+                value_size=mutant.value_size,
+            )
+        )
+        assert report.failures, f"{report.schedules} runs did not show it"
+        failure = report.failures[0]
+        assert kind_of(failure.what) in mutant.says, failure.what
+        command = shlex.split(failure.command)
+        assert command[0] == "limpet"
+        result = CliRunner().invoke(main, [*command[1:], "--json"])
+        assert result.exit_code == 1
+        repeated = json.loads(result.output)
+        assert repeated["digest"] == failure.digest
+        assert repeated["failure"] == failure.what
+    held = CliRunner().invoke(main, command[1:])
+    assert held.exit_code == 0, "the store itself fails as the mutant does"
+    assert "everything held" in held.output
+
+
+def test_source_of_the_store_run_uncompiled_holds() -> None:
+    """What the mutants are made of is sound."""
+    with in_force(Mutant("unchanged", (), (("PATIENCE: Final = 8", "PATIENCE: Final = 8"),))):
+        assert explore(Exploration(schedules=RUNS // 6, seed=1)).ok
+
+
+def test_failures_are_shrunk(stage: Stage) -> None:
+    mutant = next(m for m in MUTANTS if m.name == "update-by-store")
+    parameters = Exploration(seed=1, ops=4, crashes=2)
+    with in_force(mutant), Stage("race", 3) as bad:
+        run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
+        small = shrink(bad, run.program, run.schedule)
+    assert kind_of(small.failure) == kind_of(run.failure)
+    assert sum(map(len, small.program)) <= 3
+    assert sum(map(len, small.schedule.values())) <= 4
+
+
+@needs_flushes
+@pytest.mark.parametrize("verb", ["write_back", "invalidate"])
+def test_missing_flush_is_caught(verb: str) -> None:
+    def nothing(self: CachedEndpoint, addr: int, size: int) -> int:
+        return 0
+
+    class Forgetful(CachedPool):
+        endpoint_class = type("Forgetful", (CachedEndpoint,), {verb: nothing})
+
+    parameters = Exploration(coherent=False, seed=1)
+    with Stage("race", 3, coherent=False, pool_class=Forgetful) as bad:
+        found = [numbered_run(bad, parameters, n).failure for n in range(50)]
+    assert any(kind_of(failure) in ("history", "check") for failure in found)
+
+
+def test_a_client_that_raises_is_a_failure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(run: Run, *_: object) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(Run, "_call", refuse)
+    run = replay(stage, parse_program("ua||"), {})
+    assert run.failure.startswith("client 0: ")
+    assert "ValueError: no" in run.failure
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_command_explores_and_says_that_everything_held() -> None:
+    result = CliRunner().invoke(
+        main, ["drill", "explore", "race", "--schedules", "40", "--seed", "9", "--processes", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "seed 9" in result.output
+
+
+def test_command_reports_as_json() -> None:
+    result = CliRunner().invoke(
+        main, ["drill", "explore", "--schedules", "20", "--processes", "1", "--json"]
+    )
+    report = json.loads(result.stdout)
+    assert report["schedules"] == 20
+    assert report["parameters"]["seed"] >= 0
+    assert report["failures"] == []
+
+
+def test_command_prints_every_step_of_a_schedule() -> None:
+    arguments = ["--program", "ua|ga", "--schedule", "0.0.9>1", "--trace"]
+    result = CliRunner().invoke(main, ["drill", "explore", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "client 0: pin := " in result.output
+    assert "everything held" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--schedule", "0.0.1>1"], ["--program", "zz"], ["no-such-store"]]
+)
+def test_command_refuses_what_makes_no_sense(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main, ["drill", "explore", "--processes", "1", *arguments])
+    assert result.exit_code == 2, result.output
+
+
+# ---- virtual time --------------------------------------------------------------------------------
+
+SMALL = Workload(clients=8 if COMPILED else 3, ops=40 if COMPILED else 10, keys=50)
+
+
+def test_virtual_time_is_repeatable() -> None:
+    one, two = (run_timed(SMALL, PRESETS["rdma"]) for _ in range(2))
+    assert one == two
+    assert run_timed(dataclasses.replace(SMALL, seed=1), PRESETS["rdma"]) != one
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_one_client_waits_for_its_round_trips_and_nothing_else(preset: str) -> None:
+    model = PRESETS[preset]
+    report = run_timed(dataclasses.replace(SMALL, clients=1, write_share=0.0), model)
+    (get,) = report.kinds
+    assert (get.kind, get.round_trips, get.round_trips_max) == ("get", 2.0, 2)
+    wire = 2 * 2 * model.one_way_ns
+    assert wire < get.p50_ns < wire * 1.5
+    assert report.throughput == pytest.approx(1e9 * SMALL.ops / report.virtual_ns)
+
+
+def test_latencies_scale_with_the_model() -> None:
+    slow = LatencyModel("slow", 10_000, 0, 0, 0, 0, 0, 0)
+    report = run_timed(dataclasses.replace(SMALL, clients=1), slow)
+    found = {kind.kind: kind for kind in report.kinds}
+    assert found["get"].p50_ns == pytest.approx(2 * 20_000)
+    assert found["update"].p50_ns == pytest.approx(3 * 20_000)
+
+
+def test_clients_queue_at_a_node_that_is_slow_to_serve() -> None:
+    busy = LatencyModel("busy", 100, 5_000, 0, 0, 0, 0, 0)
+    reads = dataclasses.replace(SMALL, write_share=0.0)
+    alone = run_timed(dataclasses.replace(reads, clients=1), busy).kinds[0]
+    crowd = run_timed(reads, busy).kinds[0]
+    assert crowd.p50_ns > alone.p50_ns * SMALL.clients / 2
+
+
+def test_contended_words_cost_time() -> None:
+    free = LatencyModel("free", 1_000, 10, 0, 0, 10, 0, 100)
+    dear = dataclasses.replace(free, contended_ns=20_000.0)
+    hot = dataclasses.replace(SMALL, keys=1, write_share=1.0)
+    cheap, costly = (run_timed(hot, model) for model in (free, dear))
+    assert costly.throughput < cheap.throughput / 2
+
+
+@pytest.mark.skipif(not COMPILED, reason="a pure build takes minutes for this")
+def test_hundreds_of_clients_run() -> None:
+    report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])
+    assert sum(kind.count for kind in report.kinds) == 320 * 4
+    assert report.throughput > 5 * run_timed(SMALL, PRESETS["rdma"]).throughput / SMALL.clients
+
+
+def test_command_shows_latencies() -> None:
+    result = CliRunner().invoke(main, ["drill", "latency", "--clients", "2", "--ops", "10"])
+    assert result.exit_code == 0, result.output
+    assert "update" in result.output
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_operation_can_be_in_a_program(stage: Stage, kind: str) -> None:
+    letter = {name: letter for letter, name in KINDS.items()}[kind]
+    text = letter if kind == "recover" else letter + "a"
+    assert replay(stage, parse_program(f"{text}|{text}|ga"), {}).failure == ""
