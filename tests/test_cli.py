@@ -50,7 +50,8 @@ def pool(name: str) -> str:
 
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
-        "bench", "create", "delete", "demo", "destroy", "get", "inspect", "ls", "put", "watch",
+        "bench", "create", "delete", "demo", "destroy", "drill", "get", "inspect", "ls", "put",
+        "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")
