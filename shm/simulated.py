@@ -152,7 +152,7 @@ class SimulatedEndpoint(Endpoint):
             addr, count, start = addr + 8 * part, count - part, start + part
 
     def write(self, addr: int, data: Any) -> int:
-        return self._write(addr, memoryview(data).cast("B"), 0)
+        return self._write_steps(addr, memoryview(data).cast("B"), 0)
 
     def write_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
         total = words_of(addr, 8 * count + len(first) + (-len(first) & 7) + len(second))
@@ -162,9 +162,9 @@ class SimulatedEndpoint(Endpoint):
             return super().write_gather(addr, words, count, first, second)
         head = bytes(memoryview(words).cast("B")[: 8 * count])
         whole = head + first + bytes(-len(first) & 7) + second
-        return self._write(addr, memoryview(whole), part)
+        return self._write_steps(addr, memoryview(whole), part)
 
-    def _write(self, addr: int, data: memoryview, part: int) -> int:
+    def _write_steps(self, addr: int, data: memoryview, part: int) -> int:
         """Write, the first `part` words at once; 0: this is yet to be asked."""
         while True:
             words = words_of(addr, len(data))
