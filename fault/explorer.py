@@ -15,10 +15,8 @@ Strategies
     random      random walk
     pct         priorities with points of change
     mixed       random for even numbers, pct for odd ones
-    exhaustive  for each program all schedules with up to `bound` preemptions and one crash, those
-                with fewer departures first (Musuvathi and Qadeer, "Iterative context bounding",
-                PLDI 2007). Verbs stay whole; nobody stalls. No preemption before a verb that no
-                other client can see: on the client's own hand.
+    exhaustive  for each program all schedules with up to `bound` preemptions and one crash
+                (sim_exhaustive.py)
 """
 
 from __future__ import annotations
@@ -30,44 +28,34 @@ import random
 import shlex
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Final
 
 from limpet.fault.schedule import (
     CRASH,
-    END,
-    NOTHING,
     STALL,
-    SWITCH,
-    Action,
-    Actions,
     Chooser,
     Faults,
-    Point,
     Priorities,
     RandomWalk,
-    Replay,
     Schedule,
     draw_faults,
     schedule_text,
 )
-from limpet.fault.sim_program import Call, Program, draw_program, parse_program, program_text
-from limpet.fault.sim_stage import VALUE_SIZE, Player, Run, Stage
+from limpet.fault.sim_exhaustive import exhaustive
+from limpet.fault.sim_program import Program, draw_program, parse_program, program_text
+from limpet.fault.sim_run import Run, replay
+from limpet.fault.sim_shrink import shrink
+from limpet.fault.sim_stage import VALUE_SIZE, Stage
 from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
 from limpet.shm.errors import ParameterError
-from limpet.shm.layout import SLOT_SIZE
-from limpet.shm.simulated import PAUSE
-from limpet.shm.slots import HAND
 
 STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
 OP_STEPS: Final = 40
 """About as many steps as an operation takes; crashes are drawn from so many."""
 BATCH: Final = 500
-TRIALS_MAX: Final = 3000
-"""Runs that shrinking takes, at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,64 +201,6 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
     return rng, parse_program(parameters.program) if parameters.program else drawn
 
 
-def replay(stage: Stage, program: Program, schedule: Schedule) -> Run:
-    """Run a program with the departures of a schedule."""
-    return Run(stage, program, Replay(schedule)).go()
-
-
-# ---- exhaustive ----------------------------------------------------------------------------------
-
-
-class Branches(Replay):
-    """Takes the departures of a schedule, and notes where else one could depart after the last."""
-
-    def __init__(self, schedule: Schedule, preemptions: int, crashes: int) -> None:
-        super().__init__(schedule)
-        self.left = len(schedule)
-        self.preemptions = preemptions
-        self.crashes = crashes
-        self.found: list[tuple[Point, Action, int, int]] = []
-        """Point, action, and what is left of preemptions and crashes then."""
-
-    def at(self, run: Run, player: Player, verb: str, addr: int, words: int) -> Actions:
-        point = Point(player.number, player.op, player.step)
-        actions = self.schedule.get(point, NOTHING)
-        if actions:
-            self.left -= 1
-        elif not self.left:
-            self._branch(run, player, verb, addr, point)
-        return actions
-
-    def _branch(self, run: Run, player: Player, verb: str, addr: int, point: Point) -> None:
-        free = verb in (PAUSE, END)
-        slot = player.identity[1]
-        hidden = slot + HAND <= addr < slot + SLOT_SIZE
-        if free or (self.preemptions and not hidden):
-            rest = self.preemptions - (not free)
-            for other in run.runnable():
-                if other is not player:
-                    self.found.append((point, Action(SWITCH, other.number), rest, self.crashes))
-        if self.crashes and verb != END:
-            crash = Action(CRASH, player.number)
-            self.found.append((point, crash, self.preemptions, self.crashes - 1))
-
-
-def exhaustive(
-    stage: Stage, program: Program, bound: int, crashes: int, limit: int
-) -> Iterator[Run]:
-    """All runs of a program with at most so many preemptions and crashes, up to `limit` runs."""
-    waiting: deque[tuple[Schedule, int, int]] = deque([({}, bound, crashes)])
-    for _ in range(limit):
-        if not waiting:
-            return
-        schedule, preemptions, deaths = waiting.popleft()
-        branches = Branches(schedule, preemptions, deaths)
-        yield Run(stage, program, branches).go()
-        for point, action, preemptions, deaths in branches.found:
-            if len(waiting) < limit:
-                waiting.append(({**schedule, point: (action,)}, preemptions, deaths))
-
-
 # ---- many runs -----------------------------------------------------------------------------------
 
 
@@ -354,76 +284,6 @@ def explore(
 
 
 # ---- failures ------------------------------------------------------------------------------------
-
-
-def kind_of(failure: str) -> str:
-    """What was broken, without the particulars."""
-    return failure.partition(":")[0]
-
-
-def without_call(
-    program: Program, schedule: Schedule, client: int, op: int
-) -> tuple[Program, Schedule]:
-    """The program without one operation, and the schedule that does the same to the others."""
-    calls = program[client]
-    shorter: list[tuple[Call, ...]] = list(program)
-    shorter[client] = calls[:op] + calls[op + 1 :]
-    kept = {}
-    for point, actions in schedule.items():
-        if point.client == client and point.op > op:
-            point = point._replace(op=point.op - 1)
-        elif point.client == client and point.op == op:
-            continue
-        kept[point] = actions
-    return tuple(shorter), kept
-
-
-def shrink(stage: Stage, program: Program, schedule: Schedule) -> Run:
-    """The shortest program and schedule found that fail as these do; the run of them.
-
-    The departures are split into single actions and left out, first many at a time, and so are
-    operations, until nothing more can be.
-    """
-    best = replay(stage, program, schedule)
-    wanted = kind_of(best.failure)
-    trials = 0
-
-    def better(program: Program, schedule: Schedule) -> bool:
-        nonlocal best, trials
-        trials += 1
-        run = replay(stage, program, schedule)
-        if kind_of(run.failure) != wanted:
-            return False
-        best = run
-        return True
-
-    def size() -> tuple[int, int]:
-        return sum(map(len, best.program)), sum(map(len, best.schedule.values()))
-
-    before = None
-    while before != size() and trials < TRIALS_MAX:
-        before = size()
-        for client in range(len(best.program)):
-            for op in reversed(range(len(best.program[client]))):
-                better(*without_call(best.program, best.schedule, client, op))
-        chunk = max(1, before[1] // 2)
-        while trials < TRIALS_MAX:
-            start = 0
-            while start < size()[1] and trials < TRIALS_MAX:
-                flat = [(point, action) for point, all_ in best.schedule.items() for action in all_]
-                if not better(best.program, _joined(flat[:start] + flat[start + chunk :])):
-                    start += chunk
-            if chunk == 1:
-                break
-            chunk //= 2
-    return best
-
-
-def _joined(flat: list[tuple[Point, Action]]) -> Schedule:
-    schedule: Schedule = {}
-    for point, action in flat:
-        schedule[point] = (*schedule.get(point, ()), action)
-    return schedule
 
 
 def command_of(parameters: Exploration, program: str, schedule: str) -> str:

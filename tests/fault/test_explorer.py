@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import shlex
 import subprocess
@@ -17,19 +18,21 @@ from hypothesis import strategies as st
 from race_mutants import MUTANTS, Mutant, in_force
 
 from limpet.__main__ import main
-from limpet.fault import explorer, sim_stage
-from limpet.fault.explorer import Exploration, explore, kind_of, numbered_run, replay, shrink
+from limpet.fault.explorer import Exploration, explore, numbered_run
 from limpet.fault.schedule import (
     CRASH,
     STALL,
     SWITCH,
     Action,
     Point,
+    Replay,
     parse_schedule,
     schedule_text,
 )
 from limpet.fault.sim_program import KINDS, draw_program, parse_program, program_text
-from limpet.fault.sim_stage import CachedPool, Run, Stage
+from limpet.fault.sim_run import Run, replay
+from limpet.fault.sim_shrink import kind_of, shrink
+from limpet.fault.sim_stage import CachedPool, Stage
 from limpet.fault.sim_time import PRESETS, LatencyModel, Workload, run_timed
 from limpet.shm.errors import ParameterError
 from limpet.shm.fabric import BUILD, flush_features
@@ -52,7 +55,7 @@ def nothing_left() -> Iterator[None]:
     assert not {
         path
         for path in set(SHM_DIR.glob("limpet.limpet-*")) - before
-        if f"-{sim_stage.os.getpid()}-" in path.name
+        if f"-{os.getpid()}-" in path.name
     }
 
 
@@ -207,7 +210,7 @@ def test_the_dead_touch_nothing_while_they_unwind(stage: Stage) -> None:
 
     for step in range(1, 40):
         schedule = parse_schedule(f"0.0.{step}x0")
-        run = Watched(stage, parse_program("ua||"), explorer.Replay(schedule))
+        run = Watched(stage, parse_program("ua||"), Replay(schedule))
         run.go()
         assert run.failure == ""
         if not any(p.dead for p in run.players):

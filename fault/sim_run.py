@@ -1,0 +1,271 @@
+"""One run of a program by the simulated clients of a stage, under a schedule, and its inspection.
+
+Every client runs in a greenlet. Before each verb the running one calls `turn`, where the schedule's
+departures are taken; it goes on, or another one does. Time is simulated: a verb takes about a
+microsecond, a pause a sixteenth of a lease.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import traceback
+from collections import deque
+from typing import Any, Final
+
+from greenlet import getcurrent, greenlet
+
+from limpet.fault.history import Record
+from limpet.fault.linearizability import check
+from limpet.fault.schedule import (
+    CRASH,
+    CUT,
+    END,
+    STALL,
+    SWITCH,
+    WAKE,
+    Actions,
+    Chooser,
+    Point,
+    Replay,
+    Schedule,
+)
+from limpet.fault.sim_program import PRESENT, RECOVER, WRITES, Call, Program
+from limpet.fault.sim_stage import INITIAL, LEASE_US, Player, Stage
+from limpet.shm.errors import KeyExists, LimpetError
+from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
+
+VERB_S: Final = 2.0**-20
+PAUSE_S: Final = 2.0**-14
+STEPS_MAX: Final = 20_000
+"""A run that takes more steps than this does not end."""
+Label = bytes | None
+
+
+class Run:
+    """One run of a program on a stage. `go` runs it; `failure` then says what broke, or is "".
+
+    `schedule`: the departures that were taken. `trace`: every step that was done.
+    """
+
+    def __init__(self, stage: Stage, program: Program, chooser: Chooser) -> None:
+        self.stage = stage
+        self.program = program
+        self.chooser = chooser
+        self.players = stage.players[: len(program)]
+        self.steps = 0
+        self.schedule: Schedule = {}
+        self.trace: list[Step] = []
+        self.history: list[Record] = []
+        self.failure = ""
+        self._time = 0
+        self._patience = 0.0
+        self._next: Player | None = None
+        self._hub = getcurrent()
+
+    # ---- the scheduler --------------------------------------------------------------------------
+
+    def runnable(self) -> list[Player]:
+        """The players that can go on."""
+        return [p for p in self.players if not (p.finished or p.dead or p.stalled)]
+
+    def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
+        """The scheduler: called by the running player before each verb."""
+        player = self.players[endpoint.number]
+        if player.dead:
+            raise Crashed
+        if verb is WAIT:
+            return words
+        self.stage.clock += VERB_S if verb is not PAUSE else PAUSE_S
+        self.steps += 1
+        player.step += 1
+        if self.steps > STEPS_MAX and not self.failure:
+            self.failure = f"no end: still at work after {STEPS_MAX} steps"
+            self._hub.switch()
+        actions = self.chooser.at(self, player, verb, addr, words)
+        target = player
+        if actions:
+            self.schedule[Point(player.number, player.op, player.step)] = tuple(actions)
+            target, words = self._depart(player, actions, words)
+        if target is player and (verb is PAUSE or player.dead or player.stalled):
+            target = self._after(player) or player
+            if target is player and (player.dead or player.stalled):
+                self._hub.switch()
+        if target is not player:
+            target.greenlet.switch()
+        if player.dead:
+            raise Crashed
+        return words
+
+    def _depart(self, player: Player, actions: Actions, words: int) -> tuple[Player, int]:
+        """Do what a schedule says at a point; who goes on, and with how many words."""
+        target = player
+        for kind, number in actions:
+            if kind == CUT:
+                words = min(words, max(1, number))
+            elif number < len(self.players):
+                other = self.players[number]
+                if kind == CRASH:
+                    self.crash(other)
+                elif kind == STALL:
+                    other.stalled = True
+                    self._patience = self.stage.clock + 4e-6 * LEASE_US
+                elif kind == WAKE:
+                    other.stalled = False
+                elif kind == SWITCH and not (other.finished or other.dead or other.stalled):
+                    target = other
+        return target, words
+
+    def _after(self, player: Player | None) -> Player | None:
+        """Who goes on by default when `player` cannot: the next one, or one that stalls."""
+        start = -1 if player is None else player.number
+        count = len(self.players)
+        tired = self.stage.fence == "wait" and self.stage.clock > self._patience
+        order = [self.players[(start + i) % count] for i in range(1, count + 1)]
+        for other in order:
+            if tired and other.stalled and not (other.finished or other.dead):
+                other.stalled = False  # nobody may end it, so the others wait for it
+            if not (other.finished or other.dead or other.stalled) and other is not player:
+                return other
+        if player is not None and not (player.finished or player.dead or player.stalled):
+            return player
+        for other in order:
+            if other.stalled and not (other.finished or other.dead):
+                other.stalled = False
+                return other
+        return None
+
+    def crash(self, player: Player) -> None:
+        """The player is dead from now on: it is never resumed, but to unwind without a verb."""
+        if not player.finished:
+            player.dead = True
+            self.stage.processes.gone.add(player.pid)
+
+    # ---- the players ----------------------------------------------------------------------------
+
+    def _life(self, player: Player, calls: tuple[Call, ...]) -> None:
+        try:
+            for player.op, call in enumerate(calls):
+                player.step = 0
+                self._call(player, call)
+        except Crashed:
+            pass
+        except Exception:
+            self.failure = self.failure or f"client {player.number}: {traceback.format_exc()}"
+        finally:
+            player.finished = True
+        if not player.dead and not self.failure:
+            player.op, player.step = len(calls), 1
+            actions = self.chooser.at(self, player, END, 0, 1)
+            if actions:
+                self.schedule[Point(player.number, player.op, 1)] = tuple(actions)
+                target, _ = self._depart(player, actions, 1)
+                self._next = None if target is player else target
+
+    def _tick(self) -> int:
+        self._time += 1
+        return self._time
+
+    def _call(self, player: Player, call: Call) -> None:
+        if call.kind == RECOVER:
+            player.pool.recover()
+            return
+        label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
+        self._perform(player.store, player.number, call.kind, call.key, label)
+
+    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
+        """Do an operation, with its call noted before and its result after."""
+        index = len(self.history)
+        called = Record(client, kind, key, label, "unknown", None, self._tick(), None)
+        self.history.append(called)
+        read, result = None, "ok"
+        try:
+            if kind == "get":
+                value = store.get(key)
+                read, result = (
+                    (None, "missing") if value is None else (self.stage.label_of(value), "ok")
+                )
+            elif kind == "delete":
+                store.delete(key)
+            else:
+                assert label is not None
+                getattr(store, kind)(key, self.stage.value_of(label))
+        except KeyExists:
+            result = "exists"
+        except KeyError:
+            result = "missing"
+        self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
+
+    # ---- the run --------------------------------------------------------------------------------
+
+    def go(self) -> Run:
+        """Run the program from the stage's image to its end, and inspect what is left."""
+        stage = self.stage
+        stage.reset()
+        stage.run = self
+        try:
+            self._play()
+        finally:
+            self._unwind()
+        for player in self.players:
+            player.stalled = False
+        if not self.failure:
+            self.failure = self._inspect()
+        stage.run = None
+        return self
+
+    def _play(self) -> None:
+        for player, calls in zip(self.players, self.program, strict=True):
+            player.endpoint.turn = self.turn
+            player.endpoint.trace = self.trace
+            player.greenlet = greenlet(functools.partial(self._life, player, calls))
+        last = self._after(None)
+        while last is not None and not self.failure:
+            self._next = None
+            last.greenlet.switch()
+            last = self._next or self._after(last)
+
+    def _unwind(self) -> None:
+        """Let those that are dead, or never come to their end, leave their operations."""
+        for player in self.players:
+            if player.greenlet:  # started, and not at its end
+                player.dead = True
+                player.greenlet.throw(Crashed)
+            player.endpoint.turn = at_once
+            player.endpoint.trace = deque(maxlen=0)
+
+    def _inspect(self) -> str:
+        founder, store = self.stage.founder, self.stage.store
+        keys = sorted({record.key for record in self.history})
+        try:
+            for look in ("before recovery", "after recovery"):
+                for key in keys:
+                    self._perform(store, len(self.players), "get", key, None)
+                if look == "before recovery":
+                    founder.recover()
+            report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
+            if not report.ok:
+                return f"history: {report.bad()[0].detail}"
+            store.check()
+            audit = founder.audit()
+        except LimpetError as error:
+            return f"check: {type(error).__name__}: {error}"
+        if audit["leaked"]:
+            return f"leaked: {audit['leaked']} bytes: {audit}"
+        if audit["held"]:
+            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+        return ""
+
+    def digest(self) -> str:
+        """A hash of every step and of what every operation came to: equal for equal runs."""
+        found = hashlib.blake2b(digest_size=16)
+        for client, verb, addr, outcome, _ in self.trace:
+            found.update(b"%d %s %d %d;" % (client, verb.encode(), addr, outcome))
+        for record in self.history:
+            found.update(repr(record).encode())
+        return found.hexdigest()
+
+
+def replay(stage: Stage, program: Program, schedule: Schedule) -> Run:
+    """Run a program with the departures of a schedule."""
+    return Run(stage, program, Replay(schedule)).go()
