@@ -35,6 +35,7 @@ from typing import Final
 from limpet.fault.schedule import (
     CRASH,
     STALL,
+    STRATEGIES,
     Chooser,
     Faults,
     Priorities,
@@ -44,15 +45,20 @@ from limpet.fault.schedule import (
     schedule_text,
 )
 from limpet.fault.sim_exhaustive import exhaustive
-from limpet.fault.sim_program import Program, draw_program, parse_program, program_text
+from limpet.fault.sim_program import (
+    VALUE_SIZE,
+    Program,
+    draw_program,
+    parse_program,
+    program_text,
+)
 from limpet.fault.sim_run import Run, replay
 from limpet.fault.sim_shrink import shrink
-from limpet.fault.sim_stage import VALUE_SIZE, Stage
+from limpet.fault.sim_stage import Stage
 from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
 from limpet.shm.errors import ParameterError
 
-STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
 OP_STEPS: Final = 40
 """About as many steps as an operation takes; crashes are drawn from so many."""
 BATCH: Final = 500

@@ -56,6 +56,8 @@ class Action(NamedTuple):
 
 Actions = Sequence[Action]
 Schedule = dict[Point, tuple[Action, ...]]
+STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
+"""Ways to make up the schedules of an exploration (explorer.py)."""
 END: Final = "end"
 """In place of a verb: the client has done its operations, and the next one is chosen."""
 NOTHING: Final[tuple[Action, ...]] = ()

@@ -21,6 +21,8 @@ PRESENT: Final = (b"a", b"b")
 ABSENT: Final = (b"c", b"d")
 RECOVER: Final = "recover"
 WRITES: Final = frozenset(("insert", "update", "put"))
+VALUE_SIZE: Final = 3400
+"""Bytes of a value: four objects of such pairs fill a block, so that memory is scarce."""
 _DRAWN: Final = "iiuuppgggdd"
 
 

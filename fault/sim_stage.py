@@ -17,7 +17,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.fault.sim_program import PRESENT
+from limpet.fault.sim_program import PRESENT, VALUE_SIZE
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
 from limpet.shm.membership import slot_address
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 NODE_SIZE: Final = 256 << 10
 BLOCK_SIZE: Final = 16 << 10
-VALUE_SIZE: Final = 3400
-"""Four objects of such a pair fill a block, so that memory is scarce. With 40 it is not."""
 OBJECTS: Final = 4
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 1}}
 """Parameters that make a kind's store as small as it can be, so that keys meet."""

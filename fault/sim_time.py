@@ -4,18 +4,7 @@ The shipped code of each client runs in a greenlet over the simulated fabric (si
 client has a time of its own, in ns; the one whose next verb arrives first at its memory node goes
 on, so verbs take effect in the order of their arrival, and the whole run follows from its seed.
 
-What is charged
-    a verb on a memory node   `issue_ns` to the client; it arrives `one_way_ns` later, waits until
-                              the node has served those before it, is served for `verb_ns` and
-                              `byte_ns` a byte, and its answer takes `one_way_ns`
-    an atomic                 besides, waits until the word is free, and keeps it for `contended_ns`
-    `wait()`                  the client goes on when the last answer of the phase is there
-    a verb in the background  as above, but nobody waits for its answer; so too for verbs of the
-                              foreground that no `wait()` follows
-    the control segment       `local_ns`: it stands for what the papers keep in the client, or in a
-                              service beside the data path
-    `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that
-Nothing is charged for computing. A node is one queue: no lanes, no reordering, no loss.
+What a step costs is in sim_latency.py.
 """
 
 from __future__ import annotations
@@ -33,6 +22,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from limpet.fault.mix import Mix
+from limpet.fault.sim_latency import LatencyModel
 from limpet.fault.sim_stage import SimulatedPool, StagePool
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
@@ -53,50 +43,6 @@ PREFIX: Final = b"key-"
 EPOCH_S: Final = float(1 << 30)
 """What leases take for the time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
-
-
-@dataclasses.dataclass(frozen=True)
-class LatencyModel:
-    """Times in ns; the module says what each is charged for."""
-
-    name: str
-    one_way_ns: float
-    verb_ns: float
-    byte_ns: float
-    contended_ns: float
-    issue_ns: float
-    local_ns: float
-    pause_ns: float
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self)[1:]:
-            if not getattr(self, field.name) >= 0:
-                raise ParameterError(f"{field.name} must not be negative")
-
-
-PRESETS: Final = {
-    model.name: model
-    for model in (
-        LatencyModel(
-            "cxl", one_way_ns=200, verb_ns=2, byte_ns=1 / 32, contended_ns=400, issue_ns=5,
-            local_ns=5, pause_ns=100,
-        ),
-        LatencyModel(
-            "rdma", one_way_ns=800, verb_ns=1e3 / 75, byte_ns=0.08, contended_ns=1e3 / 3,
-            issue_ns=100, local_ns=5, pause_ns=500,
-        ),
-    )
-}  # fmt: skip
-"""Where the figures come from.
-
-rdma: a read takes 1.9 us and a write 1.6 us (swarm.txt section 7, RAW), hence `one_way_ns` and
-`issue_ns`; a NIC processes 75 million packets a second, 100 Gb/s are 0.08 ns a byte, and atomics on
-one address reach 3 million a second (rcuckoo.txt section 2.2 and figure 1).
-
-cxl: a round trip is that of the `cxl` latency profile (parameters.py); a link of eight lanes of
-PCIe 5.0 carries 32 GB/s each way, and a 64-byte line takes 2 ns of it. Assumptions: a contended
-word moves to the next host in one round trip, and a local step takes 5 ns.
-"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,30 +5,37 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from limpet.cli.common import Commands, console, json_option, print_json, table, time_text
-from limpet.fault.explorer import (
-    STRATEGIES,
-    Exploration,
-    Failure,
-    Report,
-    Tally,
-    explore_one,
-)
-from limpet.fault.explorer import explore as run_explorer
-from limpet.fault.schedule import parse_schedule, schedule_text
-from limpet.fault.sim_stage import VALUE_SIZE
-from limpet.fault.sim_time import PRESETS, Workload, run_timed
+from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
+from limpet.fault.sim_latency import PRESETS
+from limpet.fault.sim_program import VALUE_SIZE
+
+if TYPE_CHECKING:
+    from limpet.fault.explorer import Exploration, Failure, Report, Tally
 
 
 @click.group(cls=Commands)
 def drill() -> None:
     """Prove that a store keeps its promises: explore schedules, kill, stop, check."""
+
+
+def _simulation(name: str) -> Any:
+    """A module of the simulation, which is an extra."""
+    try:
+        return import_module(f"limpet.fault.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "greenlet":
+            raise
+        raise click.ClickException(
+            "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
+        ) from error
 
 
 @drill.command()
@@ -74,7 +81,7 @@ def explore(
     """
     if given["program"]:
         given["clients"] = given["program"].count("|") + 1
-    parameters = Exploration(
+    parameters = _simulation("explorer").Exploration(
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         coherent=not incoherent,
         **given,
@@ -112,7 +119,8 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
 
     Equal arguments give equal results, on any machine.
     """
-    report = run_timed(Workload(**given), PRESETS[profile])
+    simulation = _simulation("sim_time")
+    report = simulation.run_timed(simulation.Workload(**given), PRESETS[profile])
     if as_json:
         print_json(dataclasses.asdict(report))
         return
@@ -134,7 +142,7 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
 def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:
     if not parameters.program:
         raise click.UsageError("--schedule needs --program, what the clients do")
-    run, lines = explore_one(parameters, parse_schedule(schedule))
+    run, lines = _simulation("explorer").explore_one(parameters, parse_schedule(schedule))
     taken = schedule_text(run.schedule)
     if as_json:
         print_json(
@@ -163,7 +171,7 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
         def show(tally: Tally) -> None:
             progress.update(task, completed=tally.schedules)
 
-        return run_explorer(parameters, show)
+        return _simulation("explorer").explore(parameters, show)  # type: ignore[no-any-return]
 
 
 def _print_report(out: Console, report: Report) -> None:

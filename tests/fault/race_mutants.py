@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import limpet
-from limpet.fault.sim_stage import VALUE_SIZE
+from limpet.fault.sim_program import VALUE_SIZE
 from limpet.shm import pool as pool_module
 from limpet.shm.epoch import NEVER, Grace
 from limpet.shm.membership import slot_address

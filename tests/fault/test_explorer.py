@@ -29,11 +29,12 @@ from limpet.fault.schedule import (
     parse_schedule,
     schedule_text,
 )
+from limpet.fault.sim_latency import PRESETS, LatencyModel
 from limpet.fault.sim_program import KINDS, draw_program, parse_program, program_text
 from limpet.fault.sim_run import Run, replay
 from limpet.fault.sim_shrink import kind_of, shrink
 from limpet.fault.sim_stage import CachedPool, Stage
-from limpet.fault.sim_time import PRESETS, LatencyModel, Workload, run_timed
+from limpet.fault.sim_time import Workload, run_timed
 from limpet.shm.errors import ParameterError
 from limpet.shm.fabric import BUILD, flush_features
 from limpet.shm.location import SHM_DIR
@@ -314,6 +315,19 @@ def test_command_reports_as_json() -> None:
     assert report["schedules"] == 20
     assert report["parameters"]["seed"] >= 0
     assert report["failures"] == []
+
+
+def test_command_line_works_without_greenlet() -> None:
+    code = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "from limpet.__main__ import main; main(['drill', 'explore'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60,
+        env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: simulated clients need the package greenlet")
 
 
 def test_command_prints_every_step_of_a_schedule() -> None:
