@@ -191,7 +191,8 @@ def test_race_holds_under_every_schedule_with_one_preemption_and_a_crash(program
         )
     )  # fmt: skip
     assert report.failures == ()
-    assert 50 < report.schedules < 100_000, "it must come to its own end"
+    least = 50 if COMPILED else 10  # without a crash there are fewer orders to try
+    assert least < report.schedules < 100_000, "it must come to its own end"
 
 
 @needs_flushes
