@@ -2,8 +2,8 @@
 
 Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding for systematic testing
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
-where one more could be. Giving way is no preemption where a client spins or has ended. There is
-none before a verb that no other client can see: on the client's own hand. Verbs stay whole, and
+where one more could be. Giving way is no preemption where a client has not begun, spins, or has
+ended. There is none before a verb that no other client can see: on the client's own hand. Verbs stay whole, and
 nobody stalls.
 """
 
@@ -52,7 +52,7 @@ class Branches(Replay):
         return actions
 
     def _branch(self, run: Run, player: Player, verb: str, addr: int, point: Point) -> None:
-        free = verb in (PAUSE, END)
+        free = verb in (PAUSE, END) or point[1:] == (0, 1)
         slot = player.identity[1]
         hidden = slot + HAND <= addr < slot + SLOT_SIZE
         if free or (self.preemptions and not hidden):
