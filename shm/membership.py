@@ -17,7 +17,8 @@ id means that the host was restarted, and another PID namespace is refused.
 waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
 
 Event ring (control segment), 64 bytes an entry: 0 sequence number + 1, written last; 8 kind;
-16 subject (client id or node); 24 its pid; 32 client that saw to it; 40 wall-clock time in ns.
+16 subject (client id or node); 24 its pid; 32 client that saw to it; 40 wall-clock time in ns;
+48 ns from the moment when a death was noticed to the event.
 A reader takes an entry only if the sequence number is what its place demands, before and after.
 """
 
@@ -281,12 +282,14 @@ class Membership:
 
     def recover(self, slot: int, word: int) -> dict[str, int]:
         """Recover a client that is known to be dead."""
+        noticed_ns = time.monotonic_ns()
         if word >> 60 == JOINING:
             self.endpoint.cas(slot_address(slot), word, word & slots.INCARNATION_MASK)
             return {"clients": 0, "objects": 0, "blocks": 0}
         restored = self.restore(slot, word)
         if restored["clients"]:
-            self.note(RECOVERED, client_id(slot, word), self.pid(word))
+            took_ns = time.monotonic_ns() - noticed_ns
+            self.note(RECOVERED, client_id(slot, word), self.pid(word), took_ns)
         return restored
 
     def gone(self, ident: int, what: str) -> bool:
@@ -388,25 +391,30 @@ class Membership:
 
     # ---- the log --------------------------------------------------------------------------------
 
-    def note(self, kind: int, subject: int, pid: int = 0) -> None:
+    def note(self, kind: int, subject: int, pid: int = 0, took_ns: int = 0) -> None:
         """Write an event to the ring."""
         number = self.endpoint.faa(EVENT_COUNT, 1)
         at = EVENT_RING + number % EVENTS * EVENT_SIZE
         self.endpoint.store(at, 0)
-        for offset, value in enumerate((kind, subject, pid, self.ident, time.time_ns()), 1):
+        values = (kind, subject, pid, self.ident, time.time_ns(), took_ns)
+        for offset, value in enumerate(values, 1):
             self.endpoint.store(at + 8 * offset, value)
         self.endpoint.store(at, number + 1)
 
-    def events(self) -> list[dict[str, Any]]:
-        """The last events, oldest first."""
+    def events(self, since: int = 0) -> list[dict[str, Any]]:
+        """The last events, oldest first, from number `since` on.
+
+        Events are numbered from 0. A number that is left out was overwritten, or is being written.
+        """
         found = []
         last = self.endpoint.load(EVENT_COUNT)
-        for number in range(max(0, last - EVENTS), last):
+        for number in range(max(since, last - EVENTS), last):
             at = EVENT_RING + number % EVENTS * EVENT_SIZE
-            words = [self.endpoint.load(at + 8 * i) for i in range(6)]
+            words = [self.endpoint.load(at + 8 * i) for i in range(7)]
             if words[0] == number + 1 == self.endpoint.load(at) and words[1] < len(EVENT_KINDS):
-                names = ("kind", "subject", "pid", "by", "time_ns")
-                event: dict[str, Any] = dict(zip(names, words[1:], strict=True))
+                words[0] = number
+                names = ("number", "kind", "subject", "pid", "by", "time_ns", "took_ns")
+                event: dict[str, Any] = dict(zip(names, words, strict=True))
                 event["kind"] = EVENT_KINDS[words[1]]
                 found.append(event)
         return found

@@ -392,9 +392,13 @@ class Memory:
             )
         return found
 
-    def events(self) -> list[dict[str, Any]]:
-        """What happened last: clients recovered or fenced, nodes failed; oldest first."""
-        return self.exclusively(self.membership.events)  # type: ignore[no-any-return]
+    def events(self, since: int = 0) -> list[dict[str, Any]]:
+        """What happened last: clients recovered or fenced, nodes failed; oldest first.
+
+        `since`: only those from that number on. `time_ns` is the wall clock's; `took_ns` passed
+        between noticing a death and having repaired everything.
+        """
+        return self.exclusively(lambda: self.membership.events(since))  # type: ignore[no-any-return]
 
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""

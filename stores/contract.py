@@ -36,6 +36,9 @@ class Store:
     """
 
     ordered = False
+    losses_survived = 0
+    """Memory nodes that may be lost without any operation failing; of an instance, with its
+    parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
