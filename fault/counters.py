@@ -6,7 +6,8 @@ One anonymous shared mapping, made before the fork, one row of 64-bit words a sl
     0                  pid of the worker
     1                  its client id in the pool
     2, 3               gets, bytes they returned
-    4, 5               puts, bytes they wrote
+    4, 5               puts (and other writes), bytes they wrote
+    6                  operations that raised an error which the run allows
     8 .. 8+H-1         latency histogram of the gets
     8+H .. 8+2H-1      latency histogram of the puts
 
@@ -34,6 +35,7 @@ GETS: Final = 2
 PUTS: Final = 4
 _PID: Final = 0
 _CLIENT: Final = 1
+_REFUSED: Final = 6
 _HISTOGRAMS: Final = 8
 _ROW: Final = _HISTOGRAMS + 2 * BUCKETS
 
@@ -65,11 +67,16 @@ class Counter:
         bucket = min(int(math.log2(max(ns, 1)) * PER_OCTAVE), BUCKETS - 1)
         row[_HISTOGRAMS + (BUCKETS if kind == PUTS else 0) + bucket] += 1
 
+    def refuse(self) -> None:
+        """Count an operation that raised an error which the run allows."""
+        self._row[_REFUSED] += 1
+
 
 class Counters:
     """The rows of all slots, in the parent."""
 
     def __init__(self, slots: int) -> None:
+        self.slots = slots
         self._words = memoryview(mmap.mmap(-1, (slots + 1) * _ROW * 8)).cast("q")
         self._rows = np.frombuffer(self._words, np.int64).reshape(slots + 1, _ROW)
 
@@ -101,6 +108,14 @@ class Snapshot:
 
     def operations(self, kind: int, slot: int | None = None) -> int:
         return self._sum(slot, kind)
+
+    def refused(self, slot: int | None = None) -> int:
+        """Operations that raised an error which the run allows."""
+        return self._sum(slot, _REFUSED)
+
+    def progress(self, slot: int) -> int:
+        """Operations of the slot that came back, whichever way."""
+        return sum(self._sum(slot, word) for word in (GETS, PUTS, _REFUSED))
 
     def size(self, kind: int, slot: int | None = None) -> int:
         """Bytes that the operations of `kind` moved."""

@@ -11,9 +11,7 @@ it, the set of keys, `check()`, and `audit()` after `recover()`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
-import signal
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 
 import limpet
 from limpet.fault.counters import Counters
+from limpet.fault.crew import Crew, Progress
 from limpet.fault.demo_report import (
     AUDIT,
     CHECKS,
@@ -34,23 +32,17 @@ from limpet.fault.demo_report import (
     WORKERS,
     DemoParameters,
     Observer,
-    Progress,
     Report,
 )
 from limpet.fault.interrupt import Interrupt
-from limpet.fault.killer import Kill, ProcessKiller
-from limpet.fault.mix import Entry, Mix, Mixer, judge
+from limpet.fault.mix import Entry, Mix, Mixer, gets_and_puts, judge
 from limpet.fault.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.stamp import Original
 from limpet.fault.verify import FINAL, verify
-from limpet.fault.workers import Exit, Workers
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.location import parse_url
 from limpet.shm.parameters import KIB, MIB
 
-SECOND_NS: Final = 1_000_000_000
-STOP_TIMEOUT_S: Final = 30.0
-REFRESH_S: Final = 0.25
 NODES: Final = 3
 BLOCK_SIZE: Final = 256 * KIB
 
@@ -143,10 +135,8 @@ class _Demo:
         self.skipped: list[str] = []
         self.checks: dict[str, list[str]] = {name: [] for name in CHECKS}
         self.seconds: dict[str, float] = {}
-        self.kills = [0] * parameters.clients
+        self.kills = 0
         self.restarts = 0
-        self.slots: dict[int, int] = {}
-        self.repairs: dict[int, int] = {}
         self.last: Progress | None = None
 
     def load(self, files: list[Path], total: int) -> None:
@@ -173,7 +163,8 @@ class _Demo:
     def work(self) -> None:
         """Have the workers work and be killed for the given time, then end by themselves."""
         parameters = self.parameters
-        mix = Mix(len(self.entries), parameters.theta, parameters.write_share, parameters.seed)
+        shares = gets_and_puts(parameters.write_share)
+        mix = Mix(len(self.entries), parameters.theta, shares, parameters.seed)
 
         def worker(slot: int, incarnation: int) -> None:
             log = self.recorder.log(slot, incarnation)
@@ -182,55 +173,17 @@ class _Demo:
             Mixer(self.store, self.entries, incarnation, log, counter).work(mix.draw(incarnation))
             self.pool.close()
 
-        def replace(kill: Kill) -> None:
-            end = workers.reap(kill.pid)
-            if end.status != -signal.SIGKILL:
-                self._failed(end)
-                return
-            self.kills[end.slot] += 1
-            self._note_repairs()
-            killer.add(workers.start(end.slot))
-            self.restarts += 1
-
-        killer = ProcessKiller(parameters.kill_rate, parameters.seed, replace)
-        with self._timed("run"), Workers(worker) as workers:
-            start = time.monotonic_ns()
-            for slot in range(parameters.clients):
-                killer.add(workers.start(slot))
-            killer.start(start)
-            self._until(start + int(parameters.seconds * SECOND_NS), start, workers, killer)
-            self._stop(start, workers)
-
-    def _until(self, end: int, start: int, workers: Workers, killer: ProcessKiller) -> None:
-        refresh = start
-        while (now := time.monotonic_ns()) < end and not self.checks[WORKERS]:
-            due = min(end, refresh, end if killer.due_ns is None else killer.due_ns)
-            for gone in workers.wait((due - now) / SECOND_NS, [self.interrupt.fd]):
-                killer.discard(gone.pid)
-                self._failed(gone)
-            self.interrupt.check()
-            now = time.monotonic_ns()
-            killer.step(now)
-            if now >= refresh:
-                refresh = now + int(REFRESH_S * SECOND_NS)
-                self.observer.running(self._progress(start, workers))
-
-    def _stop(self, start: int, workers: Workers) -> None:
-        self.counters.stop()
-        last = self._progress(start, workers)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while workers.pids and (left := deadline - time.monotonic()) > 0:
-            for gone in workers.wait(left, [self.interrupt.fd]):
-                if gone.status != 0:
-                    self._failed(gone)
-            self.interrupt.check()
-        for slot, pid in workers.pids.items():
-            self.checks[WORKERS].append(
-                f"worker {slot} (pid {pid}) is blocked: it did not end in {STOP_TIMEOUT_S:.0f} s"
-            )
-        final = self._progress(start, workers)
-        self.last = dataclasses.replace(final, pids=last.pids, memory=last.memory)
-        self.observer.running(self.last)
+        with (
+            self._timed("run"),
+            Crew(
+                worker, self.pool, self.counters, self.interrupt,
+                seed=parameters.seed, kill_rate=parameters.kill_rate,
+            ) as crew,
+        ):  # fmt: skip
+            crew.run(parameters.seconds, self.observer.running)
+            self.last = crew.stop(self.observer.running)
+        self.kills, self.restarts = sum(crew.kills), crew.restarts
+        self.checks[WORKERS] += crew.ends + crew.blocked
 
     def verify(self) -> Report:
         """Judge everything."""
@@ -262,7 +215,7 @@ class _Demo:
             skipped=self.skipped,
             seconds=self.seconds,
             last=self.last,
-            kills=sum(self.kills),
+            kills=self.kills,
             restarts=self.restarts,
             verdict=verdict,
             recovered=recovered,
@@ -308,51 +261,8 @@ class _Demo:
         except LimpetError as error:
             self.checks[name].append(f"{type(error).__name__}: {error}")
 
-    def _failed(self, gone: Exit) -> None:
-        how = f"ended with status {gone.status}"
-        if gone.status < 0:
-            name = signal.Signals(-gone.status).name
-            how = f"was ended by {name}, which the demo did not send; events: {self.pool.events()}"
-        text = f"worker {gone.slot} (pid {gone.pid}) {how}\n{gone.traceback}"
-        self.checks[WORKERS].append(text.rstrip())
-
-    def _progress(self, start: int, workers: Workers) -> Progress:
-        pids = [workers.pids.get(slot, 0) for slot in range(self.parameters.clients)]
-        self._note_repairs()
-        repairs = [0] * self.parameters.clients
-        for client in self.repairs.values():
-            if client in self.slots:
-                repairs[self.slots[client]] += 1
-        return Progress(
-            elapsed_s=(time.monotonic_ns() - start) / SECOND_NS,
-            snapshot=self.counters.read(),
-            pids=pids,
-            kills=list(self.kills),
-            memory=[_memory(pid) for pid in pids],
-            repairs=repairs,
-            recovered=len(self.repairs),
-        )
-
-    def _note_repairs(self) -> None:
-        """Take up from the pool's log who recovered whom; before a worker's row is taken over."""
-        snapshot = self.counters.read()
-        for slot in range(self.parameters.clients):
-            self.slots[snapshot.client(slot)] = slot
-        for event in self.pool.events():
-            if event["kind"] == "recovered":
-                self.repairs[event["subject"]] = event["by"]
-
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         start = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - start
-
-
-def _memory(pid: int) -> int:
-    """Bytes in memory that a worker does not map from a file or segment; 0 if it is gone."""
-    try:
-        memory = psutil.Process(pid).memory_info()
-    except psutil.NoSuchProcess:
-        return 0
-    return int(memory.rss - memory.shared)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from limpet.fault.counters import Snapshot
+from limpet.fault.crew import Progress
 from limpet.fault.verify import Verdict
 
 WORKERS: Final = "workers ended only when killed, and all of them in the end"
@@ -36,24 +36,6 @@ class DemoParameters:
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "data": str(self.data)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """The workers at one moment of the run; the lists have one element a slot.
-
-    `memory` is what a worker has in memory for itself, in bytes: what the pool and the parent share
-    with it is not in it. `repairs` is how many dead clients a worker has recovered, and `recovered`
-    how many anybody has.
-    """
-
-    elapsed_s: float
-    snapshot: Snapshot
-    pids: list[int]
-    kills: list[int]
-    memory: list[int]
-    repairs: list[int]
-    recovered: int
 
 
 class Observer(Protocol):

@@ -1,27 +1,27 @@
-"""A killer of worker processes: at a given rate, by a seeded schedule, and nothing but its own.
+"""Signals to worker processes: kills and stops at given rates, by a seeded schedule.
 
-The killer knows the processes that it was given, by pid and start time, and signals no other: a pid
-that was reused is refused by psutil. It has no thread; its owner calls `step()` when `due_ns` has
-come. The gaps between kills are drawn evenly from half to one and a half times the mean gap, and
-the victims evenly from those that are there; both follow from the seed (and from who is there).
+Only `Victims` are signalled: processes that were given by pid and are held by a pidfd since, so
+that a pid which was reused is never hit. Nothing here has a thread; the owner calls `step()` when
+`due_ns` has come. The gaps between kills (and between stops) are drawn evenly from half to one and
+a half times the mean gap, and the victims evenly from those that are there; both follow from the
+seed (and from who is there).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, KeysView
 from typing import Final
-
-import psutil
 
 SECOND_NS: Final = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class Kill:
+class Sent:
     """A signal that was sent: when (CLOCK_MONOTONIC, before the sending), to whom, which."""
 
     time_ns: int
@@ -29,63 +29,174 @@ class Kill:
     signal: signal.Signals
 
 
-class ProcessKiller:
-    """Sends SIGKILL to a random one of its victims, `rate` times a second (0: never).
+class Victims:
+    """The processes that may be signalled, and no others."""
 
-    `killed` is called after each kill with its record, to start a replacement; the victim may still
-    be dying then. `kills` has all records in order.
-    """
-
-    def __init__(
-        self, rate: float, seed: int, killed: Callable[[Kill], None] | None = None
-    ) -> None:
-        if rate < 0:
-            raise ValueError(f"a kill rate cannot be negative: {rate}")
-        self.kills: list[Kill] = []
-        self.due_ns: int | None = None
-        self._rate = rate
-        self._random = random.Random(seed)
-        self._killed = killed
-        self._victims: dict[int, psutil.Process] = {}
+    def __init__(self) -> None:
+        self._pidfds: dict[int, int] = {}
 
     @property
-    def victims(self) -> Iterable[int]:
-        """The pids that may be signalled."""
-        return self._victims.keys()
+    def pids(self) -> KeysView[int]:
+        return self._pidfds.keys()
 
     def add(self, pid: int) -> None:
         """Make the process of this pid, as it is now, a victim."""
-        self._victims[pid] = psutil.Process(pid)
+        self._pidfds[pid] = os.pidfd_open(pid)
 
     def discard(self, pid: int) -> None:
         """Leave this process alone from now on."""
-        self._victims.pop(pid, None)
+        pidfd = self._pidfds.pop(pid, None)
+        if pidfd is not None:
+            os.close(pidfd)
+
+    def send(self, pid: int, number: signal.Signals) -> Sent:
+        """Signal this victim; KeyError if it is none, ProcessLookupError if it has ended."""
+        pidfd = self._pidfds[pid]
+        sent = Sent(time.monotonic_ns(), pid, number)
+        signal.pidfd_send_signal(pidfd, number)
+        return sent
+
+    def close(self) -> None:
+        for pid in list(self._pidfds):
+            self.discard(pid)
+
+
+class Pace:
+    """When something is due that is to happen `rate` times a second (0: never)."""
+
+    def __init__(self, rate: float, source: random.Random) -> None:
+        if rate < 0:
+            raise ValueError(f"a rate cannot be negative: {rate}")
+        self.due_ns: int | None = None
+        self._rate = rate
+        self._random = source
 
     def start(self, now_ns: int) -> None:
-        """Begin the schedule: the first kill is due one gap after `now_ns`."""
+        """The first time is one gap after `now_ns`."""
         self.due_ns = now_ns + self._gap_ns() if self._rate else None
 
-    def step(self, now_ns: int) -> Kill | None:
-        """Kill one victim if that is due; returns its record, or None if it is not or none is left.
+    def take(self, now_ns: int) -> bool:
+        """Whether it is due; if so, the next time is set.
 
-        At most one kill a call: an owner that comes late catches up call by call.
+        At most once a call: an owner that comes late catches up call by call.
         """
         if self.due_ns is None or now_ns < self.due_ns:
-            return None
+            return False
         self.due_ns += self._gap_ns()
-        if not self._victims:
-            return None
-        return self.kill(self._random.choice(sorted(self._victims)))
-
-    def kill(self, pid: int) -> Kill:
-        """Kill this victim now, whatever the schedule says; KeyError if it is none."""
-        process = self._victims.pop(pid)
-        kill = Kill(time.monotonic_ns(), pid, signal.SIGKILL)
-        process.send_signal(signal.SIGKILL)
-        self.kills.append(kill)
-        if self._killed is not None:
-            self._killed(kill)
-        return kill
+        return True
 
     def _gap_ns(self) -> int:
         return int(SECOND_NS / self._rate * self._random.uniform(0.5, 1.5))
+
+
+class ProcessKiller:
+    """Sends SIGKILL to a random victim, `rate` times a second; `sent` has all records in order.
+
+    `killed` is called with each record at once; the process may still be dying then.
+    """
+
+    def __init__(
+        self,
+        victims: Victims,
+        rate: float,
+        seed: int,
+        killed: Callable[[Sent], None] | None = None,
+    ) -> None:
+        self.sent: list[Sent] = []
+        self._killed = killed
+        self._victims = victims
+        self._random = random.Random(seed)
+        self._pace = Pace(rate, self._random)
+
+    @property
+    def due_ns(self) -> int | None:
+        return self._pace.due_ns
+
+    def start(self, now_ns: int) -> None:
+        """Begin the schedule."""
+        self._pace.start(now_ns)
+
+    def step(self, now_ns: int) -> Sent | None:
+        """Kill one victim if that is due; its record, or None if it is not or none is left."""
+        if not self._pace.take(now_ns) or not self._victims.pids:
+            return None
+        return self.kill(self._random.choice(sorted(self._victims.pids)))
+
+    def kill(self, pid: int) -> Sent:
+        """Kill this victim now, whatever the schedule says; it is no victim any more."""
+        sent = self._victims.send(pid, signal.SIGKILL)
+        self._victims.discard(pid)
+        self.sent.append(sent)
+        if self._killed is not None:
+            self._killed(sent)
+        return sent
+
+
+class ProcessStopper:
+    """Sends SIGSTOP to a random victim, `rate` times a second, and SIGCONT after a random hold.
+
+    Holds are drawn from `hold_ns` (shortest, longest), evenly on a logarithmic scale. A victim that
+    is stopped may be killed meanwhile. `sent` has all records in order.
+    """
+
+    def __init__(
+        self, victims: Victims, rate: float, seed: int, hold_ns: tuple[float, float]
+    ) -> None:
+        self.sent: list[Sent] = []
+        self.stopped: dict[int, int] = {}
+        """When each process that stands still is to go on."""
+        self._ever: set[int] = set()
+        self._victims = victims
+        self._random = random.Random(seed ^ 0x5709)
+        self._pace = Pace(rate, self._random)
+        self._hold_ns = hold_ns
+
+    @property
+    def due_ns(self) -> int | None:
+        return min(
+            (at for at in (self._pace.due_ns, *self.stopped.values()) if at is not None),
+            default=None,
+        )
+
+    def start(self, now_ns: int) -> None:
+        """Begin the schedule."""
+        self._pace.start(now_ns)
+
+    def step(self, now_ns: int) -> None:
+        """Let those go on whose time has come; stop one more victim if that is due."""
+        for pid in [pid for pid, until_ns in self.stopped.items() if until_ns <= now_ns]:
+            self._wake(pid)
+        if not self._pace.take(now_ns):
+            return
+        candidates = sorted(self._victims.pids - self.stopped.keys())
+        if candidates:
+            self.stop(self._random.choice(candidates))
+
+    def stop(self, pid: int) -> None:
+        """Stop this victim now."""
+        low, high = self._hold_ns
+        hold_ns = low * (high / low) ** self._random.random()
+        sent = self._victims.send(pid, signal.SIGSTOP)
+        self.sent.append(sent)
+        self.stopped[pid] = sent.time_ns + int(hold_ns)
+        self._ever.add(pid)
+
+    def wake_all(self) -> None:
+        """Let everybody go on, and stop nobody any more."""
+        self._pace.due_ns = None
+        for pid in list(self.stopped):
+            self._wake(pid)
+
+    def has_stopped(self, pid: int) -> bool:
+        """Whether this victim, of those that are not discarded, was ever stopped."""
+        return pid in self._ever
+
+    def discard(self, pid: int) -> None:
+        """Forget a process that has ended."""
+        self.stopped.pop(pid, None)
+        self._ever.discard(pid)
+
+    def _wake(self, pid: int) -> None:
+        del self.stopped[pid]
+        if pid in self._victims.pids:
+            self.sent.append(self._victims.send(pid, signal.SIGCONT))

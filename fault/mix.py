@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from limpet.fault.counters import GETS, PUTS, Counter
 from limpet.fault.recorder import Log, Operation, Result
 from limpet.fault.stamp import Original, identify, identity, stamp
 
 BATCH: Final = 1024
+
+Places = npt.NDArray[np.intp]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,24 +27,40 @@ class Entry:
     original: Original
 
 
-class Mix:
-    """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys."""
+def gets_and_puts(put_share: float) -> dict[Operation, float]:
+    """The shares of a mix of gets and puts only."""
+    return {Operation.GET: 1 - put_share, Operation.PUT: put_share}
 
-    def __init__(self, keys: int, theta: float, write_share: float, seed: int) -> None:
+
+class Mix:
+    """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys.
+
+    `shares` says how often each operation comes; only the proportions matter.
+    """
+
+    def __init__(
+        self, keys: int, theta: float, shares: Mapping[Operation, float], seed: int
+    ) -> None:
         weights = 1.0 / np.arange(1, keys + 1) ** theta
         self._cumulated = np.cumsum(weights)
         self._key_of_rank = np.random.default_rng(seed).permutation(keys)
-        self._write_share = write_share
+        self._operations = list(shares)
+        self._shares = np.cumsum(list(shares.values()))
         self._seed = seed
 
-    def draw(self, incarnation: int) -> Iterator[tuple[int, bool]]:
-        """Keys, each with whether to rewrite it, without end; every incarnation has its own."""
-        random = np.random.default_rng((self._seed, incarnation))
-        total = self._cumulated[-1]
+    def draw(self, incarnation: int) -> Iterator[tuple[int, Operation]]:
+        """Keys, each with an operation, without end; every incarnation has its own."""
+        source = np.random.default_rng((self._seed, incarnation))
         while True:
-            ranks = np.searchsorted(self._cumulated, random.random(BATCH) * total, side="right")
-            rewrites = random.random(BATCH) < self._write_share
-            yield from zip(self._key_of_rank[ranks].tolist(), rewrites.tolist(), strict=True)
+            ranks = _places(source, self._cumulated)
+            chosen = [self._operations[place] for place in _places(source, self._shares).tolist()]
+            yield from zip(self._key_of_rank[ranks].tolist(), chosen, strict=True)
+
+
+def _places(source: np.random.Generator, cumulated: npt.NDArray[np.float64]) -> Places:
+    """BATCH indices, drawn with the weights whose running sum is `cumulated`."""
+    drawn = source.random(BATCH) * cumulated[-1]
+    return np.asarray(np.searchsorted(cumulated, drawn, side="right"))
 
 
 class Mixer:
@@ -57,13 +76,13 @@ class Mixer:
         self._log = log
         self._counter = counter
 
-    def work(self, operations: Iterator[tuple[int, bool]]) -> None:
-        """Get and rewrite until the parent says stop."""
-        for key, rewrite in operations:
+    def work(self, operations: Iterator[tuple[int, Operation]]) -> None:
+        """Get, and rewrite where the operation is PUT, until the parent says stop."""
+        for key, operation in operations:
             if self._counter.stopped:
                 break
             value = self._get(key)
-            if rewrite and value is not None:
+            if operation is Operation.PUT and value is not None:
                 self._put(key, value)
 
     def _get(self, key: int) -> bytes | None:

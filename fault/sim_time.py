@@ -21,7 +21,8 @@ from typing import Any, Final
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from limpet.fault.mix import Mix
+from limpet.fault.mix import Mix, gets_and_puts
+from limpet.fault.recorder import Operation
 from limpet.fault.sim_latency import LatencyModel
 from limpet.fault.sim_stage import SimulatedPool, StagePool
 from limpet.shm.errors import LimpetError, ParameterError
@@ -202,9 +203,8 @@ class World:
 
     def run(self) -> None:
         """Let every client do its operations."""
-        mix = Mix(
-            self.workload.keys, self.workload.theta, self.workload.write_share, self.workload.seed
-        )
+        shares = gets_and_puts(self.workload.write_share)
+        mix = Mix(self.workload.keys, self.workload.theta, shares, self.workload.seed)
         for client in self.clients:
             client.endpoint.turn = self.turn
             client.greenlet = greenlet(functools.partial(self._life, client, mix))
@@ -223,9 +223,9 @@ class World:
     def _life(self, client: TimedClient, mix: Mix) -> None:
         try:
             operations = itertools.islice(mix.draw(client.number), self.workload.ops)
-            for count, (key, update) in enumerate(operations):
+            for count, (key, operation) in enumerate(operations):
                 name = key_of(self.workload, key)
-                if update:
+                if operation is Operation.PUT:
                     value = b"%d.%d" % (client.number, count)
                     value = value.ljust(self.workload.value_size, b".")
                     self._timed(

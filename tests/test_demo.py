@@ -20,7 +20,8 @@ import limpet
 from limpet.cli.demo_view import Rates, Screen
 from limpet.fault import demo
 from limpet.fault.counters import GETS, Counters
-from limpet.fault.demo_report import CHECKS, DemoParameters, Progress
+from limpet.fault.crew import Progress
+from limpet.fault.demo_report import CHECKS, DemoParameters
 from limpet.fault.interrupt import Interrupted
 from limpet.shm.errors import ParameterError, PoolError
 
@@ -169,7 +170,7 @@ def test_demo_fails_when_somebody_else_kills_a_worker(started: list[Process], da
     assert not found["ok"]
     failed = [name for name, check in found["checks"].items() if not check["held"]]
     assert failed == [CHECKS[0]]
-    assert "SIGKILL, which the demo did not send" in found["checks"][CHECKS[0]]["failures"][0]
+    assert "SIGKILL, which nobody here sent" in found["checks"][CHECKS[0]]["failures"][0]
     assert segments(process) == []
 
 

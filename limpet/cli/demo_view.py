@@ -16,7 +16,8 @@ from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
 from limpet.fault.counters import GETS, PUTS, Snapshot
-from limpet.fault.demo_report import DemoParameters, Progress, Report
+from limpet.fault.crew import Progress
+from limpet.fault.demo_report import DemoParameters, Report
 
 PERCENTILES = (50, 99)
 WINDOW_S = 1.0
