@@ -3,6 +3,7 @@
 Each schedule is a run on a stage (sim_stage.py): a small program, drawn or given, and departures
 from the default order of steps (schedule.py). After each run the living have finished; then the
 dead are recovered, and
+    - no operation raised NodeFailed, unless more memory nodes failed than the store survives
     - every client came to its end within a bounded number of steps, and raised nothing unforeseen
     - the history is linearizable, with reads by a survivor before and after recovery
     - `check()` holds, and `audit()` finds nothing leaked, and nothing held by nobody
@@ -15,25 +16,29 @@ Strategies
     random      random walk
     pct         priorities with points of change
     mixed       random for even numbers, pct for odd ones
-    exhaustive  for each program all schedules with up to `bound` preemptions and one crash
-                (sim_exhaustive.py)
+    exhaustive  for each program all schedules with up to `bound` preemptions, one crash, and
+                `node_failures` (sim_exhaustive.py)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
 import os
 import random
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from typing import Final
+from typing import Any, Final
 
+from limpet.fault.kinds import proof_of
 from limpet.fault.schedule import (
     CRASH,
+    FAIL,
+    GONE,
     STALL,
     STRATEGIES,
     Chooser,
@@ -44,7 +49,7 @@ from limpet.fault.schedule import (
     draw_faults,
     schedule_text,
 )
-from limpet.fault.sim_exhaustive import exhaustive
+from limpet.fault.sim_exhaustive import Budget, exhaustive
 from limpet.fault.sim_program import (
     VALUE_SIZE,
     Program,
@@ -69,7 +74,9 @@ class Exploration:
     """What is explored. `program` and the drawn ones: see `sim_program`.
 
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
-    `crashes`, `stalls`: in one run, at most. `value_size`: of each value, in bytes; by default so
+    `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
+    many as suit the kind, and one more than fail. `parameters` of the store, besides those that
+    suit the kind. `value_size`: of each value, in bytes; by default so
     large that memory is scarce and used again at once. `fence`: the pool's policy. `failures_max`:
     when to stop.
     """
@@ -82,6 +89,9 @@ class Exploration:
     strategy: str = "mixed"
     crashes: int = 1
     stalls: int = 1
+    node_failures: int = 0
+    nodes: int = 0
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bound: int = 2
     programs: int = 1
     program: str = ""
@@ -100,6 +110,7 @@ class Exploration:
             ("clients", 1, 16), ("ops", 1, 64), ("schedules", 1, 1 << 40), ("bound", 0, 8),
             ("programs", 1, 1 << 30), ("processes", 1, 1024), ("failures_max", 1, 1000),
             ("crashes", 0, 64), ("stalls", 0, 64), ("value_size", 16, VALUE_SIZE),
+            ("nodes", 0, 16), ("node_failures", 0, self.node_count),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
                 raise ParameterError(
@@ -109,6 +120,12 @@ class Exploration:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
             )
+
+    @property
+    def node_count(self) -> int:
+        """How many memory nodes the pool has."""
+        least = self.node_failures + 1 if self.node_failures else 1
+        return self.nodes or max(proof_of(self.store).explorer_nodes, least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +153,7 @@ class Report:
     steps: int
     crashes: int
     stalls: int
+    node_failures: int
     seconds: float
     failures: tuple[Failure, ...]
 
@@ -152,6 +170,7 @@ class Tally:
     steps: int = 0
     crashes: int = 0
     stalls: int = 0
+    node_failures: int = 0
     failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
 
     def add(self, number: int, run: Run) -> None:
@@ -161,6 +180,7 @@ class Tally:
             for action in actions:
                 self.crashes += action.kind == CRASH
                 self.stalls += action.kind == STALL
+                self.node_failures += action.kind in (FAIL, GONE)
         if run.failure:
             self.failed.append((number, run.failure, run.program, run.schedule))
 
@@ -169,6 +189,7 @@ class Tally:
         self.steps += other.steps
         self.crashes += other.crashes
         self.stalls += other.stalls
+        self.node_failures += other.node_failures
         self.failed += other.failed
 
 
@@ -180,6 +201,8 @@ def stage_of(parameters: Exploration) -> Stage:
     return Stage(
         parameters.store,
         parameters.clients,
+        nodes=parameters.node_count,
+        parameters=parameters.parameters,
         fence=parameters.fence,
         value_size=parameters.value_size,
         coherent=parameters.coherent,
@@ -189,9 +212,8 @@ def stage_of(parameters: Exploration) -> Stage:
 def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
     """Run `number` of the parameters' seed, with a random strategy."""
     rng, program = _draw(parameters, number)
-    faults: Schedule = draw_faults(
-        rng, program, Faults(parameters.crashes, parameters.stalls), OP_STEPS
-    )
+    counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, stage.nodes)
+    faults: Schedule = draw_faults(rng, program, counts, OP_STEPS)
     chooser: Chooser
     if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
         chooser = RandomWalk(rng, faults)
@@ -230,8 +252,8 @@ def _runs(stage: Stage, parameters: Exploration, number: int) -> Iterator[Run]:
         yield numbered_run(stage, parameters, number)
         return
     _, program = _draw(parameters, number)
-    crashes = min(1, parameters.crashes)
-    yield from exhaustive(stage, program, parameters.bound, crashes, parameters.schedules)
+    budget = Budget(parameters.bound, min(1, parameters.crashes), parameters.node_failures)
+    yield from exhaustive(stage, program, budget, parameters.schedules)
 
 
 def _begin_process(parent: int) -> None:
@@ -285,8 +307,9 @@ def explore(
                 for failed in sorted(total.failed, key=lambda f: f[0])[: parameters.failures_max]
             )
     return Report(
-        parameters, total.schedules, total.steps, total.crashes, total.stalls, seconds, failures
-    )
+        parameters, total.schedules, total.steps, total.crashes, total.stalls,
+        total.node_failures, seconds, failures,
+    )  # fmt: skip
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -298,6 +321,10 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         "limpet", "drill", "explore", parameters.store, "--clients", str(parameters.clients),
         "--program", program, "--schedule", schedule,
     ]  # fmt: skip
+    if parameters.node_count != proof_of(parameters.store).explorer_nodes:
+        words += ["--nodes", str(parameters.node_count)]
+    for name, value in parameters.parameters.items():
+        words += ["--parameter", f"{name}={json.dumps(value)}"]
     if parameters.value_size != VALUE_SIZE:
         words += ["--value-size", str(parameters.value_size)]
     if parameters.fence != "kill":

@@ -11,6 +11,8 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     xC   client C dies, here and now
     sC   client C stalls: it is not scheduled until it is woken, or nobody else is left
     wC   client C is woken
+    fN   memory node N fails: it is marked in the control segment, for everybody to see
+    mN   memory node N fails without notice: its memory is gone
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.
 
@@ -36,6 +38,8 @@ SWITCH: Final = ">"
 CRASH: Final = "x"
 STALL: Final = "s"
 WAKE: Final = "w"
+FAIL: Final = "f"
+GONE: Final = "m"
 CUT: Final = "/"
 
 
@@ -48,7 +52,7 @@ class Point(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A departure from the default; `number` is a client, or for CUT a number of words."""
+    """A departure from the default; `number` is a client, a memory node, or a number of words."""
 
     kind: str
     number: int
@@ -62,7 +66,7 @@ END: Final = "end"
 """In place of a verb: the client has done its operations, and the next one is chosen."""
 NOTHING: Final[tuple[Action, ...]] = ()
 
-_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xsw/])(\d+)")
+_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfm/])(\d+)")
 
 
 def schedule_text(schedule: Mapping[Point, Actions]) -> str:
@@ -81,8 +85,8 @@ def parse_schedule(text: str) -> Schedule:
         match = _DEPARTURE.fullmatch(part)
         if match is None:
             raise ParameterError(
-                f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC "
-                "or /WORDS"
+                f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC, "
+                "fN, mN or /WORDS"
             )
         point = Point(int(match[1]), int(match[2]), int(match[3]))
         schedule[point] = (*schedule.get(point, ()), Action(match[4], int(match[5])))
@@ -107,16 +111,18 @@ class Replay:
 
 
 class Faults(NamedTuple):
-    """How many crashes and stalls a run has at most."""
+    """How many crashes, stalls and failures of a pool's memory nodes a run has at most."""
 
     crashes: int = 1
     stalls: int = 1
+    node_failures: int = 0
+    nodes: int = 1
 
 
 def draw_faults(
     rng: random.Random, program: Sequence[Sequence[object]], faults: Faults, op_steps: int
 ) -> Schedule:
-    """Crashes and stalls at random points of a program whose operations take some `op_steps`."""
+    """Faults at random points of a program whose operations take some `op_steps`."""
     drawn: Schedule = {}
     clients = range(len(program))
 
@@ -136,6 +142,9 @@ def draw_faults(
         add(point, STALL, point.client)
         if rng.random() < 0.5:
             add(anywhere(), WAKE, point.client)
+    if faults.node_failures:
+        for node in rng.sample(range(faults.nodes), rng.randint(0, faults.node_failures)):
+            add(anywhere(), rng.choice((FAIL, GONE)), node)
     return drawn
 
 
@@ -150,7 +159,7 @@ class _Random:
     def disturb(self, player: Any, words: int) -> list[Action]:
         actions: list[Action] = []
         if self.faults:
-            actions += self.faults.get(Point(player.number, player.op, player.step), NOTHING)
+            actions += self.faults.get((player.number, player.op, player.step), NOTHING)  # type: ignore[call-overload]
         if words > 1 and self.rng.random() < self.cuts:
             few = self.rng.random() < 0.5
             actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
@@ -184,10 +193,14 @@ class Priorities(_Random):
         self.priorities = rng.sample(range(depth + 1, depth + 1 + clients), clients)
         self.changes = sorted(rng.randint(1, max(1, length)) for _ in range(depth))
         self.lowest = 0
+        self.able: object = None
+        self.highest: Any = None
+        """Of those in `able`."""
 
     def _fall(self, player: Any) -> None:
         self.lowest -= 1
         self.priorities[player.number] = self.lowest
+        self.able = None
 
     def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
         actions = self.disturb(player, words)
@@ -196,9 +209,11 @@ class Priorities(_Random):
         while self.changes and run.steps >= self.changes[0]:
             self.changes.pop(0)
             self._fall(player)
-        target = max(run.runnable(), key=self._priority, default=player)
-        if target is not player:
-            actions.append(Action(SWITCH, target.number))
+        able = run.runnable()
+        if able is not self.able:
+            self.able, self.highest = able, max(able, key=self._priority, default=None)
+        if self.highest not in (player, None):
+            actions.append(Action(SWITCH, self.highest.number))
         return actions
 
     def _priority(self, player: Any) -> int:

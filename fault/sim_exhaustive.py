@@ -1,4 +1,4 @@
-"""Every schedule of a program with a bounded number of preemptions and crashes.
+"""Every schedule of a program with a bounded number of preemptions, crashes and node failures.
 
 Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding for systematic testing
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from limpet.fault.schedule import (
     CRASH,
     END,
+    FAIL,
+    GONE,
     NOTHING,
     SWITCH,
     Action,
@@ -31,16 +34,23 @@ from limpet.shm.simulated import PAUSE
 from limpet.shm.slots import HAND
 
 
+class Budget(NamedTuple):
+    """How many departures of each kind a schedule may still have."""
+
+    preemptions: int
+    crashes: int = 0
+    node_failures: int = 0
+
+
 class Branches(Replay):
     """Takes the departures of a schedule, and notes where else one could depart after the last."""
 
-    def __init__(self, schedule: Schedule, preemptions: int, crashes: int) -> None:
+    def __init__(self, schedule: Schedule, budget: Budget) -> None:
         super().__init__(schedule)
         self.left = len(schedule)
-        self.preemptions = preemptions
-        self.crashes = crashes
-        self.found: list[tuple[Point, Action, int, int]] = []
-        """Point, action, and what is left of preemptions and crashes then."""
+        self.budget = budget
+        self.found: list[tuple[Point, Action, Budget]] = []
+        """Point, action, and what is left of the budget then."""
 
     def at(self, run: Run, player: Player, verb: str, addr: int, words: int) -> Actions:
         point = Point(player.number, player.op, player.step)
@@ -55,27 +65,30 @@ class Branches(Replay):
         free = verb in (PAUSE, END) or point[1:] == (0, 1)
         slot = player.identity[1]
         hidden = slot + HAND <= addr < slot + SLOT_SIZE
-        if free or (self.preemptions and not hidden):
-            rest = self.preemptions - (not free)
+        preemptions, crashes, failures = self.budget
+        if free or (preemptions and not hidden):
+            rest = self.budget._replace(preemptions=preemptions - (not free))
             for other in run.runnable():
                 if other is not player:
-                    self.found.append((point, Action(SWITCH, other.number), rest, self.crashes))
-        if self.crashes and verb != END:
-            crash = Action(CRASH, player.number)
-            self.found.append((point, crash, self.preemptions, self.crashes - 1))
+                    self.found.append((point, Action(SWITCH, other.number), rest))
+        if crashes and verb != END:
+            rest = self.budget._replace(crashes=crashes - 1)
+            self.found.append((point, Action(CRASH, player.number), rest))
+        if failures and not hidden:
+            rest = self.budget._replace(node_failures=failures - 1)
+            for node in set(range(run.stage.nodes)) - run.failed:
+                self.found += [(point, Action(kind, node), rest) for kind in (FAIL, GONE)]
 
 
-def exhaustive(
-    stage: Stage, program: Program, bound: int, crashes: int, limit: int
-) -> Iterator[Run]:
-    """All runs of a program with at most so many preemptions and crashes, up to `limit` runs."""
-    waiting: deque[tuple[Schedule, int, int]] = deque([({}, bound, crashes)])
+def exhaustive(stage: Stage, program: Program, budget: Budget, limit: int) -> Iterator[Run]:
+    """All runs of a program with at most so many departures, up to `limit` runs."""
+    waiting: deque[tuple[Schedule, Budget]] = deque([({}, budget)])
     for _ in range(limit):
         if not waiting:
             return
-        schedule, preemptions, deaths = waiting.popleft()
-        branches = Branches(schedule, preemptions, deaths)
+        schedule, left = waiting.popleft()
+        branches = Branches(schedule, left)
         yield Run(stage, program, branches).go()
-        for point, action, preemptions, deaths in branches.found:
+        for point, action, rest in branches.found:
             if len(waiting) < limit:
-                waiting.append(({**schedule, point: (action,)}, preemptions, deaths))
+                waiting.append(({**schedule, point: (action,)}, rest))

@@ -3,6 +3,10 @@
 Every client runs in a greenlet. Before each verb the running one calls `turn`, where the schedule's
 departures are taken; it goes on, or another one does. Time is simulated: a verb takes about a
 microsecond, a pause a sixteenth of a lease.
+
+A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
+gone, and nobody knows before a verb on it raises NodeFailed. A store that does not survive so many
+may raise it then, and the operation has an unknown outcome; everything else must hold.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from limpet.fault.schedule import (
     CRASH,
     CUT,
     END,
+    FAIL,
+    GONE,
     STALL,
     SWITCH,
     WAKE,
@@ -32,7 +38,8 @@ from limpet.fault.schedule import (
 )
 from limpet.fault.sim_program import PRESENT, RECOVER, WRITES, Call, Program
 from limpet.fault.sim_stage import INITIAL, LEASE_US, Player, Stage
-from limpet.shm.errors import KeyExists, LimpetError
+from limpet.shm.errors import KeyExists, LimpetError, NodeFailed
+from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
 
 VERB_S: Final = 2.0**-20
@@ -58,6 +65,10 @@ class Run:
         self.trace: list[Step] = []
         self.history: list[Record] = []
         self.failure = ""
+        self.failed: set[int] = set()
+        """The memory nodes that failed."""
+        self._gone: set[int] = set()
+        self._able: list[Player] | None = None
         self._time = 0
         self._patience = 0.0
         self._next: Player | None = None
@@ -67,7 +78,9 @@ class Run:
 
     def runnable(self) -> list[Player]:
         """The players that can go on."""
-        return [p for p in self.players if not (p.finished or p.dead or p.stalled)]
+        if self._able is None:
+            self._able = [p for p in self.players if not (p.finished or p.dead or p.stalled)]
+        return self._able
 
     def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
         """The scheduler: called by the running player before each verb."""
@@ -95,14 +108,19 @@ class Run:
             target.greenlet.switch()
         if player.dead:
             raise Crashed
+        if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE:
+            raise NodeFailed(addr >> NODE_SHIFT, "its memory is gone (simulated)")
         return words
 
     def _depart(self, player: Player, actions: Actions, words: int) -> tuple[Player, int]:
         """Do what a schedule says at a point; who goes on, and with how many words."""
         target = player
+        self._able = None
         for kind, number in actions:
             if kind == CUT:
                 words = min(words, max(1, number))
+            elif kind in (FAIL, GONE):
+                self._fail(number, kind == GONE)
             elif number < len(self.players):
                 other = self.players[number]
                 if kind == CRASH:
@@ -125,6 +143,7 @@ class Run:
         for other in order:
             if tired and other.stalled and not (other.finished or other.dead):
                 other.stalled = False  # nobody may end it, so the others wait for it
+                self._able = None
             if not (other.finished or other.dead or other.stalled) and other is not player:
                 return other
         if player is not None and not (player.finished or player.dead or player.stalled):
@@ -132,6 +151,7 @@ class Run:
         for other in order:
             if other.stalled and not (other.finished or other.dead):
                 other.stalled = False
+                self._able = None
                 return other
         return None
 
@@ -139,7 +159,27 @@ class Run:
         """The player is dead from now on: it is never resumed, but to unwind without a verb."""
         if not player.finished:
             player.dead = True
+            self._able = None
             self.stage.processes.gone.add(player.pid)
+
+    def _fail(self, node: int, gone: bool) -> None:
+        """A memory node fails, unless there is none of this number."""
+        if node >= self.stage.nodes:
+            return
+        self.failed.add(node)
+        if gone:
+            self._gone.add(node)
+        else:
+            self.stage.founder.fail_node(node)
+
+    def _borne(self, what: str, error: NodeFailed) -> str:
+        """ "" if this operation may raise this error, else what is wrong with that."""
+        survived = self.stage.store.losses_survived
+        if error.node not in self.failed:
+            return f"node: {what} says of node {error.node}, which is in service: {error}"
+        if len(self.failed) <= survived:
+            return f"node: {what} raised NodeFailed, though the store survives {survived}: {error}"
+        return ""
 
     # ---- the players ----------------------------------------------------------------------------
 
@@ -154,6 +194,7 @@ class Run:
             self.failure = self.failure or f"client {player.number}: {traceback.format_exc()}"
         finally:
             player.finished = True
+            self._able = None
         if not player.dead and not self.failure:
             player.op, player.step = len(calls), 1
             actions = self.chooser.at(self, player, END, 0, 1)
@@ -194,6 +235,9 @@ class Run:
             result = "exists"
         except KeyError:
             result = "missing"
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"{kind} of {key!r}", error)
+            return
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
     # ---- the run --------------------------------------------------------------------------------
@@ -236,6 +280,8 @@ class Run:
 
     def _inspect(self) -> str:
         founder, store = self.stage.founder, self.stage.store
+        for node in self._gone:
+            founder.fail_node(node)  # it looks at the memory itself, which is still there
         keys = sorted({record.key for record in self.history})
         try:
             for look in ("before recovery", "after recovery"):
@@ -246,7 +292,9 @@ class Run:
             report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
             if not report.ok:
                 return f"history: {report.bad()[0].detail}"
-            store.check()
+            self.failure = self.failure or self._checked(store)
+            if self.failure:
+                return self.failure
             audit = founder.audit()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"
@@ -254,6 +302,13 @@ class Run:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+        return ""
+
+    def _checked(self, store: Any) -> str:
+        try:
+            store.check()
+        except NodeFailed as error:
+            return self._borne("check()", error)
         return ""
 
     def digest(self) -> str:

@@ -7,7 +7,8 @@ unlinked as soon as they are mapped, so nothing is left behind however the proce
 
 A run starts from an image: all of the memory, and what each client knows privately of its blocks,
 are put back as they were after the preparation. Each client then has two keys or so in a block of
-few objects, and one free object: by the second write, memory is recycled.
+few objects, and one free object: by the second write, memory is recycled. (With several memory
+nodes, keys fall on them by chance, and memory is less scarce.)
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.fault.kinds import proof_of
 from limpet.fault.sim_program import PRESENT, VALUE_SIZE
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
@@ -36,11 +39,8 @@ if TYPE_CHECKING:
 
     from limpet.fault.sim_run import Run
 
-NODE_SIZE: Final = 256 << 10
 BLOCK_SIZE: Final = 16 << 10
 OBJECTS: Final = 4
-PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 1}}
-"""Parameters that make a kind's store as small as it can be, so that keys meet."""
 LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
 """From the start of a run to that of the next: exact in binary, so that all runs are alike."""
@@ -135,9 +135,10 @@ class Player:
 class Stage:
     """A prepared pool with `clients` simulated clients of a store of this kind.
 
-    `value_size`: bytes of each value. `coherent` False: half of the memory is not
-    hardware-coherent, and every client has a cache. `pool_class`: the handles of the simulated
-    clients. A context manager.
+    `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
+    those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
+    memory is not hardware-coherent, and every client has a cache. `pool_class`: the handles of the
+    simulated clients. A context manager.
     """
 
     def __init__(
@@ -145,12 +146,19 @@ class Stage:
         kind: str,
         clients: int,
         *,
+        nodes: int = 0,
+        parameters: Mapping[str, Any] | None = None,
         fence: str = "kill",
         value_size: int = VALUE_SIZE,
         coherent: bool = True,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
+        proof = proof_of(kind)
         self.kind = kind
+        self.nodes = nodes or proof.explorer_nodes
+        self.parameters = {
+            "capacity": proof.explorer_capacity, **proof.parameters, **(parameters or {})
+        }  # fmt: skip
         self.value_size = value_size
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
         self.fence = fence
@@ -165,9 +173,9 @@ class Stage:
         url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
         try:
             founder = StagePool.create(
-                url, node_size=NODE_SIZE, block_size=BLOCK_SIZE, clients=clients + 2,
-                lease_us=LEASE_US, fence=fence,
-                coherent=coherent, coherent_bytes=0 if coherent else NODE_SIZE // 2,
+                url, nodes=self.nodes, node_size=proof.explorer_node_size, block_size=BLOCK_SIZE,
+                clients=clients + 2, lease_us=LEASE_US, fence=fence, coherent=coherent,
+                coherent_bytes=0 if coherent else proof.explorer_node_size // 2,
             )  # fmt: skip
             self.pools.append(founder)
             try:
@@ -202,8 +210,7 @@ class Stage:
             pool.membership.watcher.close()
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
-        parameters = PARAMETERS.get(self.kind, {})
-        self.store = self.founder.store(self.kind, name="store", **parameters)
+        self.store = self.founder.store(self.kind, name="store", **self.parameters)
         for player in self.players:
             player.store = player.pool.store(self.kind, name="store")
             names = [b"filler %d.%d" % (player.number, n) for n in range(OBJECTS - 1)]

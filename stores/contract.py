@@ -1,10 +1,13 @@
 """What every store is: `Store`, the base class, and how one is made and found again.
 
 A store kind is a module with a class derived from `Store` and a frozen dataclass of parameters
-(`Parameters`). registry.py names them. A class provides
+(`Parameters`), which `for_pool(pool, layout, *, capacity=None, ...)` makes: `capacity` is how many
+keys surely fit, and every parameter has a default that suits the pool. registry.py names the kinds.
+A class provides
     make(pool, name, parameters)      static: make the regions; may find them half made
     unmake(pool, name, parameters)    static: give them back after `make` raised
     get, put, insert, update, delete, __len__, keys, references, check
+    losses_survived                   of a replicated store
 and inherits everything else. Compiled classes may derive from it in turn.
 """
 

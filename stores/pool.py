@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
 from limpet.shm.pool import Memory
 from limpet.stores.codecs import Codec
 from limpet.stores.mapping import SharedDict
-from limpet.stores.registry import store_class
-
-if TYPE_CHECKING:
-    pass
+from limpet.stores.registry import kind_named, store_class
 
 NAME_SIZE_MAX = 100
 
@@ -38,7 +35,9 @@ class Pool(Memory):
         cls = store_class(kind)
         _check_name(name)
         try:
-            made = cls.Parameters.for_pool(self.parameters, self.layout, **parameters)
+            made = cls.Parameters.for_pool(
+                self.parameters, self.layout, **kind_named(kind).fixed, **parameters
+            )
         except TypeError as error:
             raise ParameterError(
                 f"a {kind} store does not take these parameters: {error}"

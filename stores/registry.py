@@ -1,20 +1,44 @@
-"""The kinds of stores. A new one is registered here, and goes through every test that way."""
+"""The kinds of stores. A new one is registered here, and goes through every test that way.
+
+What the proofs need to know of a kind is in `limpet.fault.kinds`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
 
-KINDS: Final = {"race": ("limpet.stores.race.table", "Race")}
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Where the class of a store kind is: `module` and `name`.
+
+    `fixed`: parameters that make it this kind, where several kinds are variants of one class; who
+    makes a store of the kind may not give them.
+    """
+
+    module: str
+    name: str
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def store_class(kind: str) -> Any:
-    """The class of a store kind; ParameterError names the kinds that there are."""
+KINDS: Final = {"race": Kind("limpet.stores.race.table", "Race")}
+
+
+def kind_named(kind: str) -> Kind:
+    """The kind of that name; ParameterError names those that there are."""
     if kind not in KINDS:
         raise ParameterError(
             f"there is no store kind {kind!r}; there is {', '.join(sorted(KINDS))}"
         )
-    module, name = KINDS[kind]
-    return getattr(import_module(module), name)
+    return KINDS[kind]
+
+
+def store_class(kind: str) -> Any:
+    """The class of a store kind. Raises as `kind_named` does."""
+    found = kind_named(kind)
+    return getattr(import_module(found.module), found.name)

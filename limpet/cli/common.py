@@ -43,6 +43,38 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Report as JS
 hex_option = click.option("--hex", "as_hex", is_flag=True, help="Keys and values are hexadecimal.")
 
 
+nodes_option = click.option(
+    "--nodes", type=click.IntRange(0, 16), default=0,
+    help="Memory nodes of the pool.  [default: as many as suit the kind]",
+)  # fmt: skip
+
+
+class Assignment(click.ParamType):
+    """NAME=VALUE; the value is JSON, or text when it is not."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, object]:
+        if isinstance(value, tuple):
+            return value
+        name, separator, text = str(value).partition("=")
+        if not separator or not name:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        try:
+            return name, json.loads(text)
+        except ValueError:
+            return name, text
+
+
+parameter_option = click.option(
+    "--parameter", "parameters", type=Assignment(), multiple=True,
+    callback=lambda ctx, param, value: dict(value),
+    help="A parameter of the store, NAME=VALUE; may be repeated.",
+)  # fmt: skip
+
+
 def octets(text: str, as_hex: bool) -> bytes:
     """The bytes that an argument stands for: UTF-8, or hexadecimal."""
     if not as_hex:

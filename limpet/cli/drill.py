@@ -12,7 +12,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.cli.common import Commands, console, json_option, print_json, table, time_text
+from limpet.cli.common import (
+    Commands,
+    console,
+    json_option,
+    nodes_option,
+    parameter_option,
+    print_json,
+    table,
+    time_text,
+)
 from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
 from limpet.fault.sim_latency import PRESETS
 from limpet.fault.sim_program import VALUE_SIZE
@@ -53,6 +62,10 @@ def _simulation(name: str) -> Any:
               help="Clients that die in a run, at most.")  # fmt: skip
 @click.option("--stalls", type=click.IntRange(0, 64), default=1, show_default=True,
               help="Clients that stand still in a run, at most.")  # fmt: skip
+@click.option("--node-failures", type=click.IntRange(0, 16), default=0, show_default=True,
+              help="Memory nodes that fail in a run, at most.")  # fmt: skip
+@nodes_option
+@parameter_option
 @click.option("--bound", type=click.IntRange(0, 8), default=2, show_default=True,
               help="Preemptions of an exhaustive run, at most.")  # fmt: skip
 @click.option("--programs", type=click.IntRange(1), default=1, show_default=True,
@@ -176,14 +189,15 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
 
 def _print_report(out: Console, report: Report) -> None:
     parameters = report.parameters
+    columns = ("runs", "steps", "crashes", "stalls", "nodes lost", "runs/s", "failures")
     found = table(
         f"{parameters.store}: {parameters.clients} clients, {parameters.ops} operations each, "
         f"{parameters.strategy}, seed {parameters.seed}",
-        "runs", "steps", "crashes", "stalls", "runs/s", "failures",
-        right=("runs", "steps", "crashes", "stalls", "runs/s", "failures"),
+        *columns, right=columns,
     )  # fmt: skip
     found.add_row(
         f"{report.schedules:,}", f"{report.steps:,}", f"{report.crashes:,}", f"{report.stalls:,}",
+        f"{report.node_failures:,}",
         f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
     )  # fmt: skip
     out.print(found)

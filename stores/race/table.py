@@ -434,12 +434,19 @@ class Race(Store):
     def check(self) -> None:
         """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
 
-        Other clients may be at work. Nothing dead may be left unrecovered.
+        Other clients may be at work. Nothing dead may be left unrecovered. NodeFailed: a subtable
+        is lost with its node, and nothing is wrong with the others.
         """
         seen: dict[bytes, int] = {}
+        lost = None
         for subtable in range(self.subtables):
-            for group in range(self.groups):
-                self._check_group(subtable, group, seen)
+            try:
+                for group in range(self.groups):
+                    self._check_group(subtable, group, seen)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
 
     def _check_group(self, subtable: int, group: int, seen: dict[bytes, int]) -> None:
         start = self.tables[subtable] + group * GROUP_SIZE

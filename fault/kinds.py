@@ -1,0 +1,39 @@
+"""How each kind of store is put to the proof: the small pools and parameters that suit it.
+
+A kind without a row here is proved with the defaults. How many failed memory nodes it survives the
+store says itself (`Store.losses_survived`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
+
+    `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
+    explorer the smallest that there is, so that keys meet. `capacity_never`: of a store for which a
+    pool of the matrix has no room. `parameters`: others of the store.
+    """
+
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    matrix_nodes: int = 2
+    matrix_node_size: int = 512 << 10
+    matrix_capacity: int = 16
+    capacity_never: int = 7000
+    explorer_nodes: int = 1
+    explorer_node_size: int = 256 << 10
+    explorer_capacity: int = 1
+
+
+PROOFS: Final = {"race": Proof()}
+_DEFAULT: Final = Proof()
+
+
+def proof_of(kind: str) -> Proof:
+    """How this kind is proved."""
+    return PROOFS.get(kind, _DEFAULT)
