@@ -14,6 +14,7 @@ into CLOCK_MONOTONIC by the difference of the clocks at the moment of reading.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -172,6 +173,7 @@ class Crew:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        gc.unfreeze()
         self._workers.end()
         self.victims.close()
 
@@ -192,6 +194,8 @@ class Crew:
         `observer` is told a few times a second; each of `planned` is done at its second of the run.
         Ends early when a worker fails.
         """
+        gc.collect()
+        gc.freeze()  # so that a worker's collector does not copy every page of its parent
         self.start_ns = time.monotonic_ns()
         for slot in range(self.slots):
             self._start(slot)

@@ -11,18 +11,20 @@ Long histories are checked by several processes, one key at a time in each.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import multiprocessing
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from limpet.fault.explanation import Explanation, explain
 from limpet.fault.history import Record, read_history
 from limpet.fault.linearize import BudgetExceeded, Search, Timed, events_of
 from limpet.fault.models import KeyModel, Values
+from limpet.fault.workers import end_with_parent
 
 BUDGET: Final = 2_000_000
 BUDGET_PER_OPERATION: Final = 500
@@ -31,6 +33,18 @@ ALONE_MAX: Final = 20_000
 """Up to this many operations, further processes cost more than they bring."""
 BATCH: Final = 2000
 """Operations handed to a process at a time, at least."""
+
+
+class Records(Protocol):
+    """Records of one key, which are iterated over once."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+Part = tuple[bytes, Records, bytes | None]
+"""A key, its records, and what it held before them."""
 
 
 class Verdict(enum.Enum):
@@ -124,19 +138,37 @@ def check(
     history is long. They are forked: call it where no other thread of this process is busy.
     """
     of_key: dict[bytes, list[Record]] = {}
-    count = 0
     for record in history:
         of_key.setdefault(record.key, []).append(record)
-        count += 1
     initial = initial or {}
     parts = [(key, records, initial.get(key)) for key, records in of_key.items()]
-    parts.sort(key=lambda part: len(part[1]), reverse=True)
+    return check_parts(parts, budget=budget, processes=processes)
+
+
+def check_parts(
+    parts: Iterable[Part],
+    *,
+    budget: int | None = None,
+    processes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """As `check`, of a history that is cut into its keys already.
+
+    The records of a part are asked for in the process that judges it, so they may be made then.
+    `progress` is told how many operations have been judged; what it raises ends the check.
+    """
+    ordered = sorted(parts, key=lambda part: len(part[1]), reverse=True)
     if processes is None:
+        count = sum(len(part[1]) for part in ordered)
         processes = len(os.sched_getaffinity(0)) if count > ALONE_MAX else 1
-    if processes == 1:
-        found = [check_key(*part, budget=budget) for part in parts]
-    else:
-        found = _check_in_processes(parts, budget, processes)
+    found: list[KeyReport] = []
+    done = 0
+    with contextlib.closing(_check_batches(ordered, budget, processes)) as batches:
+        for reports in batches:
+            found += reports
+            done += sum(report.operations for report in reports)
+            if progress is not None:
+                progress(done)
     severity = [Verdict.ILLEGAL, Verdict.UNKNOWN, Verdict.OK]
     found.sort(key=lambda report: (severity.index(report.verdict), report.key))
     return Report(tuple(found))
@@ -177,12 +209,17 @@ def check_key(
 
 # ---- several processes -------------------------------------------------------------------------
 
-_Part = tuple[bytes, list[Record], bytes | None]
-_parts: list[_Part] = []
+_parts: list[Part] = []
 _budget: int | None = None
 
 
-def _check_in_processes(parts: list[_Part], budget: int | None, processes: int) -> list[KeyReport]:
+def _check_batches(
+    parts: list[Part], budget: int | None, processes: int
+) -> Generator[list[KeyReport], None, None]:
+    if processes == 1:
+        for key, records, initial in parts:
+            yield [check_key(key, list(records), initial, budget=budget)]
+        return
     batches: list[tuple[int, int]] = []
     start = size = 0
     for index, part in enumerate(parts):
@@ -191,16 +228,23 @@ def _check_in_processes(parts: list[_Part], budget: int | None, processes: int) 
             batches.append((start, index + 1))
             start, size = index + 1, 0
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, context, _inherit, (parts, budget)) as pool:
-        return [report for batch in pool.map(_check_batch, batches) for report in batch]
+    pool = ProcessPoolExecutor(processes, context, _inherit, (os.getpid(), parts, budget))
+    try:
+        yield from pool.map(_check_batch, batches)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _inherit(parts: list[_Part], budget: int | None) -> None:
+def _inherit(parent: int, parts: list[Part], budget: int | None) -> None:
     """In a new process: what it inherited by the fork."""
     global _budget
+    end_with_parent(parent)
     _parts.extend(parts)
     _budget = budget
 
 
 def _check_batch(batch: tuple[int, int]) -> list[KeyReport]:
-    return [check_key(*part, budget=_budget) for part in _parts[batch[0] : batch[1]]]
+    return [
+        check_key(key, list(records), initial, budget=_budget)
+        for key, records, initial in _parts[batch[0] : batch[1]]
+    ]

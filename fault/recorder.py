@@ -77,13 +77,17 @@ class Operation(enum.IntEnum):
 
 
 class Result(enum.IntEnum):
-    """How it came back. UNKNOWN: it did not; TORN: a get gave bytes that nobody wrote."""
+    """How it came back. UNKNOWN: it did not, or with an error that leaves open what it did.
+
+    TORN: a get gave bytes that nobody wrote. FULL: there was no room, and nothing changed.
+    """
 
     UNKNOWN = 0
     OK = 1
     MISSING = 2
     EXISTS = 3
     TORN = 4
+    FULL = 5
 
 
 class Log:

@@ -29,6 +29,8 @@ from limpet.fault.history import Record
 from limpet.fault.recorder import Log, Notes, Operation, Recorder, Result
 from limpet.shm.errors import KeyExists
 
+CHUNK: Final = 65536
+"""Notes that are turned into Python objects at a time."""
 _LENGTH: Final = struct.Struct("=Q")
 _OPS: Final = {operation.value: operation.name.lower() for operation in Operation}
 _RESULTS: Final = {
@@ -44,9 +46,19 @@ def from_notes(
 ) -> Iterator[Record]:
     """The records of `notes`, in their order; the callables say what their numbers stand for.
 
-    ValueError for a torn read: it has no place in a history, as it is wrong by itself.
+    What found no room is left out, as it changed nothing. ValueError for a torn read: it has no
+    place in a history, as it is wrong by itself.
     """
-    for client, op, result, key, value, read, call_ns, return_ns in notes.tolist():
+    for start in range(0, len(notes), CHUNK):
+        yield from _from_tuples(notes[start : start + CHUNK].tolist(), key_of, value_of)
+
+
+def _from_tuples(
+    notes: list[tuple[int, ...]], key_of: Callable[[int], bytes], value_of: Callable[[int], bytes]
+) -> Iterator[Record]:
+    for client, op, result, key, value, read, call_ns, return_ns in notes:
+        if result == Result.FULL:
+            continue
         if result == Result.TORN:
             raise ValueError(f"client {client} read torn bytes at {call_ns} ns; judge those first")
         name, came = _OPS[op], _RESULTS[result]

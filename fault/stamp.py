@@ -11,8 +11,8 @@ content and a trailer of 40 bytes, little-endian:
     32       8      XXH64 of everything before
 
 A value is whole for a key when it is the loaded content, or that content with a trailer that names
-the key and has the right digest. Its identity is incarnation << 32 | sequence, and LOADED for the
-load.
+the key and has the right digest. Without a load (`seal`), any content with such a trailer is whole.
+Its identity is incarnation << 32 | sequence, and LOADED for the load.
 """
 
 from __future__ import annotations
@@ -58,25 +58,42 @@ def describe(number: int) -> str:
     return f"write {number & 0xFFFFFFFF} of incarnation {number >> 32}"
 
 
-def stamp(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
-    """The next value of `key`: the content of its whole `value` with a new trailer."""
-    content = memoryview(value)[: original.size]
+def seal(content: bytes | memoryview, key: int, incarnation: int, sequence: int) -> bytes:
+    """`content` with a trailer: a value of `key` that no other write of the run makes."""
     head = _HEAD.pack(MAGIC, incarnation, sequence, key)
     digest = xxhash.xxh64(content)
     digest.update(head)
     return b"".join((content, head, _DIGEST.pack(digest.intdigest())))
 
 
+def unseal(value: bytes, key: int) -> int | None:
+    """The identity of a value that `seal` made for `key`; None if it is not whole."""
+    if len(value) < TRAILER_SIZE:
+        return None
+    whole = memoryview(value)
+    return _identity_in(whole[-TRAILER_SIZE:], xxhash.xxh64(whole[:-TRAILER_SIZE]), key)
+
+
+def stamp(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
+    """The next value of `key`: the content of its whole `value` with a new trailer."""
+    return seal(memoryview(value)[: original.size], key, incarnation, sequence)
+
+
 def identify(value: bytes, original: Original, key: int) -> int | None:
     """The identity of a value that is whole for `key`; None if it is not whole."""
     if len(value) not in (original.size, original.size + TRAILER_SIZE):
         return None
-    digest = xxhash.xxh64(memoryview(value)[: original.size])
+    whole = memoryview(value)
+    digest = xxhash.xxh64(whole[: original.size])
     if digest.intdigest() != original.digest:
         return None
     if len(value) == original.size:
         return LOADED
-    trailer = value[original.size :]
+    return _identity_in(whole[original.size :], digest, key)
+
+
+def _identity_in(trailer: memoryview, digest: xxhash.xxh64, key: int) -> int | None:
+    """What a trailer says, if it is right for content of this digest; None if it is not."""
     magic, incarnation, sequence, named = _HEAD.unpack_from(trailer)
     digest.update(trailer[: _HEAD.size])
     (expected,) = _DIGEST.unpack_from(trailer, _HEAD.size)
