@@ -76,9 +76,9 @@ class Exploration:
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
     `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
     many as suit the kind, and one more than fail. `parameters` of the store, besides those that
-    suit the kind. `value_size`: of each value, in bytes; by default so
-    large that memory is scarce and used again at once. `fence`: the pool's policy. `failures_max`:
-    when to stop.
+    suit the kind. `value_size`: of each value, in bytes; by default so large that memory is used
+    again at once. `scarce`: no block is free, so that clients take them from each other. `fence`:
+    the pool's policy. `failures_max`: when to stop.
     """
 
     store: str = "race"
@@ -98,6 +98,7 @@ class Exploration:
     value_size: int = VALUE_SIZE
     fence: str = "kill"
     coherent: bool = True
+    scarce: bool = False
     processes: int = 1
     failures_max: int = 1
 
@@ -206,6 +207,7 @@ def stage_of(parameters: Exploration) -> Stage:
         fence=parameters.fence,
         value_size=parameters.value_size,
         coherent=parameters.coherent,
+        scarce=parameters.scarce,
     )
 
 
@@ -331,6 +333,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         words += ["--fence", parameters.fence]
     if not parameters.coherent:
         words.append("--incoherent")
+    if parameters.scarce:
+        words.append("--scarce")
     return shlex.join(words)
 
 

@@ -83,6 +83,20 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
     pool.exclusively(lambda: pool.regions.obtain(pool.parameters.nodes - 1, "filler", size))
 
 
+def _hoard(pool: Pool, kv: Any) -> None:
+    """Own all of the memory, with nothing in it but the key."""
+    kv.put(KEY, OLD)
+    kept = []
+    for blocks in (8, 4, 2, 1):
+        for number in range(12):
+            with contextlib.suppress(StoreFull):
+                key = b"%d of %d blocks" % (number, blocks)
+                kv.put(key, bytes(blocks * pool.parameters.block_size - 100))
+                kept.append(key)
+    for key in kept:
+        kv.delete(key)
+
+
 def _made_small(pool: Pool, kv: Any) -> None:
     # a plan that the victim left is carried out first, and fails
     for _ in range(2):
@@ -102,6 +116,10 @@ OPERATIONS: Final = {
         Operation("put over", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW, _warm),
         Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
         Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),
+        Operation(
+            "put over, hoarded memory", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW,
+            fresh=True, prepare=_hoard,
+        ),
         Operation("put large", lambda pool, kv: kv.put(KEY, LARGE), OLD, LARGE),
         Operation("shrink large", lambda pool, kv: kv.put(KEY, NEW), LARGE, NEW, _warm),
         Operation("get", lambda pool, kv: kv.get(KEY), OLD, OLD, _warm),

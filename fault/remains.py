@@ -24,6 +24,7 @@ from limpet.shm.words import (
     SLAB,
     TAIL,
     TAIL_FIRST_MASK,
+    TAKEN,
     TENTATIVE,
     block_word,
 )
@@ -112,6 +113,8 @@ def _in_blocks(pool: Pool, ident: int) -> set[str]:
                 found |= {"pending-run", OWNER}
             if kind == SLAB and owner == ident:
                 found.add(OWNER)
+            if kind == TAKEN and owner == ident:
+                found |= {"taken", OWNER}
             if kind == LARGE and owner == ident:
                 found.add(OWNER)
                 # an object for which there is a span takes more than one block

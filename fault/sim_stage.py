@@ -8,7 +8,8 @@ unlinked as soon as they are mapped, so nothing is left behind however the proce
 A run starts from an image: all of the memory, and what each client knows privately of its blocks,
 are put back as they were after the preparation. Each client then has two keys or so in a block of
 few objects, and one free object: by the second write, memory is recycled. (With several memory
-nodes, keys fall on them by chance, and memory is less scarce.)
+nodes, keys fall on them by chance, and memory is less scarce.) On a `scarce` stage there is no free
+block besides, and the first client hoards an empty one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from limpet.fault.kinds import proof_of
 from limpet.fault.sim_program import PRESENT, VALUE_SIZE
@@ -32,6 +35,7 @@ from limpet.shm.simulated import (
     SimulatedProcesses,
 )
 from limpet.shm.slots import LIVE, client_id, state_word
+from limpet.shm.words import FREE
 from limpet.stores.pool import Pool
 
 if TYPE_CHECKING:
@@ -137,8 +141,8 @@ class Stage:
 
     `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
     those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
-    memory is not hardware-coherent, and every client has a cache. `pool_class`: the handles of the
-    simulated clients. A context manager.
+    memory is not hardware-coherent, and every client has a cache. `scarce`: no block is free.
+    `pool_class`: the handles of the simulated clients. A context manager.
     """
 
     def __init__(
@@ -151,6 +155,7 @@ class Stage:
         fence: str = "kill",
         value_size: int = VALUE_SIZE,
         coherent: bool = True,
+        scarce: bool = False,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         proof = proof_of(kind)
@@ -159,6 +164,7 @@ class Stage:
         self.parameters = {
             "capacity": proof.explorer_capacity, **proof.parameters, **(parameters or {})
         }  # fmt: skip
+        self.scarce = scarce
         self.value_size = value_size
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
         self.fence = fence
@@ -220,6 +226,8 @@ class Stage:
                 player.store.put(name, self.value_of(INITIAL))
         for key in PRESENT[len(self.players) :]:
             self.store.put(key, self.value_of(INITIAL))
+        if self.scarce:
+            self._use_up()
         for player in self.players:
             self._disguise(player)
             player.slabs = [
@@ -230,6 +238,22 @@ class Stage:
         client = self.founder.client
         self._founder = (client.ident, client.slot, client.word)
         self.image = self.founder.image()
+
+    def _use_up(self) -> None:
+        """Have the first player own an empty block, and a region take all blocks that are free."""
+        hoarder = self.players[0].store
+        for name in (b"hoard 0", b"hoard 1"):
+            hoarder.put(name, self.value_of(INITIAL))
+        for name in (b"hoard 0", b"hoard 1"):
+            hoarder.delete(name)
+        founder = self.founder
+
+        def fill() -> None:
+            for node in range(self.nodes):
+                free = int((founder.blocks.words(node) >> np.uint64(60) == FREE).sum())
+                founder.regions.obtain(node, "filler", free * BLOCK_SIZE)
+
+        founder.exclusively(fill)
 
     def _disguise(self, player: Player) -> None:
         """Have the player's slot say that it is another process."""

@@ -16,12 +16,15 @@ from limpet.shm.layout import (
     NODE_SHIFT,
     NODE_STATES,
     OFFSET_MASK,
+    PRESSURE,
     SLOT_SIZE,
     SLOTS_USED,
 )
 from limpet.shm.simulated import ATOMICS, CAS, LOAD, MCAS, PAUSE, STORE, SWAP, Step
 
-_WORDS: Final = {EPOCH: "epoch", SLOTS_USED: "slots used", EVENT_COUNT: "event count"}
+_WORDS: Final = {
+    EPOCH: "epoch", PRESSURE: "pressure", SLOTS_USED: "slots used", EVENT_COUNT: "event count",
+}  # fmt: skip
 _FIELDS: Final = {
     0: "state", slots.STARTED: "started", slots.BOOT: "boot", slots.NAMESPACE: "namespace",
     slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",

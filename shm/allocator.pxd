@@ -6,6 +6,7 @@ from limpet.shm.verbs cimport Endpoint, bit, lowest_bit, u64
 
 cdef int LARGE_CLASS
 cdef u64 NEVER
+cdef u64 PRESSURE
 
 cdef class Slab:
     cdef readonly Heap heap
@@ -39,6 +40,7 @@ cdef class Allocator:
     cdef readonly dict slabs
     cdef readonly list current
     cdef readonly list spans
+    cdef readonly u64 pressure
 
     @cython.locals(size_class=int, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size) except? 0

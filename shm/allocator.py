@@ -13,6 +13,10 @@ Objects move from "used bit cleared by anyone" to pending to ready, when the gra
 marked used. It returns 0 when there is none; then the operation ends, `replenish` is called
 outside of any pin (it may wait for others, and recover or fence them), and the operation starts
 again.
+
+Others who need memory may take a block from its owner (pressure.py). `allocate` notices that by one
+word, the pressure; so what is known here of a block counts only until that word changes, and a
+block that was taken and is then claimed again begins anew.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.shm.epoch import NEVER
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.fabric import bit, lowest_bit
+from limpet.shm.layout import PRESSURE
+from limpet.shm.pressure import Hunger, end_limbo
 from limpet.shm.words import FREE, LARGE, LARGE_CLASS, SLAB, block_word
 
 if TYPE_CHECKING:
@@ -35,6 +41,8 @@ SLACK_SHARE: Final = 8
 """A class is replenished to at least 1/8 of its objects ready, if there is memory."""
 ATTEMPTS_MAX: Final = 64
 """How often memory may turn up that is of no use to us before we call the node full."""
+PATIENCE: Final = 3
+"""Attempts at memory of our own and of nobody before we look at that of living clients."""
 
 
 class Slab:
@@ -133,11 +141,15 @@ class Allocator:
         self.slabs: dict[int, list[Slab]] = {}
         self.current: list[Slab | None] = [None] * (self.membership.parameters.nodes * 256)
         self.spans: list[Span] = []
+        self.pressure = 0
 
     # ---- inside an operation --------------------------------------------------------------------
 
     def allocate(self, node: int, size: int) -> int:
         """A reference to an object of at least `size` bytes on `node`, in hand; 0: replenish."""
+        # ORDER: under the pin; who sees the pressure unchanged is waited for by who raised it.
+        if self.heap.endpoint.load(PRESSURE) != self.pressure:
+            self._forget_taken()
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
             return self._allocate_span(node, size)
@@ -157,6 +169,34 @@ class Allocator:
                 self.current[node << 8 | size_class] = slab
                 return slab
         return None
+
+    def _forget_taken(self) -> None:
+        """Forget the blocks that others have taken from us."""
+        lane = self.heap.endpoint.background(True)
+        try:
+            pressure = self.heap.endpoint.load(PRESSURE)
+            # ORDER: the words after the pressure, which stands for them until it changes.
+            for slabs in self.slabs.values():
+                for slab in list(slabs):
+                    if not self._owns(slab.node, slab.block, SLAB, slab.size_class):
+                        self._drop(slab)
+            self.spans = [s for s in self.spans if self._owns(s.node, s.first, LARGE, 0)]
+            self.pressure = pressure
+        finally:
+            self.heap.endpoint.background(lane)
+
+    def _owns(self, node: int, block: int, kind: int, size_class: int) -> bool:
+        mine = block_word(kind, self.client.ident, size_class)
+        try:
+            return int(self.heap.endpoint.load(self.heap.table_word(node, block))) == mine
+        except NodeFailed:
+            return False
+
+    def _drop(self, slab: Slab) -> None:
+        key = slab.node << 8 | slab.size_class
+        self.slabs[key].remove(slab)
+        if self.current[key] is slab:
+            self.current[key] = None
 
     def _blocks_for(self, size: int) -> int:
         return -(-size // self.heap.layout.block_size)
@@ -184,10 +224,13 @@ class Allocator:
         lane = self.heap.endpoint.background(True)
         try:
             self.membership.sweep_sometimes()
+            hunger = Hunger(
+                self.table, self.grace, self.client.ident, node, self.heap.size_class(size)
+            )
             attempt = 0
             while not self._try(node, size, attempt > 0):
                 attempt += 1
-                if attempt > ATTEMPTS_MAX or not self._make_room(attempt):
+                if attempt > ATTEMPTS_MAX or not self._find_room(attempt, hunger):
                     raise StoreFull(self._why_full(node, size))
         finally:
             self.heap.endpoint.background(lane)
@@ -208,6 +251,8 @@ class Allocator:
             node, size_class, self.client.ident, self.grace.horizon()
         ):
             block, adopted = claim
+            for old in [slab for slab in slabs if slab.block == block]:
+                self._drop(old)  # it was taken from us meanwhile, and came back
             slab = Slab(self.heap, node, block, size_class, not adopted)
             slabs.append(slab)
             if adopted:
@@ -239,8 +284,12 @@ class Allocator:
         if first is None:
             return False
         self.table.make_span(node, first, blocks, self.client.ident)
-        self.spans.append(Span(node, first, blocks))
+        self._own_span(Span(node, first, blocks))
         return True
+
+    def _own_span(self, new: Span) -> None:
+        known = [s for s in self.spans if (s.node, s.first) != (new.node, new.first)]
+        self.spans = [*known, new]
 
     def _reclaim_spans(self) -> bool:
         """Give back the blocks of spans whose object was freed, ours and dead clients'."""
@@ -264,8 +313,18 @@ class Allocator:
         with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
             self.table.release_span(span.node, span.first, word, 0)
 
+    def _find_room(self, attempt: int, hunger: Hunger) -> bool:
+        """Get memory from wherever it can be had; False when there is no hope of any more."""
+        found = self._make_room(attempt)
+        if not found or attempt > PATIENCE:
+            found = hunger.look() or found
+        if not found and not hunger.waited:
+            hunger.waited = True
+            found = self._await_period(self.grace.close_period())
+        return found
+
     def _make_room(self, attempt: int) -> bool:
-        """Get memory from where it is of no use; False when there is no hope of any more."""
+        """Get memory that is of no use to us or belongs to nobody; False when there is none."""
         found = bool(self.membership.sweep()) | self._release_empty() | self._adopt_abandoned()
         if found:
             return True
@@ -287,9 +346,7 @@ class Allocator:
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
                 # ORDER: we forget it before it is free: an exception in between costs a block
                 # until we leave; the other way round we would go on using what is not ours.
-                slabs.remove(slab)
-                if self.current[slab.node << 8 | slab.size_class] is slab:
-                    self.current[slab.node << 8 | slab.size_class] = None
+                self._drop(slab)
                 released = self._release_slab(slab) or released
         for span in [span for span in self.spans if span.ready]:
             self.spans.remove(span)
@@ -309,6 +366,7 @@ class Allocator:
         adopted = False
         for node in range(self.membership.parameters.nodes):
             try:
+                adopted = end_limbo(self.table, node, self.grace) > 0 or adopted
                 freed = self.table.free_abandoned_slabs(node, self.client.ident, self.grace)
                 adopted = adopted or freed > 0
                 for first in list(self.table.abandoned_spans(node)):
@@ -316,7 +374,7 @@ class Allocator:
                     if self.table.move(node, first, block_word(LARGE), mine):
                         span = Span(node, first, 0)
                         span.ready = False
-                        self.spans.append(span)
+                        self._own_span(span)
                         adopted = True
             except NodeFailed:
                 continue

@@ -3,13 +3,24 @@
     reachable  objects in use that some store links to
     free       free blocks; objects not in use in blocks that somebody has, or that may be adopted
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
-    held       objects in use and not linked that a living client has in hand; blocks being claimed
+    held       objects in use and not linked that a living client has in hand; blocks being claimed;
+               what was on its way from one place to another while we looked
     leaked     what nobody will ever find again, and what a dead client has until it is recovered
     failed     nodes that are lost
 
-Clients may be at work meanwhile. One look is not a snapshot: an object that moves from hand to link
-between two reads looks leaked. So what looks leaked is looked at again, after every operation that
-ran then has ended, and only what still does after several looks is reported.
+Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
+used bits, the hands, the links, the hands again, and the bits of what was found nowhere. An object
+in use is linked, or in the hand of who links it until it is linked, or in the hand of who unlinks
+it from before it is unlinked until its bit is cleared. So if its bit is set in the end as it was at
+first, and it was in no hand either time, it was linked all the while between, and was found.
+
+That takes for granted that the bit was not cleared and set again. Nobody can while the auditor is
+pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
+looked at again under a pin, and only what is found nowhere then either is reported. The pin's
+counter goes on meanwhile, so that nobody in need of memory takes us for one who stands still.
+
+A store that moves its links may hide an object from one such look. Hence there are some more, each
+after every operation that ran during the last one has ended.
 """
 
 from __future__ import annotations
@@ -19,12 +30,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_SIZE, client_id
+from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_BITS, PIN, PIN_SHIFT, client_id
 from limpet.shm.words import (
     FREE,
     LARGE,
     LARGE_CLASS,
+    LIMBO,
     OWNER_MASK,
     PENDING,
     REFERENCE_MASK,
@@ -32,17 +45,22 @@ from limpet.shm.words import (
     SLAB,
     TAIL,
     TAIL_FIRST_MASK,
+    TAKEN,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.shm.blocks import BlockTable, Words
+    from limpet.shm.client import Client
     from limpet.shm.epoch import Grace
     from limpet.shm.membership import Membership
     from limpet.shm.regions import Regions
 
-LOOKS_MAX: Final = 6
+_HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO)
+_HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
+LOOKS_MAX: Final = 3
+"""Looks under a pin until what is still found nowhere is called leaked."""
 KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "failed")
 
 
@@ -55,6 +73,7 @@ class Audit:
         regions: Regions,
         grace: Grace,
         membership: Membership,
+        client: Client,
         references: Callable[[], Words],
     ) -> None:
         self.blocks = blocks
@@ -62,6 +81,8 @@ class Audit:
         self.regions = regions
         self.grace = grace
         self.membership = membership
+        self.client = client
+        self.endpoint = blocks.endpoint
         self.references = references
         self.block_size = blocks.heap.layout.block_size
 
@@ -72,12 +93,15 @@ class Audit:
             if not suspects:
                 break
             self._let_operations_end()
-            found, again = self._look()
+            self.client.pin()
+            try:
+                found, again = self._look()
+            finally:
+                self.client.unpin()
             suspects &= again
-        # What looked leaked once but not always was on its way between a hand and a link.
-        honest = sum(size for _, size in suspects)
-        found["held"] += found["leaked"] - honest
-        found["leaked"] = honest
+        leaked = sum(size for _, size in suspects)
+        found["held"] += found["leaked"] - leaked
+        found["leaked"] = leaked
         return found
 
     def _let_operations_end(self) -> None:
@@ -85,32 +109,85 @@ class Audit:
         attempt = 0
         while self.grace.laggards(epoch) and not self.membership.overdue(("audit", epoch)):
             attempt += 1
-            self.blocks.endpoint.pause(attempt)
+            self.endpoint.pause(attempt)
+
+    def _go_on(self) -> None:
+        """If we are pinned, show that we do not stand still; the epoch stays."""
+        pin = self.endpoint.load(self.client.slot + PIN)
+        if pin:
+            counter = pin + 1 & (1 << PIN_SHIFT) - 1
+            self.endpoint.store(self.client.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def _look(self) -> tuple[dict[str, int], set[tuple[int, int]]]:
         found = dict.fromkeys(KEYS, 0)
         suspects: set[tuple[int, int]] = set()
-        # ORDER: used bits and blocks first, then hands, then links: an object in use that moves on
-        # meanwhile, from hand to link, is met at the latest where it arrives.
+        # ORDER: used bits and blocks, hands, links, and then hands and bits of the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
         reachable = np.unique(self.references())
+        self._go_on()
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:
                 found["failed"] += self.heap.layout.node_size
             else:
                 self._account(node, contents, live, held, reachable, found, suspects)
-        return found, suspects
+        return found, self._confirmed(suspects) if suspects else suspects
+
+    def _confirmed(self, suspects: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Those of the suspects that are found nowhere now either."""
+        in_hand = set(self._hands()[1].tolist())
+        confirmed: set[tuple[int, int]] = set()
+        for at, size in suspects:
+            if not len(confirmed) & 0xFF:
+                self._go_on()
+            try:
+                # a reference has a size class or, that of a span, lies among the blocks
+                is_block = at >> 48 == 0 and at & OFFSET_MASK < self.heap.blocks
+                if self._astray(at) if is_block else at not in in_hand and self.heap.used(at):
+                    confirmed.add((at, size))
+            except NodeFailed:
+                continue  # it went with its node
+        return confirmed
+
+    def _astray(self, at: int) -> bool:
+        """Whether the block with its word at `at` belongs to nothing that there is."""
+        word = self.endpoint.load(at)
+        kind, owner = word >> 60, word & OWNER_MASK
+        node, offset = at >> NODE_SHIFT, at & OFFSET_MASK
+        if kind == TAIL:
+            # ORDER: the tail, its first block, the tail again: a tail is given back before that.
+            first = self.heap.table_word(node, word & TAIL_FIRST_MASK)
+            head = self.endpoint.load(first) if first & OFFSET_MASK < offset else 0
+            astray = head >> 60 not in _HEADS or not self._lives(head)
+        elif kind == REGION:
+            astray = owner not in {mark for _, _, mark in self.regions.extents(node)}
+        elif kind in _HOLDERS:
+            astray = self._damaged(word) or not self._lives(word)
+        else:
+            astray = kind > LIMBO or (kind == PENDING and not self._lives(word))
+        return astray and self.endpoint.load(at) == word
+
+    def _lives(self, word: int) -> bool:
+        """Whether the block of that word has a living owner, or none that matters."""
+        ident = word & OWNER_MASK
+        if ident == 0 or word >> 60 == LIMBO:
+            return True
+        slot = ident >> INCARNATION_BITS
+        if slot >= self.membership.parameters.clients:
+            return False
+        state = self.endpoint.load(slot_address(slot))
+        return client_id(slot, state) == ident and not self.membership.dead(slot, state)
 
     def _read_node(self, node: int) -> tuple[Words, dict[int, Words], set[int]] | None:
         try:
             words = self.blocks.words(node)
             used = {}
-            for block in np.flatnonzero(np.isin(words >> np.uint64(60), (SLAB, LARGE))).tolist():
+            self._go_on()
+            for block in np.flatnonzero(np.isin(words >> np.uint64(60), _HOLDERS)).tolist():
+                if self._damaged(int(words[block])):
+                    continue  # will count as leaked
                 size_class = int(words[block]) >> 52 & 0xFF
-                if (int(words[block]) >> 60 == SLAB) != (0 < size_class < self.heap.class_count):
-                    continue  # damaged: will count as leaked
                 bits = self.blocks.bitmap(node, block, size_class)
                 used[block] = np.flatnonzero(
                     np.unpackbits(bits.view(np.uint8), bitorder="little")
@@ -119,6 +196,12 @@ class Audit:
         except NodeFailed:
             return None
 
+    def _damaged(self, word: int) -> bool:
+        """Whether the word of a block with objects has a size class that it cannot have."""
+        kind, size_class = word >> 60, word >> 52 & 0xFF
+        fits = {SLAB: size_class != LARGE_CLASS, LARGE: size_class == LARGE_CLASS}
+        return size_class >= self.heap.class_count or not fits.get(kind, True)
+
     def _hands(self) -> tuple[set[int], Words]:
         """Ids of the living clients, and the references in their hands."""
         live: set[int] = set()
@@ -126,7 +209,7 @@ class Audit:
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                hand = self.blocks.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16)
+                hand = self.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16)
                 held += np.frombuffer(hand, dtype="<u8")[::2].tolist()
         return live, np.array([r & REFERENCE_MASK for r in held if r], dtype=np.uint64)
 
@@ -152,16 +235,16 @@ class Audit:
         while block < self.blocks.count:
             word = int(words[block])
             kind, owner = word >> 60, word & OWNER_MASK
-            length = 1
+            length, size_class = 1, word >> 52 & 0xFF
             if kind == FREE:
                 found["free"] += self.block_size
             elif kind == REGION and owner in marks:
                 found["reserved"] += self.block_size
             elif kind == PENDING and owner in live:
                 found["held"] += self.block_size
-            elif block in used and (owner == 0 or owner in live):
-                length = 1 if kind == SLAB else 1 + self.blocks.tails(words, block)
-                size_class = LARGE_CLASS if kind == LARGE else word >> 52 & 0xFF
+            elif block in used and (owner == 0 or owner in live or kind == LIMBO):
+                if size_class == LARGE_CLASS:
+                    length += self.blocks.tails(words, block)
                 self._account_objects(
                     node, block, length, size_class, used[block], held, reachable, found, suspect
                 )

@@ -9,6 +9,8 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
     PENDING -> LARGE(client) for the first
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
+
+A block is given back by its owner, or taken from it by others in need: pressure.py.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.heap import Heap
+from limpet.shm.pressure import expel
 from limpet.shm.words import (
     FREE,
     LARGE,
     LARGE_CLASS,
+    LIMBO,
     OWNER_MASK,
     PENDING,
     REGION,
     SLAB,
+    TAKEN,
     block_word,
     is_tail_of,
     tail_word,
@@ -69,10 +74,10 @@ class BlockTable:
         """CAS a block's word."""
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
-    def _claimable(self, words: Words, horizon: int) -> Flags:
-        passed: Flags = (words & np.uint64(OWNER_MASK)) < horizon
+    @staticmethod
+    def _claimable(words: Words, horizon: int) -> Flags:
         unclaimed: Flags = words >> np.uint64(60) == FREE
-        return unclaimed & passed
+        return unclaimed & _passed(words, horizon)
 
     # ---- claiming ---------------------------------------------------------------------------
 
@@ -173,22 +178,26 @@ class BlockTable:
         """Whether no object of the block is in use."""
         return not self.bitmap(node, block, size_class).any()
 
+    def used_count(self, node: int, block: int, size_class: int) -> int:
+        """How many objects of the block are in use."""
+        return int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
+
     def stamps(self, horizon: int, nodes: int) -> list[int]:
-        """The epochs of free blocks that may not be claimed yet, on all nodes."""
+        """The epochs of blocks that are free, or in limbo, until they have passed; all nodes."""
         found: list[int] = []
         for node in range(nodes):
             try:
                 words = self.words(node)
             except NodeFailed:
                 continue
-            free = words[(words >> np.uint64(60) == FREE) & ~self._claimable(words, horizon)]
-            found += (free & np.uint64(OWNER_MASK)).tolist()
+            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO))
+            waiting = words[stamped & ~_passed(words, horizon)]
+            found += (waiting & np.uint64(OWNER_MASK)).tolist()
         return found
 
     def has_room(self, node: int, block: int, size_class: int) -> bool:
         """Whether some object of the block is not in use."""
-        used = int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
-        return used < self.heap.object_count(size_class)
+        return self.used_count(node, block, size_class) < self.heap.object_count(size_class)
 
     # ---- recovery -----------------------------------------------------------------------------
 
@@ -226,6 +235,7 @@ class BlockTable:
                     released += self.release_span(node, index, word, grace.close_period())
                 elif kind == LARGE:
                     self.move(node, index, word, block_word(LARGE, 0))
+            expel(self, node, client, grace)
         except NodeFailed:
             pass  # its blocks are gone with it
         return released
@@ -238,7 +248,7 @@ class BlockTable:
         for index in np.flatnonzero(words & kind_and_owner == block_word(SLAB, 0)).tolist():
             word = int(words[index])
             size_class = word >> 52 & 0xFF
-            mine = block_word(SLAB, client, size_class)
+            mine = block_word(TAKEN, client, size_class)
             if (
                 0 < size_class < self.heap.class_count
                 and self.unused(node, index, size_class)
@@ -257,3 +267,9 @@ class BlockTable:
         for index in np.flatnonzero(words == block_word(LARGE, 0)).tolist():
             if self.unused(node, index, LARGE_CLASS):
                 yield index
+
+
+def _passed(words: Words, epoch: int) -> Flags:
+    """Which of the words have a smaller epoch in them."""
+    passed: Flags = (words & np.uint64(OWNER_MASK)) < epoch
+    return passed

@@ -12,7 +12,8 @@ Memory node, offsets in bytes
 
 Control segment, offsets in bytes
     0            superblock
-    4096         epoch: word, its own cache line (epoch.py)
+    4096         epoch: word (epoch.py); its cache line has only this and the next
+    4104         pressure: word; counts takings of blocks from living owners (pressure.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
     8192         node states: 256 words, 0 in service, else failed
@@ -52,6 +53,7 @@ def address(node: int, offset: int) -> int:
 
 
 EPOCH: Final = address(CONTROL_NODE, 4096)
+PRESSURE: Final = address(CONTROL_NODE, 4104)
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 NODE_STATES: Final = address(CONTROL_NODE, 8192)

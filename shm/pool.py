@@ -402,7 +402,8 @@ class Memory:
 
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
-        audit = Audit(self.blocks, self.regions, self.grace, self.membership, self.references)
+        inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
+        audit = Audit(*inside, self.references)
         return self.exclusively(audit.run)  # type: ignore[no-any-return]
 
     def references(self) -> Words:

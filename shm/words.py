@@ -2,11 +2,11 @@
 
 Block word
     bits 60-63  kind
-    bits 52-59  size class (SLAB)
-    bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING); the index of the first
-                block in bits 0-25, and above it bits of the id of the client that made the span
+    bits 52-59  size class (SLAB, TAKEN, LIMBO); LARGE_CLASS for a span
+    bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING, TAKEN); the index of the
+                first block in bits 0-25, and above it bits of the id of the span's maker
                 (TAIL); the region's mark (REGION); the epoch in which the block was given back
-                (FREE)
+                (FREE) or taken from its owner (LIMBO)
 
     FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
     SLAB     cut into objects of its class
@@ -14,6 +14,8 @@ Block word
     LARGE    first block of a span that holds one object
     TAIL     further block of a span or, for a moment, of a span being made
     REGION   part of a named region; never given back
+    TAKEN    a slab or a span that the client in it is taking from its owner (pressure.py)
+    LIMBO    one that was taken; its last owner may use it until the epoch in it lies behind
 
 Object reference (56 bits): bits 48-55 size class, bits 0-47 address. Objects are 16-byte aligned.
 
@@ -29,7 +31,9 @@ PENDING: Final = 2
 LARGE: Final = 3
 TAIL: Final = 4
 REGION: Final = 5
-KINDS: Final = ("free", "slab", "pending", "large", "tail", "region")
+TAKEN: Final = 6
+LIMBO: Final = 7
+KINDS: Final = ("free", "slab", "pending", "large", "tail", "region", "taken", "limbo")
 
 OWNER_MASK: Final = (1 << 48) - 1
 LINK_MASK: Final = (1 << 48) - 16

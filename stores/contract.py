@@ -90,7 +90,8 @@ class Store:
     def references(self) -> Any:
         """References to all objects that the store links to, as a uint64 array; for audits.
 
-        Never raises NodeFailed: what only a lost node links to is left out.
+        Never raises NodeFailed: what only a lost node links to is left out. Called within
+        `exclusively`, perhaps pinned: it does not pin.
         """
         raise NotImplementedError
 

@@ -209,11 +209,6 @@ def test_sixteen_clients_on_few_cores_finish(make_store: Make) -> None:
     sound(store)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a living client keeps blocks whose objects were all freed until it needs memory itself",
-    raises=limpet.StoreFull,
-)
 def test_memory_that_others_freed_can_be_used(make_store: Make, pools: Any) -> None:
     store = make_store(capacity=3000, pool_node_size="512KiB")
     other = pools.again(store.pool).store(store.kind, name="test")
