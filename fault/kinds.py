@@ -17,7 +17,8 @@ class Proof:
 
     `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
     explorer the smallest that there is, so that keys meet. `capacity_never`: of a store for which a
-    pool of the matrix has no room. `parameters`: others of the store.
+    pool of the matrix has no room. `parameters`: others of the store. `not_met`: named crash points
+    of the memory below that no client of this kind comes by.
     """
 
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -28,6 +29,15 @@ class Proof:
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
+    not_met: frozenset[str] = frozenset()
+
+    @property
+    def matrix_parameters(self) -> dict[str, Any]:
+        return {"capacity": self.matrix_capacity, **self.parameters}
+
+    @property
+    def explorer_parameters(self) -> dict[str, Any]:
+        return {"capacity": self.explorer_capacity, **self.parameters}
 
 
 PROOFS: Final = {"race": Proof()}

@@ -15,6 +15,7 @@ Dimensions
                      recovers both
     stopped, wait    SIGSTOP at step k (stopping.py), work around it, SIGCONT, and it goes on
     stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does
+    node lost        a memory node is lost at step k, or the victim and then a node (node_loss.py)
 
 Where an operation has more steps than `limit`, the first and last of them are taken, and some
 evenly in between: those are the words of one long write.
@@ -31,6 +32,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from limpet.fault import remains
+from limpet.fault.kinds import proof_of
+from limpet.fault.node_loss import WAYS, one_run
 from limpet.fault.operations import KEY, NEW, OPERATIONS, RIVAL, Broken, Operation, demand
 from limpet.fault.scene import PATIENCE_S, Scene, short, within
 from limpet.fault.workers import Workers
@@ -40,7 +43,7 @@ from limpet.shm.pool import destroy
 
 DISTANT: Final = 1 << 60
 FAILURES_MAX: Final = 20
-DIMENSIONS: Final = ("killed", "killed twice", "stopped, wait", "stopped, killed")
+DIMENSIONS: Final = ("killed", "killed twice", "stopped, wait", "stopped, killed", "node lost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +206,20 @@ class Matrix:
         with _quiet():
             return self._each(operation, dimension, runs, one, steps, fence)
 
+    def node_lost(self, operation: Operation, limit: int = 12) -> Result:
+        """A memory node is lost at some steps, each in several ways, with or without a death."""
+        steps = self.steps(operation)
+        operation = dataclasses.replace(operation, fresh=True)
+        nodes = range(proof_of(self.kind).matrix_nodes)
+        ways = range(len(WAYS))
+        runs = [(k, n, w) for k in self.chosen(steps, limit) for n in nodes for w in ways]
+
+        def one(scene: Scene, k: int, node: int, way: int) -> set[str]:
+            one_run(scene, operation, k, node, WAYS[way])
+            return set()
+
+        return self._each(operation, "node lost", runs, one, steps)
+
     def _stop_once(
         self, scene: Scene, operation: Operation, k: int, fence: str, pool: Any, store: Any
     ) -> None:
@@ -294,8 +311,10 @@ def _quiet() -> Iterator[None]:
 
 
 def uncovered(results: Iterable[Result]) -> set[str]:
-    """The crash points of the sources that no victim of these results showed."""
-    return set(remains.defined()).difference(*(result.seen for result in results))
+    """The crash points of these results' kinds that no victim showed."""
+    kept = list(results)
+    points = set().union(*(remains.defined(kind) for kind in {result.store for result in kept}))
+    return points.difference(*(result.seen for result in kept))
 
 
 def _merged(results: list[Result]) -> Result:
@@ -316,6 +335,7 @@ def run(kind: str, operations: list[str] | None = None, limit: int = 400) -> Ite
         yield matrix.killed_twice(operation)
         for fence in ("wait", "kill"):
             yield matrix.stopped(operation, fence)
+        yield matrix.node_lost(operation)
     if not operations or "insert" in operations:
         steps = matrix.steps(OPERATIONS["insert"])
         yield matrix.past_the_dead(list(range(max(1, steps - 12), steps + 1)))

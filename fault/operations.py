@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
+from limpet.fault.kinds import proof_of
 from limpet.shm.errors import StoreFull
 from limpet.stores.pool import Pool
 
@@ -15,11 +16,8 @@ BYSTANDER: Final = b"bystander"
 OLD: Final = b"old value"
 NEW: Final = b"new value, a little longer"
 RIVAL: Final = b"the rival's value"
-NODE_SIZE: Final = 512 << 10
 LARGE: Final = b"L" * ((16 << 10) + 1)
-"""Takes a span of two blocks of such a node."""
-PARAMETERS: Final[dict[str, dict[str, Any]]] = {"race": {"capacity": 16}}
-"""Parameters that make a kind's store small: initialising it is steps, too."""
+"""Takes a span of two blocks of a small node."""
 
 
 class Broken(AssertionError):
@@ -59,7 +57,7 @@ def _warm(pool: Pool, kv: Any) -> None:
 
 
 def _made(pool: Pool, kv: Any) -> None:
-    made = pool.store(kv.kind, name="made", **PARAMETERS.get(kv.kind, {}))
+    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
     made.put(KEY, NEW)
     demand(made.get(KEY) == NEW, "the store that was being made lost a value")
     made.check()
@@ -69,12 +67,13 @@ def _made(pool: Pool, kv: Any) -> None:
 
 
 def _make(pool: Pool, kv: Any) -> None:
-    pool.store(kv.kind, name="made", **PARAMETERS.get(kv.kind, {}))
+    pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
 
 
 def _make_in_vain(pool: Pool, kv: Any) -> None:
+    proof = proof_of(kv.kind)
     with contextlib.suppress(StoreFull):
-        pool.store(kv.kind, name="made", capacity=7000)
+        pool.store(kv.kind, name="made", **proof.parameters, capacity=proof.capacity_never)
         raise Broken("a store was made for which there is no room")
 
 
@@ -98,12 +97,15 @@ def _hoard(pool: Pool, kv: Any) -> None:
 
 
 def _made_small(pool: Pool, kv: Any) -> None:
+    proof = proof_of(kv.kind)
     # a plan that the victim left is carried out first, and fails
     for _ in range(2):
         with contextlib.suppress(StoreFull):
-            break_out = pool.store(kv.kind, name="made", capacity=8)
-            break_out.put(KEY, NEW)
-            break_out.delete(KEY)
+            small = pool.store(
+                kv.kind, name="made", **proof.parameters, capacity=proof.matrix_capacity // 2
+            )
+            small.put(KEY, NEW)
+            small.delete(KEY)
             return
     raise Broken("a smaller store of the same name cannot be made")
 

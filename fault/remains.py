@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from limpet.fault.kinds import proof_of
 from limpet.shm.directory import CLAIMED, PLANNED
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
@@ -28,6 +29,7 @@ from limpet.shm.words import (
     TENTATIVE,
     block_word,
 )
+from limpet.stores.registry import kind_named
 
 if TYPE_CHECKING:
     from limpet.stores.pool import Pool
@@ -39,13 +41,14 @@ OWNER: Final = "owner"
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-def defined() -> dict[str, str]:
-    """Every named crash point of the sources, and the file it is in."""
+def defined(kind: str) -> dict[str, str]:
+    """Every named crash point that a client of this kind may come by, and the file it is in."""
+    package = Path(*kind_named(kind).module.split(".")[1:-1])
+    files = [*_ROOT.glob("shm/*.py"), *_ROOT.glob("stores/*.py"), *(_ROOT / package).glob("*.py")]
     found = {}
-    for folder in ("shm", "stores"):
-        for path in sorted((_ROOT / folder).rglob("*.py")):
-            for name in _TAG.findall(path.read_text()):
-                found[name] = str(path.relative_to(_ROOT))
+    for path in sorted(files):
+        for name in set(_TAG.findall(path.read_text())) - proof_of(kind).not_met:
+            found[name] = str(path.relative_to(_ROOT))
     return found
 
 

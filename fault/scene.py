@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from limpet.fault import remains
+from limpet.fault.kinds import proof_of
 from limpet.fault.operations import (
     BYSTANDER,
     KEY,
-    NODE_SIZE,
     OLD,
-    PARAMETERS,
     Broken,
     Operation,
     demand,
@@ -37,16 +36,20 @@ class Scene:
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         self.kind = kind
         self.url = url
+        proof = proof_of(kind)
         self.pool = Pool.create(
-            url, nodes=2, node_size=NODE_SIZE, clients=16, lease_us=1_000, fence=fence
-        )
-        self.store = self.pool.store(kind, name="store", **PARAMETERS.get(kind, {}))
+            url, nodes=proof.matrix_nodes, node_size=proof.matrix_node_size, clients=16,
+            lease_us=1_000, fence=fence,
+        )  # fmt: skip
+        self.store = self.pool.store(kind, name="store", **proof.matrix_parameters)
+        self.bystanders: tuple[bytes, ...] = (BYSTANDER,)
+        """Keys that nobody is to touch, with the value OLD."""
         self.store.put(BYSTANDER, OLD)
         self.doors: list[Pool] = [self.pool]
         self.shared = mmap.mmap(-1, 64)
 
     @functools.cached_property
-    def stopping(self) -> tuple[Pool, Any]:
+    def stopping(self) -> tuple[StoppingPool, Any]:
         """A second handle of pool and store, whose endpoint can stop the process."""
         pool = StoppingPool.open(self.url)
         self.doors.append(pool)
@@ -72,10 +75,9 @@ class Scene:
 
         def target(slot: int, incarnation: int) -> None:
             endpoint = pool.endpoint
-            # It looks away from the dead: what is left of an earlier victim is for the survivor.
-            pool.membership.sweep = list
+            look_away(pool)
             operation.warm(pool, store)
-            self._tell(0, pool.membership.ident)
+            self.tell(0, pool.membership.ident)
             if isinstance(pool, StoppingPool):
                 endpoint.stop_at = fuse
             else:
@@ -86,8 +88,8 @@ class Scene:
             except KeyError:
                 outcome = 2
             if not isinstance(pool, StoppingPool):
-                self._tell(1, fuse - endpoint.fuse)
-            self._tell(2, outcome)
+                self.tell(1, fuse - endpoint.fuse)
+            self.tell(2, outcome)
             endpoint.fuse = 0
             os._exit(0)
 
@@ -108,13 +110,14 @@ class Scene:
 
             pool.membership.restore = armed
             pool.recover()
-            self._tell(1, fuse - pool.endpoint.fuse if pool.endpoint.fuse else 0)
+            self.tell(1, fuse - pool.endpoint.fuse if pool.endpoint.fuse else 0)
             pool.endpoint.fuse = 0
             os._exit(0)
 
         return target
 
-    def _tell(self, word: int, value: int) -> None:
+    def tell(self, word: int, value: int) -> None:
+        """Set a word of `shared`."""
         self.shared[8 * word : 8 * word + 8] = struct.pack("<Q", value)
 
     def told(self, word: int) -> int:
@@ -162,13 +165,19 @@ class Scene:
     def inspect(self, clients: int) -> None:
         """Demand that nothing is wrong, leaked, held, or dead in the pool."""
         self.store.check()
+        self.account(clients)
+        for key in self.bystanders:
+            demand(self.store.get(key) == OLD, f"another key was damaged: {key!r}")
+        there = len(self.bystanders) + (self.store.get(KEY) is not None)
+        demand(len(self.store) == there, "len() is wrong")
+
+    def account(self, clients: int) -> None:
+        """Demand that nothing is leaked, held, or dead in the pool."""
         audit = self.pool.audit()
         demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
         demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
         there = self.pool.clients()
         demand(len(there) == clients, f"there are {len(there)} clients, not {clients}: {there}")
-        demand(self.store.get(BYSTANDER) == OLD, "another key was damaged")
-        demand(len(self.store) == 1 + (self.store.get(KEY) is not None), "len() is wrong")
 
     def aftermath(self, operation: Operation, possible: set[bytes | None], first: str) -> None:
         """All that is demanded after a death: recovery or the survivor's work first."""
@@ -187,6 +196,11 @@ class Scene:
                 self.pool.recover()
                 demand(self.store.get(KEY) == b"survivor 3", "recovery undid the survivor's work")
             self.inspect(len(self.doors))
+
+
+def look_away(pool: Any) -> None:
+    """Have this process recover nobody: what an earlier victim left is for the survivor."""
+    pool.membership.sweep = list
 
 
 def short(value: bytes | None) -> str:

@@ -161,9 +161,7 @@ class Stage:
         proof = proof_of(kind)
         self.kind = kind
         self.nodes = nodes or proof.explorer_nodes
-        self.parameters = {
-            "capacity": proof.explorer_capacity, **proof.parameters, **(parameters or {})
-        }  # fmt: skip
+        self.parameters = {**proof.explorer_parameters, **(parameters or {})}
         self.scarce = scarce
         self.value_size = value_size
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)

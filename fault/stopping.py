@@ -1,4 +1,6 @@
-"""A pool handle that stops its own process (SIGSTOP) at a chosen step: the twin of the crash fuse.
+"""A pool handle that stops its own process at a chosen step, or does something else there.
+
+The twin of the crash fuse.
 
 The steps are those of `Endpoint.fuse`: every mutating verb is one, and so is every 8-byte word of
 a write. So `stop_at = k` stops where `fuse = k` kills, in place of the k-th step, and the process
@@ -9,22 +11,30 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from limpet.shm.fabric import Endpoint
 from limpet.stores.pool import Pool
 
 
-class StoppingEndpoint(Endpoint):
-    """An Endpoint that counts steps, and stops the process at step `stop_at` (0: never)."""
+def stop() -> None:
+    """Stop this process until somebody wakes it."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
-    stop_at = 0
+
+class StoppingEndpoint(Endpoint):
+    """An Endpoint that counts steps, and is interrupted at step `stop_at` (0: never)."""
+
+    def __init__(self) -> None:
+        self.stop_at = 0
+        self.interrupt: Callable[[], object] = stop
 
     def _step(self) -> None:
         if self.stop_at:
             self.stop_at -= 1
             if self.stop_at == 0:
-                os.kill(os.getpid(), signal.SIGSTOP)
+                self.interrupt()
 
     def store(self, addr: int, value: int) -> int:
         self._step()
@@ -73,3 +83,4 @@ class StoppingPool(Pool):
     """A pool whose endpoint can stop this process."""
 
     endpoint_class = StoppingEndpoint
+    endpoint: StoppingEndpoint
