@@ -63,7 +63,7 @@ class Progress:
 
     `memory` is what a worker has in memory for itself, in bytes: what the pool and the parent share
     with it is not in it. `repairs` is how many dead clients a worker has recovered, and `recovered`
-    how many anybody has.
+    how many anybody has; `killed`, `stops` and `fenced` count all processes.
     """
 
     elapsed_s: float
@@ -73,6 +73,7 @@ class Progress:
     memory: list[int]
     repairs: list[int]
     recovered: int
+    killed: int = 0
     stops: int = 0
     fenced: int = 0
 
@@ -334,6 +335,7 @@ class Crew:
             memory=[_memory(pid) for pid in pids],
             repairs=repairs,
             recovered=len(self._repairs),
+            killed=sum(self.kills),
             stops=sum(sent.signal == signal.SIGSTOP for sent in self.stopper.sent),
             fenced=self.fenced,
         )

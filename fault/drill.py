@@ -48,6 +48,7 @@ from limpet.fault.drill_report import (
 )
 from limpet.fault.interrupt import Interrupt
 from limpet.fault.killer import SECOND_NS
+from limpet.fault.kinds import proof_of
 from limpet.fault.mix import Mix
 from limpet.fault.recorder import NOTE, Notes, Operation, Recorder, Result
 from limpet.fault.timeline import Timeline
@@ -101,10 +102,15 @@ def run(parameters: DrillParameters, observer: Observer, history: str | None = N
         stack.callback(pool.close)
         limpet.destroy(parameters.url)
         recorder = stack.enter_context(Recorder(parameters.clients))
-        store = pool.store(parameters.store, name="drill", capacity=2 * parameters.keys)
+        store = pool.store(parameters.store, name="drill", **_store_parameters(parameters))
         drill = _Drill(parameters, observer, interrupt, pool, store, recorder)
         drill.work()
         return drill.verify(history)
+
+
+def _store_parameters(parameters: DrillParameters) -> dict[str, Any]:
+    kind = proof_of(parameters.store).parameters
+    return {"capacity": 2 * parameters.keys, **kind, **parameters.parameters}
 
 
 class _Drill:

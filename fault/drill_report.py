@@ -35,7 +35,8 @@ MIX: Final = {
 class DrillParameters:
     """What a drill does. Rates are per second; sizes are in bytes.
 
-    Keys are drawn from Zipf(theta); `mix` has the share of each operation. `losses`: seconds into
+    Keys are drawn from Zipf(theta); `mix` has the share of each operation;
+    `parameters` are the store's, besides those of `fault/kinds.py`. `losses`: seconds into
     the run, and the node that is lost then. `node_size` 0: as the rest needs. A stopped client
     stands still for a time from a fiftieth of the lease to four leases. `watch`: one more process
     recovers the dead, as `limpet watch` does, and is a victim like the others. `blocked_s`: a
@@ -54,6 +55,7 @@ class DrillParameters:
     theta: float = 0.99
     mix: dict[Operation, float] = dataclasses.field(default_factory=lambda: dict(MIX))
     value_sizes: tuple[int, int] = (40, 400)
+    parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
     nodes: int = 3
     node_size: int = 0
     fence: str = "kill"

@@ -32,7 +32,7 @@ class Rates:
         self._past.append((0.0, [0] * slots))
 
     def of(self, progress: Progress) -> list[float]:
-        now, counts = progress.elapsed_s, _operations(progress)
+        now, counts = progress.elapsed_s, operations(progress)
         while len(self._past) > 1 and self._past[1][0] <= now - WINDOW_S:
             self._past.popleft()
         then, before = self._past[0]
@@ -131,11 +131,13 @@ class Screen:
         self._live.update(what, refresh=True)
 
 
-def progress_table(title: str, progress: Progress, rates: list[float]) -> Table:
+def progress_table(
+    title: str, progress: Progress, rates: list[float], who: str = "worker", write: str = "put"
+) -> Table:
     """One row a worker, and their sum. Latencies are of the whole run."""
-    latencies = [f"{kind} p{percent}" for kind in ("get", "put") for percent in PERCENTILES]
+    latencies = [f"{kind} p{percent}" for kind in ("get", write) for percent in PERCENTILES]
     columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
-    made = table(title, "worker", *columns, right=columns)
+    made = table(title, who, *columns, right=columns)
     snapshot = progress.snapshot
     for slot, pid in enumerate(progress.pids):
         made.add_row(
@@ -164,7 +166,7 @@ def print_summary(console: Console, report: Report) -> None:
     """What was done and whether it held."""
     seconds, verdict = report.seconds, report.verdict
     elapsed = report.last.elapsed_s
-    rates = [count / elapsed for count in _operations(report.last)]
+    rates = [count / elapsed for count in operations(report.last)]
     console.print(progress_table(_what(report.parameters), report.last, rates))
     console.print(
         f"{report.files} files, {size_text(report.size)}, loaded in {seconds['load']:.1f} s; "
@@ -198,14 +200,14 @@ def to_dict(report: Report) -> dict[str, Any]:
         "kills": report.kills,
         "restarts": report.restarts,
         "repairs": last.recovered,
-        "operations": sum(_operations(last)),
-        "operations_per_s": sum(_operations(last)) / last.elapsed_s,
-        "latency_ns": _latencies_ns(snapshot, None),
+        "operations": sum(operations(last)),
+        "operations_per_s": sum(operations(last)) / last.elapsed_s,
+        "latency_ns": latencies_ns(snapshot, None),
         "workers": [
             {
                 "pid": pid,
-                "operations": _operations(last)[slot],
-                "latency_ns": _latencies_ns(snapshot, slot),
+                "operations": operations(last)[slot],
+                "latency_ns": latencies_ns(snapshot, slot),
                 "kills": last.kills[slot],
                 "repairs": last.repairs[slot],
                 "memory": last.memory[slot],
@@ -228,7 +230,8 @@ def _what(parameters: DemoParameters) -> str:
     )
 
 
-def _operations(progress: Progress) -> list[int]:
+def operations(progress: Progress) -> list[int]:
+    """Operations that each slot's workers have completed."""
     snapshot = progress.snapshot
     return [
         snapshot.operations(GETS, slot) + snapshot.operations(PUTS, slot)
@@ -236,13 +239,16 @@ def _operations(progress: Progress) -> list[int]:
     ]
 
 
-def _latencies_ns(snapshot: Snapshot, slot: int | None) -> dict[str, float | None]:
+def latencies_ns(
+    snapshot: Snapshot, slot: int | None, write: str = "put"
+) -> dict[str, float | None]:
+    """The percentiles of PERCENTILES, of gets and of writes, which are called `write`."""
     return {
         f"{name}_p{percent}": snapshot.percentile_ns(kind, percent, slot)
-        for name, kind in (("get", GETS), ("put", PUTS))
+        for name, kind in (("get", GETS), (write, PUTS))
         for percent in PERCENTILES
     }
 
 
 def _latencies(snapshot: Snapshot, slot: int | None) -> list[str]:
-    return [time_text(ns) for ns in _latencies_ns(snapshot, slot).values()]
+    return [time_text(ns) for ns in latencies_ns(snapshot, slot).values()]

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from limpet.cli.common import (
-    Commands,
     console,
     json_option,
     nodes_option,
@@ -22,6 +21,7 @@ from limpet.cli.common import (
     table,
     time_text,
 )
+from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
 from limpet.fault.sim_latency import PRESETS
 from limpet.fault.sim_program import VALUE_SIZE
@@ -30,9 +30,16 @@ if TYPE_CHECKING:
     from limpet.fault.explorer import Exploration, Failure, Report, Tally
 
 
-@click.group(cls=Commands)
+@click.group(cls=StoreOrCommand, subcommand_metavar="STORE|COMMAND [ARGS]...")
 def drill() -> None:
-    """Prove that a store keeps its promises: explore schedules, kill, stop, check."""
+    """Prove that a store keeps its promises: explore schedules, kill, stop, check.
+
+    `limpet drill STORE [OPTIONS]` kills and stops real processes at random and judges what they
+    saw; `limpet drill run --help` has its options.
+    """
+
+
+drill.add_command(run)
 
 
 def _simulation(name: str) -> Any:

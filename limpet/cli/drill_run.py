@@ -1,0 +1,225 @@
+"""`limpet drill STORE`: runs fault/drill.py and shows it; and the words that its options take."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import random
+import re
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from limpet.cli.common import (
+    Commands,
+    PoolUrl,
+    console,
+    json_option,
+    parameter_option,
+    print_json,
+)
+from limpet.cli.drill_view import Lines, Screen, Silent, describe, print_summary, to_dict
+from limpet.fault.drill import run as run_drill
+from limpet.fault.drill_report import MIX, DrillParameters, Observer
+from limpet.fault.interrupt import Interrupted
+from limpet.fault.recorder import Operation
+from limpet.fault.stamp import TRAILER_SIZE
+from limpet.fault.timeline import save
+from limpet.shm.parameters import FENCE_POLICIES, parse_size
+from limpet.stores.registry import KINDS
+
+MIX_TEXT: Final = ",".join(f"{op.name.lower()}={share:g}" for op, share in MIX.items())
+
+
+class StoreOrCommand(Commands):
+    """A group for which the kind of a store stands for `run` with that store."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in KINDS:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+class FailNode(click.ParamType):
+    """`AT` or `AT:NODE`: seconds into the run, and a node's number."""
+
+    name = "at[:node]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, int | None]:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?::(\d+))?", value)
+        if match is None:
+            self.fail(f"{value!r} is not AT or AT:NODE, such as 5 or 2.5:1", param, ctx)
+        return float(match[1]), None if match[2] is None else int(match[2])
+
+
+class MixShares(click.ParamType):
+    """`get=50,put=50`: operations with their shares."""
+
+    name = "op=share,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[Operation, float]:
+        shares: dict[Operation, float] = {}
+        for part in value.split(","):
+            match = re.fullmatch(r"\s*([a-z]+)=(\d+(?:\.\d+)?)\s*", part)
+            if match is None or match[1].upper() not in Operation.__members__:
+                self.fail(f"{part!r} is not OPERATION=SHARE, such as in {MIX_TEXT}", param, ctx)
+            shares[Operation[match[1].upper()]] = float(match[2])
+        if sum(shares.values()) <= 0:
+            self.fail("no operation has a share", param, ctx)
+        return shares
+
+
+class Sizes(click.ParamType):
+    """`N` or `LOW:HIGH`, in bytes."""
+
+    name = "low[:high]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", value)
+        if match is None:
+            self.fail(f"{value!r} is not a size or LOW:HIGH", param, ctx)
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not TRAILER_SIZE <= low <= high:
+            self.fail(f"values have {TRAILER_SIZE} bytes or more, LOW first", param, ctx)
+        return low, high
+
+
+class Bucket(click.ParamType):
+    """`10ms`: a time from 1 ms to 1 s; in ns."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", value)
+        bucket = 0 if match is None else round(float(match[1]) * {"ms": 1e6, "s": 1e9}[match[2]])
+        if not 1_000_000 <= bucket <= 1_000_000_000:
+            self.fail(f"{value!r} is not a time from 1ms to 1s, such as 10ms", param, ctx)
+        return bucket
+
+
+@click.command()
+@click.argument("store", type=click.Choice(sorted(KINDS)), metavar="STORE")
+@click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
+              help="Client processes.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
+              help="How long the clients work.")  # fmt: skip
+@click.option("--kill-rate", type=click.FloatRange(0), default=20.0, show_default=True,
+              help="SIGKILLs a second.")  # fmt: skip
+@click.option("--stop-rate", type=click.FloatRange(0), default=2.0, show_default=True,
+              help="SIGSTOPs a second; SIGCONT follows, for some after the lease.")  # fmt: skip
+@click.option("--fail-node", "losses", type=FailNode(), multiple=True,
+              help="Lose a memory node so many seconds into the run; may be repeated.  "
+              "[NODE: drawn]")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Repeats a run's choices; printed if drawn.")
+@click.option("--keys", type=click.IntRange(1, 1_000_000), default=2000, show_default=True)
+@click.option("--theta", type=click.FloatRange(0, 10), default=0.99, show_default=True,
+              help="Skew of the keys (Zipf); 0: none.")  # fmt: skip
+@click.option("--mix", type=MixShares(), default=MIX_TEXT, show_default=True,
+              help="Shares of the operations.")  # fmt: skip
+@click.option("--value-size", "value_sizes", type=Sizes(), default="40:400", show_default=True,
+              help="Bytes of a value.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 255), default=3, show_default=True,
+              help="Memory nodes.")  # fmt: skip
+@click.option("--node-size", help="Of each node, such as 2MiB; little makes memory scarce.  "
+              "[default: ample]")  # fmt: skip
+@click.option("--fence", type=click.Choice(FENCE_POLICIES), default="kill", show_default=True,
+              help="The pool's policy towards clients that stand still.")  # fmt: skip
+@click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,
+              help="How long a client that others wait for may stand still.")  # fmt: skip
+@click.option("--watch/--no-watch", default=True, show_default=True,
+              help="One more process recovers the dead, and is a victim too.")  # fmt: skip
+@click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
+              show_default=True,
+              help="A client without progress for so long is blocked.")  # fmt: skip
+@click.option("--history", type=click.Path(dir_okay=False, writable=True),
+              help="Write the history there, as JSON Lines.")  # fmt: skip
+@click.option("--timeline", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+              help="Draw throughput and faults over time into this PNG.")  # fmt: skip
+@click.option("--bucket", type=Bucket(), default="50ms", show_default=True,
+              help="Of the timeline, 1ms to 1s.")  # fmt: skip
+@click.option("--url", type=PoolUrl(), help="Where to make the pool.  [default: shm://drill-PID]")
+@parameter_option
+@json_option
+def run(
+    losses: tuple[tuple[float, int | None], ...],
+    seed: int | None,
+    node_size: str | None,
+    history: str | None,
+    timeline: Path | None,
+    bucket: int,
+    url: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Kill and stop real clients of a STORE at random, then judge what they saw.
+
+    `limpet drill STORE` is short for this. Clients insert, update, put, get and delete; again
+    and again a random one is killed and replaced, or stopped, and memory nodes are lost. Afterwards
+    the history must be linearizable, every value whole, every invariant intact, no byte leaked and
+    nobody blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
+    """
+    _check_outputs(history, timeline)
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    parameters = DrillParameters(
+        url=url or f"shm://drill-{os.getpid()}",
+        seed=seed,
+        losses=_drawn(losses, given["nodes"], seed),
+        node_size=0 if node_size is None else parse_size(node_size),
+        **given,
+    )
+    out = Console(stderr=True) if as_json else console()
+    try:
+        with contextlib.ExitStack() as stack:
+            view: Observer = Silent() if as_json else Lines(out, parameters)
+            if out.is_terminal:
+                view = stack.enter_context(Screen(out, parameters))
+            report = run_drill(parameters, view, history)
+    except Interrupted as error:
+        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+    if timeline is not None:
+        save(report.timeline, bucket, describe(parameters), timeline)
+    if as_json:
+        print_json(to_dict(report))
+    else:
+        print_summary(out, report)
+    if not report.ok:
+        raise SystemExit(1)
+
+
+def _check_outputs(history: str | None, timeline: Path | None) -> None:
+    """Refuse at the start what could not be written at the end."""
+    for option, path in (("--history", history), ("--timeline", timeline)):
+        folder = None if path is None else Path(path).absolute().parent
+        if folder is not None and not folder.is_dir():
+            raise click.UsageError(f"{option}: there is no directory {folder}")
+    if timeline is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--timeline needs matplotlib: pip install 'limpet[peers]'")
+
+
+def _drawn(
+    losses: tuple[tuple[float, int | None], ...], nodes: int, seed: int
+) -> tuple[tuple[float, int], ...]:
+    """The losses, with a node drawn for each that names none; never the same one twice."""
+    named = [node for _, node in losses if node is not None]
+    free = [node for node in range(nodes) if node not in named]
+    if len(set(named)) < len(named) or len(losses) > nodes:
+        raise click.UsageError("--fail-node: a node can be lost only once")
+    random.Random(seed).shuffle(free)
+    return tuple((at, free.pop() if node is None else node) for at, node in sorted(losses, key=_at))
+
+
+def _at(loss: tuple[float, int | None]) -> float:
+    return loss[0]

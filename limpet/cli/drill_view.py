@@ -1,0 +1,205 @@
+"""What `limpet drill STORE` shows: a live table on a terminal, lines elsewhere, a summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from limpet.cli.common import table, time_text
+from limpet.cli.demo_view import Rates, latencies_ns, operations, progress_table
+from limpet.fault.counters import GETS, PUTS
+from limpet.fault.crew import Progress
+from limpet.fault.drill_report import PERCENTS, DrillParameters, Report, distribution
+
+SHOW_EVERY_S = 0.1
+
+
+class Silent:
+    """Shows nothing."""
+
+    def running(self, progress: Progress) -> None:
+        """Nothing to show."""
+
+    def verifying(self, what: str) -> None:
+        """Nothing to show."""
+
+    def judging(self, done: int, total: int) -> None:
+        """Nothing to show."""
+
+
+class Lines:
+    """A line a second, for a log."""
+
+    def __init__(self, console: Console, parameters: DrillParameters) -> None:
+        self._console = console
+        self._rates = Rates(parameters.clients)
+        self._next = 0.0
+
+    def running(self, progress: Progress) -> None:
+        if self._due():
+            self._console.print(
+                f"{progress.elapsed_s:5.1f} s  {sum(self._rates.of(progress)):,.0f} operations/s"
+                f"  get p99 {time_text(progress.snapshot.percentile_ns(GETS, 99))}"
+                f"  write p99 {time_text(progress.snapshot.percentile_ns(PUTS, 99))}"
+                f"  {_faults(progress)}"
+            )
+
+    def verifying(self, what: str) -> None:
+        self._console.print(what, markup=False)
+
+    def judging(self, done: int, total: int) -> None:
+        if self._due():
+            self._console.print(f"judged {done:,} of {total:,} operations")
+
+    def _due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + 1
+        return True
+
+
+class Screen:
+    """A live table, then a bar. It has no thread, since a process with threads should not fork."""
+
+    def __init__(self, console: Console, parameters: DrillParameters) -> None:
+        self._parameters = parameters
+        self._rates = Rates(parameters.clients)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._table: RenderableType = Text()
+        self._bar = Bar(
+            TextColumn("judging the history"), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), auto_refresh=False,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=None)
+        self._next = 0.0
+
+    def __enter__(self) -> Screen:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def running(self, progress: Progress) -> None:
+        left = max(0.0, self._parameters.seconds - progress.elapsed_s)
+        title = f"{describe(self._parameters)}; {left:.0f} s left"
+        clients = progress_table(title, progress, self._rates.of(progress), "client", "write")
+        self._table = Group(clients, Text(_faults(progress)))
+        self._live.update(self._table, refresh=True)
+
+    def verifying(self, what: str) -> None:
+        self._live.update(Group(self._table, Text(f"{what} ...")), refresh=True)
+
+    def judging(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+        now = time.monotonic()
+        if done >= total or now >= self._next:
+            self._next = now + SHOW_EVERY_S
+            self._live.update(Group(self._table, self._bar.get_renderable()), refresh=True)
+
+
+def describe(parameters: DrillParameters) -> str:
+    """The drill in a line."""
+    return (
+        f"{parameters.store}: {parameters.clients} clients, {parameters.seconds:g} s, "
+        f"{parameters.kill_rate:g} kills and {parameters.stop_rate:g} stops a second, "
+        f"seed {parameters.seed}"
+    )
+
+
+def _faults(progress: Progress) -> str:
+    return (
+        f"kills {progress.killed}  stops {progress.stops}  fenced {progress.fenced}"
+        f"  repairs {progress.recovered}"
+    )
+
+
+def print_summary(console: Console, report: Report) -> None:
+    """What was done and whether it held."""
+    last, seconds, counts = report.last, report.seconds, report.counts
+    rates = [count / last.elapsed_s for count in operations(last)]
+    console.print(progress_table(describe(report.parameters), last, rates, "client", "write"))
+    lines = [
+        f"{counts.operations:,} operations in {last.elapsed_s:.1f} s: {counts.missing:,} missing, "
+        f"{counts.exists:,} exists, {counts.unknown:,} unknown, {counts.full:,} full",
+        f"{report.kills} kills ({report.watcher_kills} of the watcher), "
+        f"{_per_second(report)}{last.stops} stops, {report.fenced} fenced, "
+        f"{report.restarts} restarts; {len(report.recovered.get('clients', ()))} clients left for "
+        "the end to recover",
+    ]
+    lines += [
+        f"node {node} lost at {at / 1e9:.2f} s; {report.unserved} of {report.parameters.keys} keys "
+        "were on lost nodes"
+        for at, node in report.timeline.losses
+    ]
+    lines.append(
+        f"history of {report.judged.operations:,} operations judged in {seconds['judge']:.1f} s: "
+        f"{report.judged.verdict.value} ({report.build} build)"
+    )
+    if report.events_missed:
+        lines.append(f"{report.events_missed} events of the pool were missed: delays lack them")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+    columns = ("deaths", *(f"p{percent}" if percent < 100 else "max" for percent in PERCENTS))
+    delays = table("from SIGKILL until the client was", "", *columns, right=columns)
+    for name, found in _delays(report).items():
+        times = (time_text(found[f"p{percent}"]) for percent in PERCENTS)
+        delays.add_row(name, str(found["count"]), *times)
+    console.print(delays)
+    for name, failures in report.checks.items():
+        console.print(f"[green]held  [/]  {name}" if not failures else f"[red]FAILED[/]  {name}")
+        for text in failures:
+            console.print(f"        {text}", markup=False, soft_wrap=True)
+    console.print(
+        "[bold green]Everything held.[/]" if report.ok else "[bold red]The drill failed.[/]"
+    )
+
+
+def _per_second(report: Report) -> str:
+    counts = report.kills_in_a_second
+    return f"{min(counts)} to {max(counts)} in each second, " if counts else ""
+
+
+def _delays(report: Report) -> dict[str, dict[str, float | int | None]]:
+    return {
+        name: distribution(samples) for name, samples in dataclasses.asdict(report.delays).items()
+    }
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """The report for --json; times in ns, sizes in bytes."""
+    last = report.last
+    return {
+        "ok": report.ok,
+        "parameters": report.parameters.to_dict(),
+        "build": report.build,
+        "seconds": report.seconds,
+        "elapsed_s": last.elapsed_s,
+        "counts": dataclasses.asdict(report.counts),
+        "operations_per_s": report.counts.operations / last.elapsed_s,
+        "latency_ns": latencies_ns(last.snapshot, None, "write"),
+        "kills": report.kills,
+        "watcher_kills": report.watcher_kills,
+        "kills_in_a_second": report.kills_in_a_second,
+        "stops": last.stops,
+        "fenced": report.fenced,
+        "restarts": report.restarts,
+        "losses": [{"at_ns": at, "node": node} for at, node in report.timeline.losses],
+        "unserved_keys": report.unserved,
+        "delays_ns": _delays(report),
+        "events_missed": report.events_missed,
+        "history": report.judged.as_dict(),
+        "recovered": report.recovered,
+        "audit": report.audit,
+        "checks": {
+            name: {"held": not texts, "failures": texts} for name, texts in report.checks.items()
+        },
+    }
