@@ -46,6 +46,7 @@ class Client:
         self.ident = ident
         self.slot = slot
         self.word = word
+        self.sequence = 0
         self.held = 0
 
     def begin(self) -> None:

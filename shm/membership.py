@@ -197,6 +197,7 @@ class Membership:
         this_host.cache_clear()
         self.watcher.close()
         self._since.clear()
+        self._swept = 0.0
         self._heart = None
         self._stop = threading.Event()
 

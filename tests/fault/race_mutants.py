@@ -17,8 +17,10 @@ from typing import Any, Final
 import limpet
 from limpet.fault.sim_program import VALUE_SIZE
 from limpet.shm import pool as pool_module
+from limpet.shm.allocator import Allocator
 from limpet.shm.epoch import NEVER, Grace
 from limpet.shm.membership import slot_address
+from limpet.shm.pressure import end_limbo
 from limpet.shm.recovery import recover_client
 from limpet.shm.slots import HAND, HAND_SIZE
 from limpet.stores import registry
@@ -42,7 +44,7 @@ def race_from_source(name: str, *changes: tuple[str, str]) -> Any:
 class Mutant:
     """`changes` of the store's source, or `by` in place of the pool's `replaced`.
 
-    `says`: the kind of failure. `program` and `value_size`, when not every one will do.
+    `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Mutant:
     by: Any = None
     program: str = ""
     value_size: int = VALUE_SIZE
+    scarce: bool = False
 
 
 HOLD: Final = "            self.client.hold(self.word & REFERENCE_MASK, slot)\n"
@@ -103,6 +106,21 @@ class ReusesAtOnce(Grace):
 
     def horizon(self) -> int:
         return NEVER
+
+
+class KeepsWhatWasTaken(Allocator):  # type: ignore[misc]
+    """Who had a block goes on allocating from it when others have taken it."""
+
+    def _forget_taken(self) -> None:
+        pass
+
+
+class EndsLimboAtOnce(Allocator):  # type: ignore[misc]
+    """A block that was taken is used while its last owner may be allocating from it."""
+
+    def _make_room(self, attempt: int) -> bool:
+        found = end_limbo(self.table, 0, ReusesAtOnce(self.grace.endpoint)) > 0
+        return super()._make_room(attempt) or found
 
 
 def recover_freeing_the_linked(
@@ -191,6 +209,14 @@ MUTANTS: Final = (
     Mutant(
         "recovery-frees-linked", ("check", "history"),
         replaced="recover_client", by=recover_freeing_the_linked,
+    ),
+    Mutant(
+        "keeps-what-was-taken", ("history", "check", "leaked"),
+        replaced="Allocator", by=KeepsWhatWasTaken, scarce=True, program="ua ua|ic id|",
+    ),
+    Mutant(
+        "no-limbo", ("history", "check", "leaked"),
+        replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ua ua|ic id|",
     ),
 )  # fmt: skip
 

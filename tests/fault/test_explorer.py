@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from race_mutants import MUTANTS, Mutant, in_force
 
 from limpet.__main__ import main
-from limpet.fault.explorer import Exploration, explore, numbered_run
+from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
 from limpet.fault.schedule import (
     CRASH,
     STALL,
@@ -37,6 +37,7 @@ from limpet.fault.sim_stage import CachedPool, Stage
 from limpet.fault.sim_time import Workload, run_timed
 from limpet.shm.errors import ParameterError
 from limpet.shm.fabric import BUILD, flush_features
+from limpet.shm.layout import PRESSURE
 from limpet.shm.location import SHM_DIR
 from limpet.shm.simulated import CachedEndpoint
 
@@ -195,6 +196,17 @@ def test_race_holds_under_every_schedule_with_one_preemption_and_a_crash(program
     assert least < report.schedules < 100_000, "it must come to its own end"
 
 
+def test_race_holds_where_clients_take_memory_from_each_other() -> None:
+    parameters = Exploration(seed=16, ops=3, scarce=True, crashes=2)
+    taken = 0
+    with stage_of(parameters) as stage:
+        for number in range(RUNS):
+            run = numbered_run(stage, parameters, number)
+            assert run.failure == "", number
+            taken += stage.founder.endpoint.load(PRESSURE) > 0
+    assert taken > RUNS // 20
+
+
 @needs_flushes
 def test_race_holds_without_hardware_coherence() -> None:
     assert explore(Exploration(schedules=RUNS, seed=14, coherent=False)).ok
@@ -238,6 +250,7 @@ def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
                 seed=1,
                 program=mutant.program,
                 value_size=mutant.value_size,
+                scarce=mutant.scarce,
             )
         )
         assert report.failures, f"{report.schedules} runs did not show it"
