@@ -43,6 +43,7 @@ from limpet.fault.schedule import (
     STRATEGIES,
     Chooser,
     Faults,
+    Longest,
     Priorities,
     RandomWalk,
     Schedule,
@@ -64,8 +65,10 @@ from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
 from limpet.shm.errors import ParameterError
 
-OP_STEPS: Final = 40
-"""About as many steps as an operation takes; crashes are drawn from so many."""
+OP_STEPS_MIN: Final = 40
+"""Faults are drawn from the steps that an operation takes, or from so many."""
+MEASURED: Final = "ua ic ga da"
+"""Operations whose steps are counted, to know how many that is."""
 BATCH: Final = 500
 
 
@@ -215,14 +218,24 @@ def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
     """Run `number` of the parameters' seed, with a random strategy."""
     rng, program = _draw(parameters, number)
     counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, stage.nodes)
-    faults: Schedule = draw_faults(rng, program, counts, OP_STEPS)
+    op_steps = _op_steps(stage)
+    faults: Schedule = draw_faults(rng, program, counts, op_steps)
     chooser: Chooser
     if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
         chooser = RandomWalk(rng, faults)
     else:
-        length = OP_STEPS * sum(len(calls) for calls in program)
+        length = op_steps * sum(len(calls) for calls in program)
         chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
     return Run(stage, program, chooser).go()
+
+
+def _op_steps(stage: Stage) -> int:
+    """How many steps an operation takes at most when nobody disturbs it."""
+    if not stage.op_steps:
+        watch = Longest({})
+        Run(stage, parse_program(MEASURED), watch).go()
+        stage.op_steps = max(OP_STEPS_MIN, watch.steps)
+    return stage.op_steps
 
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:

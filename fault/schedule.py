@@ -110,6 +110,16 @@ class Replay:
         return self.schedule.get(Point(player.number, player.op, player.step), NOTHING)
 
 
+class Longest(Replay):
+    """Besides, counts the steps of the longest operation."""
+
+    steps = 0
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        self.steps = max(self.steps, player.step)
+        return super().at(run, player, verb, addr, words)
+
+
 class Faults(NamedTuple):
     """How many crashes, stalls and failures of a pool's memory nodes a run has at most."""
 

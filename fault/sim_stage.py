@@ -174,6 +174,8 @@ class Stage:
         log.setLevel(logging.ERROR)  # every kill is on purpose here
         self.pools: list[StagePool] = []
         self.image: list[bytes] = []
+        self.op_steps = 0
+        """How many steps an operation takes; set by who has counted them."""
         url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
         try:
             founder = StagePool.create(
@@ -276,7 +278,7 @@ class Stage:
         self.founder.client.assume(*self._founder)
         self.founder.allocator.forget()
         for pool in self.pools:
-            pool.membership.forked()
+            pool.membership.forget()
         for player in self.players:
             player.begin()
             player.pool.begin()

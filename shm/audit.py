@@ -211,7 +211,7 @@ class Audit:
                 live.add(client_id(slot, word))
                 hand = self.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16)
                 held += np.frombuffer(hand, dtype="<u8")[::2].tolist()
-        return live, np.array([r & REFERENCE_MASK for r in held if r], dtype=np.uint64)
+        return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
     def _account(
         self,
@@ -279,7 +279,7 @@ class Audit:
         first = self.heap.reference(node, block, size_class, 0)
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
-        in_hand = ~linked & np.isin(references, held)
+        in_hand = ~linked & _among(references, held)
         found["reachable"] += int(linked.sum()) * size
         found["held"] += int(in_hand.sum()) * size
         found["free"] += (count - len(used)) * size

@@ -192,12 +192,16 @@ class Membership:
         if self.client.ident and self.endpoint.load(self.client.slot) == self.client.word:
             self.release()
 
+    def forget(self) -> None:
+        """Forget when the others were looked at, and since when they have stood still."""
+        self._since.clear()
+        self._swept = 0.0
+
     def forked(self) -> None:
         """In a forked child: forget everything that was the parent's."""
         this_host.cache_clear()
         self.watcher.close()
-        self._since.clear()
-        self._swept = 0.0
+        self.forget()
         self._heart = None
         self._stop = threading.Event()
 
