@@ -4,7 +4,8 @@ it.
 A worker may end in these ways only: by a kill that the crew sent; by being fenced, if the crew had
 stopped it and the pool's policy is to kill; of its own accord, with status 0, when it was asked to.
 Then a replacement takes its slot, while the run lasts. Anything else, and a worker that makes no
-progress for `blocked_s` while it is not stopped, is a failure, and ends the run.
+progress for `blocked_s` while it is not stopped, is a failure, and ends the run; so is one that
+does not end within that time when it is asked to.
 
 Who repaired whom, and how long that took, comes from the pool's events. Delays are measured from
 the moment before SIGKILL is sent, so they include the dying. Wall-clock times of events are turned
@@ -28,7 +29,7 @@ from limpet.fault.killer import SECOND_NS, ProcessKiller, ProcessStopper, Sent, 
 from limpet.fault.workers import Exit, Workers
 from limpet.shm.layout import EVENTS
 
-STOP_TIMEOUT_S: Final = 30.0
+BLOCKED_S: Final = 30.0
 REFRESH_NS: Final = SECOND_NS // 4
 
 
@@ -140,7 +141,7 @@ class Crew:
         stop_rate: float = 0.0,
         hold_ns: tuple[float, float] = (1.0, 1.0),
         endless: int = 0,
-        blocked_s: float = STOP_TIMEOUT_S,
+        blocked_s: float = BLOCKED_S,
     ) -> None:
         self.pool = pool
         self.counters = counters
@@ -221,15 +222,16 @@ class Crew:
         self._stopping = True
         last = self.progress()
         self.counters.stop()
-        for slot in range(self.clients, self.slots):
-            pid = self._workers.pids[slot]
-            self._dismissed.add(pid)
-            self.victims.send(pid, signal.SIGKILL)
-        deadline_ns = time.monotonic_ns() + int(STOP_TIMEOUT_S * SECOND_NS)
+        for slot, pid in self._workers.pids.items():
+            if slot >= self.clients and pid in self.victims.pids:
+                self._dismissed.add(pid)
+                self.victims.send(pid, signal.SIGKILL)
+        deadline_ns = time.monotonic_ns() + self._blocked_ns
         while self._workers.pids and (left_ns := deadline_ns - time.monotonic_ns()) > 0:
             self._wait(left_ns)
         self.blocked += [
-            f"worker {slot} (pid {pid}) is blocked: it did not end in {STOP_TIMEOUT_S:.0f} s"
+            f"worker {slot} (pid {pid}) is blocked: it did not end in "
+            f"{self._blocked_ns / SECOND_NS:g} s"
             for slot, pid in self._workers.pids.items()
         ]
         final = dataclasses.replace(self.progress(), pids=last.pids, memory=last.memory)

@@ -294,7 +294,8 @@ class _Drill:
             if self.exposed:
                 return  # nobody can tell what was on the lost node
             raise
-        there = {self.keys[number] for number in found["key"][found["result"] == Result.OK]}
+        present = (found["result"] == Result.OK) | (found["result"] == Result.TORN)
+        there = {self.keys[number] for number in found["key"][present]}
         if len(listed) != len(set(listed)) or set(listed) != there:
             raise limpet.StoreCorrupt(
                 f"iteration gives {len(listed)} keys, {len(set(listed))} of them different; get "
