@@ -1,0 +1,263 @@
+"""Memory that living clients hoard: who needs it takes it, and who had it never uses it again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from client_tools import child, pinned
+from endpoint_tools import Interrupted, WatchedPool
+from process_tools import gather
+
+import limpet
+from limpet.shm.fabric import BUILD
+from limpet.shm.layout import PRESSURE
+from limpet.shm.pressure import Hunger, expel
+from limpet.shm.words import LIMBO, OWNER_MASK, SLAB, TAKEN, block_word
+
+ROUNDS = 1500 if BUILD == "compiled" else 60
+LEASE_US = 50_000
+
+
+def stores(*handles: Any) -> list[Any]:
+    return [handle.store("race", name="test", capacity=3000) for handle in handles]
+
+
+def put_many(store: Any, size: int, count: int = 1000) -> list[bytes]:
+    """Put values of that size until the store is full; their keys."""
+    kept = []
+    for number in range(count):
+        try:
+            store.put(b"%d" % number, bytes(size))
+        except limpet.StoreFull:
+            break
+        kept.append(b"%d" % number)
+    return kept
+
+
+def hoard(store: Any, size: int = 3000) -> int:
+    """Have the store's client own all of the memory, with nothing in it; how many objects fit."""
+    keys = put_many(store, size)
+    for key in keys:
+        store.delete(key)
+    return len(keys)
+
+
+def kinds(pool: limpet.Pool) -> set[int]:
+    return {word >> 60 for word in pool.blocks.words(0).tolist()}
+
+
+def in_limbo(pool: limpet.Pool) -> list[int]:
+    """Blocks that have been taken and are not free yet."""
+    words = pool.blocks.words(0).tolist()
+    return [block for block, word in enumerate(words) if word >> 60 in (TAKEN, LIMBO)]
+
+
+def hungry(pool: limpet.Pool, size: int = 3000) -> Hunger:
+    ident, size_class = pool.client_id, pool.heap.size_class(size)
+    return Hunger(pool.blocks, pool.grace, ident, 0, size_class)
+
+
+def take(pool: limpet.Pool, size: int = 3000) -> None:
+    """Take what others hoard, as who finds no memory does; it is in limbo then."""
+    hunger = hungry(pool, size)
+    assert pool.exclusively(hunger.look)
+    assert not in_limbo(pool), "taken at first sight"
+    pool.exclusively(hunger.look)
+    assert in_limbo(pool)
+    assert pool.audit()["leaked"] == 0
+
+
+def sound(pool: limpet.Pool, store: Any) -> None:
+    store.check()
+    audit = pool.audit()
+    assert (audit["leaked"], audit["held"]) == (0, 0)
+
+
+@pytest.mark.parametrize("hoarded", [100, 3000, 40_000])
+@pytest.mark.parametrize("wanted", [100, 3000, 40_000])
+def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int) -> None:
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    store, others = stores(pool, pools.again(pool))
+    count = hoard(store, wanted)
+    hoard(others, hoarded)
+    assert len(put_many(store, wanted)) >= count - 1
+    sound(pool, store)
+
+
+def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    (store,) = stores(pool)
+    with child(hoard=lambda: hoard(store)) as other:
+        count = other.do("hoard")
+        other.stop()
+        assert len(put_many(store, 3000)) >= count - 1
+        other.wake()
+        assert other.do("hoard") == 0, "there is no memory left for it"
+    assert [e["kind"] for e in pool.events() if e["kind"] == "fenced"] == []
+    pool.recover()
+    sound(pool, store)
+
+
+def test_room_in_blocks_of_others_is_used(pools: Any) -> None:
+    """No block is empty, but others' blocks have room."""
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    store, other = stores(pool, pools.again(pool))
+    keys = put_many(other, 3000)
+    for key in keys[::2]:
+        other.delete(key)
+    for key in keys[::2]:
+        store.put(key, bytes(3000))
+    assert all(store.get(key) == bytes(3000) for key in keys)
+    assert all(other.get(key) == bytes(3000) for key in keys)
+    sound(pool, store)
+
+
+def test_owner_in_an_operation_keeps_what_it_allocates_from_a_block_being_taken(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=LEASE_US, fence="wait")
+    owner = pools.again(pool)
+    store, of_owner = stores(pool, owner)
+    hoard(of_owner)
+    with pinned(owner):
+        assert owner.endpoint.load(PRESSURE) == owner.allocator.pressure
+        take(pool)
+        blocks = in_limbo(pool)
+        for _ in range(3):
+            with pytest.raises(limpet.StoreFull):
+                store.put(b"big", bytes(40_000))
+        assert in_limbo(pool) == blocks, "its last owner may still allocate from it"
+    store.put(b"big", bytes(40_000))
+    sound(pool, store)
+
+
+def test_owner_notices_at_its_next_operation(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    owner = pools.again(pool)
+    store, of_owner = stores(pool, owner)
+    hoard(of_owner)
+    assert owner.allocator.slabs[owner.heap.size_class(3000)]
+    take(pool)
+    keys = put_many(store, 3000)
+    with pytest.raises(limpet.StoreFull):
+        of_owner.put(b"one more", bytes(3000))
+    assert owner.allocator.pressure == owner.endpoint.load(PRESSURE) > 0
+    mine = block_word(SLAB, owner.client_id, owner.heap.size_class(3000))
+    assert mine not in pool.blocks.words(0).tolist()
+    assert all(store.get(key) == bytes(3000) for key in keys)
+    sound(pool, store)
+
+
+def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
+    """What the owner knew of the block's objects was still there beside what it found out."""
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    owner = pools.again(pool)
+    store, of_owner = stores(pool, owner)
+    count = hoard(of_owner)
+    take(pool)
+    store.put(b"there", bytes(3000))
+    keys = put_many(of_owner, 3000)
+    assert len(keys) >= count - 8
+    for slabs in owner.allocator.slabs.values():
+        blocks = [(slab.node, slab.block) for slab in slabs]
+        assert len(blocks) == len(set(blocks))
+    assert store.get(b"there") == bytes(3000)
+    sound(pool, store)
+
+
+def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
+    pool = pools.keep(
+        WatchedPool.create(pools.url(), nodes=1, node_size="512KiB", lease_us=LEASE_US)
+    )
+    store, of_owner, of_third = stores(pool, pools.again(pool), pools.again(pool))
+    count = hoard(of_owner)
+    hunger = hungry(pool)
+    pool.exclusively(hunger.look)
+
+    def interrupt(verb: str, address: int) -> None:
+        if verb == "cas":
+            pool.endpoint.after = None
+            raise Interrupted
+
+    pool.endpoint.after = interrupt
+    with pytest.raises(Interrupted):
+        pool.exclusively(hunger.look)
+    assert TAKEN in kinds(pool)
+    assert pool.audit()["leaked"] == 0
+    assert len(put_many(of_third, 3000)) >= count - 1
+    sound(pool, store)
+
+
+def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
+    """A taker stands still before it stamps; another one takes the block over meanwhile."""
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    slow, owner = pools.again(pool), pools.again(pool)
+    store, of_owner = stores(pool, owner)
+    hoard(of_owner)
+    close, taken = slow.grace.close_period, []
+
+    def overtaken() -> int:
+        epoch = close()
+        slow.grace.close_period = close
+        taken.append(len(put_many(store, 3000)))
+        return int(epoch)
+
+    slow.grace.close_period = overtaken
+    take_in_vain = hungry(slow)
+    slow.exclusively(take_in_vain.look)
+    slow.exclusively(take_in_vain.look)
+    assert taken[0] > 0
+    assert all(store.get(b"%d" % number) == bytes(3000) for number in range(taken[0]))
+    owners = {w & OWNER_MASK for w in pool.blocks.words(0).tolist() if w >> 60 == SLAB}
+    assert pool.client_id in owners
+    sound(pool, store)
+
+
+def test_dead_taker_is_recovered(pools: Any) -> None:
+    pool = pools(node_size="512KiB", lease_us=LEASE_US)
+    (store,) = stores(pool)
+    count = hoard(store)
+
+    def take_first_half() -> None:
+        hunger = hungry(pool)
+        pool.exclusively(hunger.look)
+        pool.endpoint.fuse = 3
+        pool.exclusively(hunger.look)
+
+    with child(take=take_first_half) as other:
+        other.send("take")
+        other.reap()
+        assert TAKEN in kinds(pool)
+        pool.recover()
+    assert TAKEN not in kinds(pool)
+    assert LIMBO in kinds(pool)
+    assert len(put_many(store, 3000)) >= count - 1
+    sound(pool, store)
+
+
+def test_expelling_nothing_raises_no_pressure(pools: Any) -> None:
+    pool = pools()
+    assert pool.exclusively(lambda: expel(pool.blocks, 0, pool.membership.ident, pool.grace)) == 0
+    assert pool.endpoint.load(PRESSURE) == 0
+
+
+def test_sixteen_clients_share_a_tiny_node(pools: Any) -> None:
+    """Each needs a block of its own, and there are fewer blocks than clients."""
+    pool = pools(node_size="256KiB", clients=24)
+    store = pool.store("race", name="test", capacity=64)
+    keys = [b"%02d" % number for number in range(12)]
+    assert pool.layout.block_count < 16
+
+    def work(seed: int) -> int:
+        source = random.Random(seed)
+        for _ in range(ROUNDS // 5):
+            key = source.choice(keys)
+            store.put(key, key * source.choice((250, 1500)))
+        return 1
+
+    assert gather(*[lambda s=s: work(s) for s in range(16)]) == [1] * 16
+    pool.recover()
+    for key in keys:
+        value = store.get(key)
+        assert value is None or value == key * (len(value) // len(key))
+    sound(pool, store)
