@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -73,15 +74,12 @@ class DrillClient:
 
     def work(self, operations: Iterator[tuple[int, Operation]]) -> None:
         """One operation after the other until the parent says stop."""
-        source = np.random.default_rng(self._incarnation)
-        shares: list[float] = []
+        source = random.Random(self._incarnation)
         for sequence, (key, operation) in enumerate(operations, 1):
             if self._counter.stopped:
                 break
             if operation in WRITES:
-                if not shares:
-                    shares = source.random(1024).tolist()
-                value = self._values.make(key, self._incarnation, sequence, shares.pop())
+                value = self._values.make(key, self._incarnation, sequence, source.random())
                 self._do(operation, key, identity(self._incarnation, sequence), value)
             else:
                 self._do(operation, key, 0)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from limpet.fault.counters import GETS, PUTS, Counter
 from limpet.fault.recorder import Log, Operation, Result
 from limpet.fault.stamp import Original, identify, identity, stamp
 
-BATCH: Final = 1024
-
-Places = npt.NDArray[np.intp]
+BATCH: Final = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,32 +34,28 @@ def gets_and_puts(put_share: float) -> dict[Operation, float]:
 class Mix:
     """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys.
 
-    `shares` says how often each operation comes; only the proportions matter.
+    `shares` says how often each operation comes; only the proportions matter. A process that was
+    forked can draw at once: numpy, whose first use there is slow, is only used to set this up.
     """
 
     def __init__(
         self, keys: int, theta: float, shares: Mapping[Operation, float], seed: int
     ) -> None:
-        weights = 1.0 / np.arange(1, keys + 1) ** theta
-        self._cumulated = np.cumsum(weights)
-        self._key_of_rank = np.random.default_rng(seed).permutation(keys)
+        self._weights: list[float] = np.cumsum(1.0 / np.arange(1, keys + 1) ** theta).tolist()
+        self._key_of_rank: list[int] = np.random.default_rng(seed).permutation(keys).tolist()
         self._operations = list(shares)
-        self._shares = np.cumsum(list(shares.values()))
+        self._shares = list(itertools.accumulate(shares.values()))
         self._seed = seed
 
     def draw(self, incarnation: int) -> Iterator[tuple[int, Operation]]:
         """Keys, each with an operation, without end; every incarnation has its own."""
-        source = np.random.default_rng((self._seed, incarnation))
+        source = random.Random(self._seed << 32 | incarnation)
         while True:
-            ranks = _places(source, self._cumulated)
-            chosen = [self._operations[place] for place in _places(source, self._shares).tolist()]
-            yield from zip(self._key_of_rank[ranks].tolist(), chosen, strict=True)
-
-
-def _places(source: np.random.Generator, cumulated: npt.NDArray[np.float64]) -> Places:
-    """BATCH indices, drawn with the weights whose running sum is `cumulated`."""
-    drawn = source.random(BATCH) * cumulated[-1]
-    return np.asarray(np.searchsorted(cumulated, drawn, side="right"))
+            keys = source.choices(self._key_of_rank, cum_weights=self._weights, k=BATCH)
+            yield from zip(
+                keys, source.choices(self._operations, cum_weights=self._shares, k=BATCH),
+                strict=True,
+            )  # fmt: skip
 
 
 class Mixer:
