@@ -1,4 +1,4 @@
-"""`limpet drill STORE` as a user runs it: what it says, its exit status, what it leaves: nothing."""
+"""`limpet drill STORE` as a user runs it: what it says, its exit status, that nothing is left."""
 
 from __future__ import annotations
 
