@@ -12,6 +12,8 @@ COMPILED = {
     "limpet.shm.allocator": "limpet/shm/allocator.py",
     "limpet.stores.contract": "limpet/stores/contract.py",
     "limpet.stores.objects": "limpet/stores/objects.py",
+    "limpet.stores.race.index": "limpet/stores/race/index.py",
+    "limpet.stores.race.hash_store": "limpet/stores/race/hash_store.py",
     "limpet.stores.race.table": "limpet/stores/race/table.py",
 }
 

@@ -25,18 +25,24 @@ from limpet.shm.recovery import recover_client
 from limpet.shm.slots import HAND, HAND_SIZE
 from limpet.stores import registry
 
-SOURCE: Final = Path(limpet.__file__).parent / "stores" / "race" / "table.py"
+FOLDER: Final = Path(limpet.__file__).parent / "stores" / "race"
+SOURCES: Final = ("index.py", "hash_store.py", "table.py")
+"""What the store is made of; each is derived from the one before."""
+IMPORTS: Final = r"from limpet\.stores\.race\.(index|hash_store) import (\([^)]*\)|.*)\n"
 
 
 def race_from_source(name: str, *changes: tuple[str, str]) -> Any:
     """The class Race of the store's source with each text replaced, which must be there once."""
-    # What the compiled base class counts, it alone can write.
-    text = re.sub(r"self\.(operations|retries) \+= .*", "pass", SOURCE.read_text())
-    for old, new in changes:
-        assert text.count(old) == 1, f"{name}: {text.count(old)} times in the source: {old}"
-        text = text.replace(old, new)
     module = types.ModuleType(f"limpet.stores.race.{name}")
-    exec(compile(text, str(SOURCE), "exec"), module.__dict__)
+    texts = [(FOLDER / source).read_text() for source in SOURCES]
+    for old, new in changes:
+        found = [index for index, text in enumerate(texts) for _ in range(text.count(old))]
+        assert len(found) == 1, f"{name}: {len(found)} times in the sources: {old}"
+        texts[found[0]] = texts[found[0]].replace(old, new)
+    for source, text in zip(SOURCES, texts, strict=True):
+        # What the compiled base class counts, it alone can write.
+        text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
+        exec(compile(re.sub(IMPORTS, "", text), source, "exec"), module.__dict__)
     return module.Race
 
 
@@ -57,13 +63,13 @@ class Mutant:
     scarce: bool = False
 
 
-HOLD: Final = "            self.client.hold(self.word & REFERENCE_MASK, slot)\n"
-UPDATE: Final = """            self.client.aim(0, slot)
-            self.client.hold(self.word & REFERENCE_MASK, slot)
-            # LINEARIZES: update
-            lost = self.endpoint.cas(slot, self.word, desired) != self.word
+HOLD: Final = "        self.client.hold(word & REFERENCE_MASK, slot)\n"
+UPDATE: Final = """        self.client.aim(0, slot)
+        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: update
+        lost = self.endpoint.cas(slot, word, desired) != word
 """
-INSERT: Final = """        if self.endpoint.cas(slot, 0, tentative):
+INSERT: Final = """        if self.endpoint.cas(slot, vacant, tentative) != vacant:
             self.endpoint.wait()
             return AGAIN
 """
@@ -87,7 +93,7 @@ GET: Final = """        self.client.enter()
             self.client.leave()
 """
 DELETE: Final = (
-    "        self.client.hold(self.word & REFERENCE_MASK, slot)\n        # LINEARIZES: delete\n"
+    "        self.client.hold(word & REFERENCE_MASK, slot)\n        # LINEARIZES: delete\n"
 )
 FIND_ANY: Final = """
     def _find_any(self, key):
@@ -198,7 +204,7 @@ MUTANTS: Final = (
     Mutant(
         "update-by-store", ("history", "leaked", "check"),
         ((UPDATE, UPDATE.replace(
-            "lost = self.endpoint.cas(slot, self.word, desired) != self.word",
+            "lost = self.endpoint.cas(slot, word, desired) != word",
             "lost = self.endpoint.store(slot, desired)",
         )),),
     ),

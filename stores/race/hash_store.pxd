@@ -1,0 +1,38 @@
+cimport cython
+
+from limpet.shm.verbs cimport hash64, u64
+from limpet.stores.contract cimport as_bytes
+from limpet.stores.race.index cimport Index, is_valid
+
+cdef int BATCH
+cdef u64 LINK_MASK
+cdef int NODE_SHIFT
+cdef u64 PREFETCH_SIZE
+
+cdef int PUT
+cdef int INSERT
+cdef int UPDATE
+cdef int DONE
+cdef int AGAIN
+cdef int NO_MEMORY
+cdef int EXISTS
+cdef int MISSING
+cdef int FULL
+
+cdef class HashStore(Index):
+    cdef u64[::1] hashes
+    cdef readonly int replicas
+
+    @cython.locals(row=int, index=int, word=u64, key=bytes)
+    cdef int _get_batch(self, list keys, list found) except -1
+    @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
+    cdef int _write(self, key, value, int mode) except -1
+    @cython.locals(reference=u64, desired=u64, slot=u64)
+    cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
+    @cython.locals(reference=u64)
+    cdef u64 _make(self, bytes key, bytes value, u64 size) except? 0
+    @cython.locals(slot=u64)
+    cdef int _delete_once(self, bytes key) except -1
+    cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1
+    cdef int _insert(self, bytes key, u64 desired, u64 attempt) except -1
+    cdef int _remove(self, u64 slot, u64 word) except -1

@@ -1,0 +1,200 @@
+"""The operations of a hash store on the index of index.py.
+
+Search, update and delete are RACE's: read both combined buckets, read the objects whose fingerprint
+matches, change the slot. Pairs are written out of place (objects.py), never changed while linked.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.errors import KeyExists, StoreFull
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import LINK_MASK
+from limpet.stores.contract import as_bytes
+from limpet.stores.race.index import Index, is_valid
+from limpet.stores.race.outcomes import (
+    AGAIN,
+    BATCH,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+    UPDATE,
+)
+
+PREFETCH_SIZE: Final = 192
+
+
+class HashStore(Index):
+    """The operations of a hash store, and all that only reads. Who derives from it gives
+
+    _replace(slot, word, desired)       change a valid slot from `word` to `desired`
+    _insert(key, desired, attempt)      put `desired` into one of the key's vacant slots, if no
+                                        other has the key
+    _remove(slot, word)                 make a valid slot vacant
+    each of which returns DONE, AGAIN (start the operation again), or FULL. `word` is in hand.
+    """
+
+    def __init__(
+        self, pool: Any, kind: str, name: str, parameters: Any, objects: Any, tables: list[int]
+    ) -> None:
+        super().__init__(pool, kind, name, parameters, objects, tables)
+        self.hashes = array("Q", bytes(8 * BATCH))
+        self.replicas = 1
+
+    # ---- operations -------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        self.client.enter()
+        try:
+            self._choose(key)
+            if self._find(key):
+                return self.objects.value()
+            return default
+        finally:
+            self.client.leave()
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        self.operations += len(wanted)
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            self.client.enter()
+            try:
+                self._get_batch(wanted[start : start + BATCH], found)
+            finally:
+                self.client.leave()
+        return found
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+        """Append the values of at most BATCH keys: the reads of a phase overlap."""
+        for row, key in enumerate(keys):
+            self.hashes[row] = hash64(key)
+            self._place(self.hashes[row])
+            self.endpoint.prefetch(self.at[0], 128)
+            self.endpoint.prefetch(self.at[1], 128)
+        for row in range(len(keys)):
+            self._place(self.hashes[row])
+            self._read_row(row)
+            for index in range(32 * row, 32 * row + 32):
+                word = self.slots[index]
+                if index & 7 and word >> 56 == self.hash & 0xFF and is_valid(word):
+                    self.endpoint.prefetch(word & LINK_MASK, PREFETCH_SIZE)
+        self.endpoint.wait()
+        for row, key in enumerate(keys):
+            self._place(self.hashes[row])
+            found.append(self.objects.value() if self._match(key, row, False) else None)
+        self.endpoint.wait()
+
+    def put(self, key: Any, value: Any) -> None:
+        """Insert or update. 3 round trips. Raises KeyTooLarge, ValueTooLarge, StoreFull."""
+        self._write(key, value, PUT)
+
+    def insert(self, key: Any, value: Any) -> None:
+        """Insert; KeyExists if the key is there. 3 round trips. Raises as `put` does."""
+        if self._write(key, value, INSERT) == EXISTS:
+            raise KeyExists(f"{self.name}: the key {key!r} is there already")
+
+    def update(self, key: Any, value: Any) -> None:
+        """Update; KeyError if the key is not there. 3 round trips. Raises as `put` does."""
+        if self._write(key, value, UPDATE) == MISSING:
+            raise KeyError(key)
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 3 round trips."""
+        data = as_bytes("key", key)
+        self.operations += 1
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._delete_once(data)
+            finally:
+                self.client.leave()
+            if outcome == MISSING:
+                raise KeyError(key)
+            if outcome == DONE:
+                return
+            self.retries += 1
+
+    # ---- changing ---------------------------------------------------------------------------
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        size = self.objects.size_of(key, value)
+        self.operations += 1
+        attempt = 0
+        swept = False
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._write_once(key, value, size, mode, attempt)
+            finally:
+                self.client.leave()
+            if outcome == NO_MEMORY:
+                self.allocator.replenish(self.tables[self.table] >> NODE_SHIFT, size)
+            elif outcome == AGAIN:
+                attempt += 1
+                self.retries += 1
+                self.endpoint.pause(attempt)
+            elif outcome == FULL and not swept:
+                # a dead client's tentative slots are room
+                self.pool.recover()
+                swept = True
+            elif outcome == FULL:
+                raise StoreFull(
+                    f"{self.name}: no free slot for the key {key!r} among its 28; the store was "
+                    f"made with capacity {self.parameters.capacity}"
+                )
+            else:
+                return outcome
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        self._choose(key)
+        reference = self._make(key, value, size)
+        if not reference:
+            return NO_MEMORY
+        desired = (self.hash & 0xFF) << 56 | reference
+        slot = self._find(key)
+        if slot:
+            if mode == INSERT:
+                return EXISTS
+            return self._replace(slot, self.word, desired)
+        if mode == UPDATE:
+            return MISSING
+        return self._insert(key, desired, attempt)
+
+    def _make(self, key: bytes, value: bytes, size: int) -> int:
+        """A new object with this pair, at place 0 of the hand; 0: there is no memory ready."""
+        reference = self.allocator.allocate(self.tables[self.table] >> NODE_SHIFT, size)
+        if reference:
+            self.objects.write(reference, key, value)
+        return reference
+
+    def _delete_once(self, key: bytes) -> int:
+        self._choose(key)
+        slot = self._find(key)
+        return self._remove(slot, self.word) if slot else MISSING
+
+    def _replace(self, slot: int, word: int, desired: int) -> int:
+        raise NotImplementedError
+
+    def _insert(self, key: bytes, desired: int, attempt: int) -> int:
+        raise NotImplementedError
+
+    def _remove(self, slot: int, word: int) -> int:
+        raise NotImplementedError

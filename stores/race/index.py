@@ -1,0 +1,310 @@
+"""The index of RACE hashing: where a key's slot is, and how it is found (fusee.txt section 4.2).
+
+Zuo et al., "One-sided RDMA-conscious extendible hashing for disaggregated memory", ATC '21. This is
+the part that all stores on the index share; how a slot is changed is theirs.
+
+The index is cut into subtables, one on each memory node, chosen by the key's hash. A subtable is an
+array of groups of 192 bytes:
+
+    0     main bucket 0
+    64    overflow bucket, shared by both
+    128   main bucket 1
+
+A bucket is 64 bytes: a header word (subtable number << 32 | group number, for `check`) and 7
+slots. A key has two choices; each is a combined bucket, a main bucket with the overflow bucket
+beside it, read as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the one
+it was put into.
+
+Slot word
+    bits 56-63  fingerprint: 8 bits of the key's hash
+    bits 48-55  size class of the object: how much to read, in place of the paper's length
+    bits 4-47   address of the object (objects.py)
+    bits 1-3    replicas of the object, less one
+    bit 0       tentative: written by an insert that is not yet decided; readers pass over it
+    vacant      0, or size class 255 and a number that no other word of the pool has
+
+A slot is valid when it is neither vacant nor tentative. Invariant: of all valid slots, at most one
+holds a given key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
+from limpet.stores.contract import Store
+from limpet.stores.race.outcomes import BATCH, VACANT_CLASS
+from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS, RaceParameters
+
+MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
+MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def is_vacant(word: int) -> bool:
+    """Whether a slot with this word has room."""
+    return word == 0 or word >> 48 & 0xFF == VACANT_CLASS
+
+
+def is_valid(word: int) -> bool:
+    """Whether a slot with this word has a pair that readers may see."""
+    return word != 0 and not word & TENTATIVE and word >> 48 & 0xFF != VACANT_CLASS
+
+
+class Index(Store):
+    """Finding, iterating and checking; `tables` are the addresses of the subtables."""
+
+    def __init__(
+        self, pool: Any, kind: str, name: str, parameters: Any, objects: Any, tables: list[int]
+    ) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.objects = objects
+        self.groups = parameters.groups
+        self.subtables = parameters.subtables
+        self.tables = array("Q", tables)
+        self.slots = memoryview(bytearray(256 * BATCH)).cast("Q")
+        self.at = array("Q", [0, 0])
+        self.word = 0
+        self.hash = 0
+        self.table = 0
+
+    # ---- finding ----------------------------------------------------------------------------
+
+    def _choose(self, key: bytes) -> None:
+        """Work out a key's hash, subtable and the addresses of its two combined buckets."""
+        self._place(hash64(key))
+
+    def _place(self, hashed: int) -> None:
+        self.hash = hashed
+        self.table = (self.hash >> 32) * self.subtables >> 32
+        combined = 2 * self.groups
+        first = ((self.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
+        second = ((self.hash * MIX_SECOND & MASK) >> 32) * combined >> 32
+        if first >> 1 == second >> 1:
+            # one group would give the key 14 slots instead of 28
+            second = (second + 2) % combined
+        base = self.tables[self.table]
+        self.at[0] = base + (first >> 1) * GROUP_SIZE + (first & 1) * 64
+        self.at[1] = base + (second >> 1) * GROUP_SIZE + (second & 1) * 64
+
+    def _read_buckets(self) -> None:
+        """Read both combined buckets into row 0 of `slots`."""
+        self._read_row(0)
+        self.endpoint.wait()
+
+    def _read_row(self, row: int) -> None:
+        """A row of `slots`: words 0-15 the first combined bucket, 16-31 the second."""
+        self.endpoint.read_words(self.at[0], self.slots, 16, 32 * row)
+        self.endpoint.read_words(self.at[1], self.slots, 16, 32 * row + 16)
+
+    def _find(self, key: bytes) -> int:
+        """Read the buckets; address of the valid slot with this key, or 0.
+
+        The image then has its pair.
+        """
+        self._read_buckets()
+        return self._match(key, 0, True)
+
+    def _match(self, key: bytes, row: int, phases: bool) -> int:
+        """Of the slots in a row, the address of the valid one with this key, or 0.
+
+        With `phases`, each object read is a round trip of its own.
+        """
+        fingerprint = self.hash & 0xFF
+        for index in range(32):
+            word = self.slots[32 * row + index]
+            if word >> 56 == fingerprint and index & 7 and is_valid(word):
+                self.objects.load(word & REFERENCE_MASK)
+                if phases:
+                    self.endpoint.wait()
+                if self.objects.key_is(key):
+                    self.word = word
+                    return self._address(index)
+        return 0
+
+    def _address(self, index: int) -> int:
+        """Address of the slot at this place of `slots`."""
+        return self.at[index >> 4] + (index & 15) * 8
+
+    def _room(self) -> int:
+        """Place in `slots` of an empty slot, in the emptier main bucket if there is one; or -1."""
+        best = -1
+        most = 0
+        for side in range(2):
+            # the main bucket is the second half of a combined bucket if its group's second one
+            main = 16 * side + (8 if self._is_second(side) else 0)
+            empty = 0
+            last = -1
+            for index in range(main + 1, main + 8):
+                if is_vacant(self.slots[index]):
+                    empty += 1
+                    last = index
+            if empty > most:
+                most = empty
+                best = last
+        if best < 0:
+            for index in range(32):
+                if index & 7 and is_vacant(self.slots[index]):
+                    return index
+        return best
+
+    def _is_second(self, side: int) -> bool:
+        """Whether combined bucket `side` is the overflow bucket and then main bucket 1."""
+        return bool((self.at[side] - self.tables[self.table]) % GROUP_SIZE)
+
+    # ---- the whole table --------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.pool.exclusively(
+            lambda: sum(len(self._references(subtable)) for subtable in range(self.subtables))
+        )
+
+    def _slots_of(self, subtable: int) -> Any:
+        """A copy of a subtable as an array of shape (groups, 3 buckets, 8 words)."""
+        raw = self.endpoint.read(self.tables[subtable], self.groups * GROUP_SIZE)
+        return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
+
+    def references(self) -> Any:
+        """References to all validly linked objects on nodes in service, as uint64; for audits."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for subtable in range(self.subtables):
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                found.append(self._references(subtable))
+        return np.concatenate(found)
+
+    def _references(self, subtable: int) -> Any:
+        words = self._slots_of(subtable)[:, :, 1:].ravel()
+        vacant = words >> np.uint64(48) & np.uint64(0xFF) == VACANT_CLASS
+        words = words[(words != 0) & ~vacant & (words & np.uint64(TENTATIVE) == 0)]
+        return words & np.uint64(REFERENCE_MASK)
+
+    def keys(self) -> Any:
+        """Every key, a group at a time; as weakly consistent as `iter` says."""
+        for subtable in range(self.subtables):
+            for group in range(self.groups):
+                yield from self._keys_of(self.tables[subtable] + group * GROUP_SIZE)
+
+    def _keys_of(self, group: int) -> list[bytes]:
+        found = []
+        self.client.enter()
+        try:
+            self.endpoint.read_words(group, self.slots, GROUP_WORDS)
+            for index in range(GROUP_WORDS):
+                word = self.slots[index]
+                if index & 7 and is_valid(word):
+                    self.objects.load(word & REFERENCE_MASK)
+                    found.append(self.objects.key())
+        finally:
+            self.client.leave()
+        return found
+
+    def check(self) -> None:
+        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work. Nothing dead may be left unrecovered. NodeFailed: a subtable
+        is lost with its node, and nothing is wrong with the others.
+        """
+        seen: dict[bytes, int] = {}
+        lost = None
+        for subtable in range(self.subtables):
+            try:
+                for group in range(self.groups):
+                    self._check_group(subtable, group, seen)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_group(self, subtable: int, group: int, seen: dict[bytes, int]) -> None:
+        start = self.tables[subtable] + group * GROUP_SIZE
+        self.client.enter()
+        try:
+            words = np.frombuffer(self.endpoint.read(start, GROUP_SIZE), dtype="<u8").tolist()
+            for index in range(GROUP_WORDS):
+                word = words[index]
+                where = f"{self.name}: subtable {subtable}, group {group}, word {index} = {word:#x}"
+                if index & 7 == 0:
+                    if word != subtable << 32 | group:
+                        raise StoreCorrupt(f"{where}: not the bucket's header")
+                elif is_valid(word):
+                    self._check_slot(start, start + 8 * index, word, where, seen)
+        finally:
+            self.client.leave()
+
+    def _check_slot(
+        self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]
+    ) -> None:
+        wrong = self._wrong_with(group, slot, word, seen)
+        # Another client may have replaced what the slot held since we read it.
+        if wrong and self.endpoint.load(slot) == word:
+            raise StoreCorrupt(f"{where}: {wrong}")
+
+    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        """What is wrong with a slot, or "" if nothing is."""
+        reference = word & REFERENCE_MASK
+        if not self.heap.plausible(reference):
+            return "points to no object"
+        if not self.heap.used(reference):
+            return "points to an object that is not in use"
+        self.objects.load(reference)
+        if not self.objects.fits(reference) or not self.objects.intact():
+            return "the object's sizes or checksum do not hold"
+        key = self.objects.key()
+        self._choose(key)
+        if word >> 56 != self.hash & 0xFF:
+            return f"the fingerprint is not that of {key!r}"
+        if slot not in [self._address(index) for index in range(32)]:
+            return f"{key!r} does not belong into group {group:#x}"
+        # A key that went and came again while we looked is met twice; its first slot has changed.
+        if key in seen and self._holds(seen[key], key):
+            return f"{key!r} is also in the slot at {seen[key]:#x}"
+        seen[key] = slot
+        return ""
+
+    def _holds(self, slot: int, key: bytes) -> bool:
+        word = self.endpoint.load(slot)
+        if not is_valid(word):
+            return False
+        self.objects.load(word & REFERENCE_MASK)
+        return self.objects.key_is(key)
+
+
+def region_name(name: str, subtable: int) -> str:
+    return f"{name}/{subtable}"
+
+
+def obtain_subtable(pool: Any, name: str, parameters: RaceParameters, subtable: int) -> Any:
+    """The region of a subtable, made if it is not there."""
+
+    def fill(region: Any) -> None:
+        headers = np.zeros((parameters.groups, 3, 8), dtype="<u8")
+        headers[:, :, 0] = (np.arange(parameters.groups) | subtable << 32)[:, None]
+        pool.endpoint.write(region.address, headers)
+
+    return pool.regions.obtain(
+        subtable % pool.parameters.nodes,
+        region_name(name, subtable),
+        parameters.groups * GROUP_SIZE,
+        fill,
+    )
+
+
+def attach(pool: Any, name: str, parameters: RaceParameters) -> list[int]:
+    """Addresses of the subtables; of one on a lost node, some address there."""
+    found = []
+    for subtable in range(parameters.subtables):
+        try:
+            found.append(obtain_subtable(pool, name, parameters, subtable).address)
+        except NodeFailed:
+            found.append(subtable % pool.parameters.nodes << NODE_SHIFT)
+    return found
+
+
+assert ADDRESS_MASK >> NODE_SHIFT == 0xFF

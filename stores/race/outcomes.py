@@ -1,0 +1,21 @@
+"""How an attempt at an operation on a hash store ended; and what it was to do. Plain constants."""
+
+from typing import Final
+
+PUT: Final = 0
+INSERT: Final = 1
+UPDATE: Final = 2
+
+DONE: Final = 0
+AGAIN: Final = 1
+"""Somebody else was faster: start the operation again."""
+NO_MEMORY: Final = 2
+EXISTS: Final = 3
+MISSING: Final = 4
+FULL: Final = 5
+"""None of the key's slots is vacant."""
+
+BATCH: Final = 32
+"""Keys whose reads `get_many` overlaps, in two round trips."""
+VACANT_CLASS: Final = 0xFF
+"""The size class in a slot word that stands for no object."""
