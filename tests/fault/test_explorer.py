@@ -281,8 +281,10 @@ def test_failures_are_shrunk(stage: Stage) -> None:
         run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
         small = shrink(bad, run.program, run.schedule)
     assert kind_of(small.failure) == kind_of(run.failure)
-    assert sum(map(len, small.program)) <= 3
-    assert sum(map(len, small.schedule.values())) <= 4
+    assert sum(map(len, small.program)) <= 3 < sum(map(len, run.program))
+    # What is left depends on the run that was found first; no step of it can be left out.
+    assert sum(map(len, small.schedule.values())) <= 6
+    assert 2 * len(small.schedule) <= len(run.schedule)
 
 
 @needs_flushes
