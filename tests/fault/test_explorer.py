@@ -289,7 +289,7 @@ def test_failures_are_shrunk(stage: Stage) -> None:
 
 @needs_flushes
 @pytest.mark.parametrize("verb", ["write_back", "invalidate"])
-def test_missing_flush_is_caught(verb: str) -> None:
+def test_trap_g4_missing_flush_is_caught(verb: str) -> None:
     def nothing(self: CachedEndpoint, addr: int, size: int) -> int:
         return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from segment_tools import (
@@ -21,6 +22,7 @@ from segment_tools import (
 
 from limpet.shm import dax, node, superblock
 from limpet.shm.errors import (
+    LimpetError,
     ParameterError,
     PoolCorrupt,
     PoolExists,
@@ -31,6 +33,7 @@ from limpet.shm.errors import (
 )
 from limpet.shm.layout import CONTROL_NODE
 from limpet.shm.location import Location
+from limpet.stores.pool import Pool
 
 STALE = b"\xa5"
 
@@ -204,6 +207,36 @@ def test_stale_superblock_of_an_earlier_life_is_not_taken_for_a_node(location: L
     assert not created.zeroed
     created.close()
     control.close()
+
+
+@pytest.mark.parametrize("believed", [False, True])
+def test_trap_g3_stale_bytes_are_not_taken_for_zeros(
+    location: Location, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool on devices full of an earlier life works, unless they are believed to be zero."""
+    create = node.create
+
+    def trusting(*args: Any, **options: Any) -> node.MemoryNode:
+        made = create(*args, **options)
+        made.zeroed = True
+        return made
+
+    if believed:
+        monkeypatch.setattr(node, "create", trusting)
+        with pytest.raises(LimpetError):
+            _use(location)
+        return
+    _use(location)
+
+
+def _use(location: Location) -> None:
+    with Pool.create(location.url, clients=4) as pool:
+        store = pool.store("race", name="s", capacity=16)
+        assert len(store) == 0
+        store.put(b"k", b"v")
+        assert store.get(b"k") == b"v"
+        store.check()
+        assert pool.audit()["leaked"] == 0
 
 
 def test_compare_and_swap_decides_between_two_creators(

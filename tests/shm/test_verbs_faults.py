@@ -400,7 +400,7 @@ def test_a_bad_coherent_range_is_refused_and_nothing_attached(fabric):
         endpoint.detach()
 
 
-def test_portable_fabric_refuses_memory_it_cannot_flush():
+def test_trap_g4_portable_fabric_refuses_memory_it_cannot_flush():
     assert portable.flush_features() == frozenset()
     with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as spare:
         for coherent in (0, 4096, SIZE):

@@ -1,0 +1,166 @@
+"""The general traps of the field, put back in: each variant fails, what ships does not.
+
+Those of memory without hardware coherence (G4), of stale device memory (G3) and of the Zipfian (G7)
+are in test_explorer.py, test_dax.py and test_ycsb.py; `pytest -k trap` runs all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from process_tools import gather
+from race_mutants import MUTANTS, UPDATE, Mutant, in_force
+
+from limpet.fault.explorer import Exploration, explore, explore_one
+from limpet.fault.matrix import Matrix
+from limpet.fault.operations import OLD, OPERATIONS, Operation
+from limpet.fault.schedule import STALL, parse_schedule
+from limpet.fault.sim_shrink import kind_of
+from limpet.shm.fabric import BUILD
+from limpet.shm.liveness import Watcher, exists
+from limpet.shm.location import SHM_DIR
+from limpet.shm.membership import slot_address
+from limpet.shm.pool import Memory
+from limpet.shm.simulated import SimulatedProcesses
+from limpet.shm.slots import INCARNATION_BITS, STARTED
+from limpet.stores.pool import Pool
+
+compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
+
+IN_PLACE = Mutant(
+    "update-in-place", ("history", "check"),
+    changes=((UPDATE, """            self.objects.write(self.word & REFERENCE_MASK, key, value)
+            lost = False
+"""),),
+)  # fmt: skip
+"""An update that writes over the object, as if a write of several words were whole."""
+BY_STORE = next(mutant for mutant in MUTANTS if mutant.name == "update-by-store")
+"""An update that looks at the slot, and then writes it whatever has become of it."""
+
+
+# ---- G1: a plain write after a check, by a process that was stopped ------------------------------
+
+
+@compiled_only
+def test_trap_g1_plain_write_of_a_stopped_client_is_caught_by_the_matrix() -> None:
+    with in_force(BY_STORE):
+        result = Matrix("race").stopped(OPERATIONS["update"], "wait")
+    assert any("leaked" in failure for failure in result.failures), result.failures
+    assert Matrix("race").stopped(OPERATIONS["update"], "wait").failures == ()
+
+
+@compiled_only
+def test_trap_g1_suspect_that_is_taken_for_dead_is_caught_by_the_explorer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease is over, so it is recovered, and nobody makes sure that it is dead."""
+    parameters = Exploration(seed=1, schedules=2000, crashes=0, stalls=2, scarce=True)
+
+    def believe(self: Any, pid: int, started: int, timeout_ms: int = 0) -> bool:
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedProcesses, "kill", believe)
+        (failure,) = explore(parameters).failures
+    assert kind_of(failure.what) in ("history", "check", "leaked", "held"), failure.what
+    replayed = dataclasses.replace(parameters, program=failure.program)
+    run, _ = explore_one(replayed, parse_schedule(failure.schedule))
+    assert run.failure == ""
+    assert any(action.kind == STALL for actions in run.schedule.values() for action in actions)
+
+
+# ---- G2: only eight aligned bytes are whole ------------------------------------------------------
+
+
+@compiled_only
+def test_trap_g2_torn_write_is_caught_by_the_matrix() -> None:
+    same_size = Operation(
+        "update", lambda pool, kv: kv.update(b"key", OLD[::-1]), OLD, OLD[::-1],
+        OPERATIONS["update"].warm,
+    )  # fmt: skip
+    with in_force(IN_PLACE):
+        result = Matrix("race").killed(same_size)
+    assert any("the key has" in failure for failure in result.failures), result.failures
+    assert Matrix("race").killed(same_size).failures == ()
+
+
+@compiled_only
+def test_trap_g2_torn_read_is_caught_by_the_explorer() -> None:
+    parameters = Exploration(seed=1, schedules=4000, crashes=0, stalls=0, value_size=200)
+    with in_force(IN_PLACE):
+        (failure,) = explore(parameters).failures
+    assert failure.what.startswith(("history", "check")), failure.what
+
+
+# ---- G5: pids are reused, fork clones the identity -----------------------------------------------
+
+
+@pytest.fixture
+def client_of_a_reused_pid(pools: Any) -> Iterator[tuple[Any, int]]:
+    """A pool, and a client id in it whose pid another process has by now: this one."""
+    pool = pools()
+    (ident,) = gather(lambda: pool.client_id)  # it ends without leaving
+    at = slot_address(ident >> INCARNATION_BITS)
+    word = pool.endpoint.load(at)
+    reused = word & ~(0xFFFFFF << 36) | os.getppid() << 36
+    pool.endpoint.store(at, reused)
+    pool.endpoint.store(at + STARTED, 1)
+    yield pool, ident
+    pool.endpoint.store(at, word)
+
+
+def _states(pool: Any, ident: int) -> list[str]:
+    return [client["state"] for client in pool.clients() if client["client"] == ident]
+
+
+def test_trap_g5_pid_alone_does_not_name_a_process(
+    client_of_a_reused_pid: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, ident = client_of_a_reused_pid
+    assert _states(pool, ident) == ["dead"]
+    monkeypatch.setattr(Watcher, "alive", lambda self, pid, started: exists(pid))
+    assert _states(pool, ident) == ["live"], "a dead client would never be recovered"
+
+
+def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose place a killed child had, if it was its parent's, nobody recovers."""
+
+    def cloned(self: Memory) -> None:
+        self.endpoint.adopted()
+        self._adopted = os.getpid()
+
+    assert Matrix("race", 9).killed(OPERATIONS["update"]).failures == ()
+    monkeypatch.setattr(Memory, "_rejoin", cloned)
+    result = Matrix("race", 9).killed(OPERATIONS["update"])
+    assert any("are held" in failure for failure in result.failures), result.failures
+
+
+# ---- G6: multiprocessing unlinks what others still use -------------------------------------------
+
+
+def _in_another_process(code: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, timeout=60, capture_output=True
+    )
+
+
+def test_trap_g6_segments_outlive_the_processes_that_open_them(pools: Any) -> None:
+    pool = pools()
+    name = f"limpet.{pool.url.removeprefix('shm://')}.0"
+    _in_another_process(f"import limpet; limpet.open({pool.url!r}).store('race').put(b'k', b'v')")
+    assert (SHM_DIR / name).exists()
+    assert pool.store("race").get(b"k") == b"v"
+    with Pool.open(pool.url) as other:
+        assert other.store("race").get(b"k") == b"v"
+    # by way of multiprocessing the same is the end of the segment
+    _in_another_process(
+        f"from multiprocessing import shared_memory as m; m.SharedMemory({name!r}).close()"
+    )
+    assert not (SHM_DIR / name).exists()
