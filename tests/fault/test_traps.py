@@ -11,11 +11,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from process_tools import gather
-from race_mutants import MUTANTS, UPDATE, Mutant, in_force
+from race_mutants import MUTANTS, Mutant, in_force
 
 from limpet.fault.explorer import Exploration, explore, explore_one
 from limpet.fault.matrix import Matrix
@@ -33,10 +33,11 @@ from limpet.stores.pool import Pool
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 
+REPLACE: Final = "            return self._replace(slot, self.word, desired)\n"
 IN_PLACE = Mutant(
     "update-in-place", ("history", "check"),
-    changes=((UPDATE, """            self.objects.write(self.word & REFERENCE_MASK, key, value)
-            lost = False
+    changes=((REPLACE, """            self.objects.write(self.word & REFERENCE_MASK, key, value)
+            return DONE
 """),),
 )  # fmt: skip
 """An update that writes over the object, as if a write of several words were whole."""

@@ -9,13 +9,11 @@ over, a stopped one is fenced.
 from __future__ import annotations
 
 import contextlib
-import re
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
-from race_mutants import SOURCE
+from race_mutants import race_from_source
 
 from limpet.fault.kinds import PROOFS, Proof
 from limpet.shm.errors import KeyExists, NodeFailed
@@ -27,21 +25,20 @@ from limpet.stores.registry import KINDS, Kind
 NODES: Final = 2
 
 
-def _side_class() -> Any:
-    """Race, with all of its keys in the subtable `side`."""
-    text = re.sub(r"self\.(operations|retries) \+= .*", "pass", SOURCE.read_text())
-    for old, new, count in (
-        ("in range(self.subtables)", "in (self.side,)", 4),
-        ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side", 1),
-    ):
-        assert text.count(old) == count, old
-        text = text.replace(old, new)
-    module = types.ModuleType("race_side")
-    exec(compile(text, str(SOURCE), "exec"), module.__dict__)
-    return module.Race
-
-
-Side: Final = _side_class()
+EACH: Final = "for subtable in range(self.subtables)"
+ITS: Final = "for subtable in (self.side,)"
+AROUND: Final = (
+    (EACH, ")\n        )\n"),
+    (EACH, ":\n            with contextlib"),
+    (EACH, ":\n            for group in range(self.groups):\n                yield"),
+    (EACH, ":\n            try:"),
+)
+Side: Final = race_from_source(
+    "side",
+    ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side"),
+    *((each + after, ITS + after) for each, after in AROUND),
+)
+"""Race, with all of its keys in the subtable `side`."""
 SIDES: Final = tuple(type(f"Side{side}", (Side,), {"side": side}) for side in range(NODES))
 
 
