@@ -87,7 +87,7 @@ def _hoard(pool: Pool, kv: Any) -> None:
     kv.put(KEY, OLD)
     kept = []
     for blocks in (8, 4, 2, 1):
-        for number in range(12):
+        for number in range(8):
             with contextlib.suppress(StoreFull):
                 key = b"%d of %d blocks" % (number, blocks)
                 kv.put(key, bytes(blocks * pool.parameters.block_size - 100))
