@@ -43,14 +43,22 @@ lint: .venv/tools
 bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
-# Demos of a minute with many kills, and the tests with other random choices, by turns, until
-# SOAK_MINUTES are over or one of them fails.
+# By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos with
+# many kills, long explorations (also with lost nodes, scarce memory, and memory without coherence
+# where the CPU can flush it), the whole crash matrix, the tests with other random choices.
+EXPLORE := drill explore race --schedules 20000 --crashes 2
 soak: .venv/tools
 	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	while [ $$(date +%s) -lt $$end ]; do \
+	over() { [ $$(date +%s) -ge $$end ]; }; \
+	while ! over; do \
 	    $(BIN)/limpet demo --seconds 60 --kill-rate 10 $(ARGS); \
-	    LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q --ignore tests/test_packaging.py \
-	        -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
+	    over || $(BIN)/limpet $(EXPLORE); \
+	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
+	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \
+	    over || ! grep -qw clflushopt /proc/cpuinfo || $(BIN)/limpet $(EXPLORE) --incoherent; \
+	    over || $(BIN)/limpet drill matrix race; \
+	    over || LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
+	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
 	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
 
 # Removes what was built, never a pool.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -9,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,6 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from limpet.bench import machine, peers, report
 from limpet.bench.drivers import PEERS_EXTRA
 from limpet.bench.ycsb import READ_SHARE, Workload
+from limpet.cli.common import (
+    console,
+    json_option,
+    parameter_option,
+    print_json,
+    simulation,
+    table,
+    time_text,
+)
+from limpet.fault.sim_latency import PRESETS
 from limpet.shm.errors import ParameterError
 
 
@@ -164,6 +176,46 @@ def peers_command(
         report.save_chart(outcome, facts, png)
     if outcome.failed:
         raise SystemExit(1)
+
+
+@bench.command("virtual")
+@click.option("--store", "stores", type=_List(str), default="race", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--mix", "mixes", type=_List(str.upper), default=",".join(READ_SHARE),
+              show_default=True, help="YCSB mixes.")  # fmt: skip
+@click.option("--clients", type=_List(int), default="1,8,64,320", show_default=True,
+              help="Numbers of simulated clients.")  # fmt: skip
+@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
+              help="The latency model.")  # fmt: skip
+@click.option("--ops", type=click.IntRange(1), default=50, show_default=True,
+              help="Operations of each client.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@parameter_option
+@json_option
+def virtual_command(as_json: bool, **given: Any) -> None:
+    """Run YCSB's mixes with many clients in virtual time, on the clock of a latency model.
+
+    Equal arguments give equal figures, on any machine.
+    """
+    numbers = ("clients", "ops/s", "p50", "p99", "round trips", "read B", "written B")
+    shown = table(
+        f"virtual time, {given['profile']}", "store", "mix", "operation", *numbers, right=numbers
+    )
+    cells = []
+    for cell in simulation("limpet.bench.virtual").run(**given):
+        cells.append(cell)
+        for kind in cell.report.kinds:
+            shown.add_row(
+                cell.store, cell.mix, kind.kind, str(cell.clients),
+                f"{cell.report.throughput:,.0f}", time_text(kind.p50_ns), time_text(kind.p99_ns),
+                f"{kind.round_trips:.2f}", f"{kind.bytes_read:.0f}", f"{kind.bytes_written:.0f}",
+            )  # fmt: skip
+    if as_json:
+        print_json([dataclasses.asdict(cell) for cell in cells])
+    else:
+        console().print(shown)
 
 
 def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:

@@ -16,11 +16,13 @@ import itertools
 import os
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from limpet.fault.kinds import proof_of
 from limpet.fault.mix import Mix, gets_and_puts
 from limpet.fault.recorder import Operation
 from limpet.fault.sim_latency import LatencyModel
@@ -51,6 +53,7 @@ class Workload:
     """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
+    `parameters` of the store, besides those that suit the kind.
     """
 
     store: str = "race"
@@ -63,6 +66,7 @@ class Workload:
     write_share: float = 0.5
     nodes: int = 1
     seed: int = 0
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -266,7 +270,8 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
         pools.append(founder)
         world = World(workload, model)
         try:
-            store = founder.store(workload.store, name="store")
+            parameters = {**proof_of(workload.store).parameters, **workload.parameters}
+            store = founder.store(workload.store, name="store", **parameters)
             for number in range(workload.keys):
                 store.put(key_of(workload, number), bytes(workload.value_size))
             for number in range(workload.clients):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from typing import Any
 
 import click
@@ -73,6 +74,18 @@ parameter_option = click.option(
     callback=lambda ctx, param, value: dict(value),
     help="A parameter of the store, NAME=VALUE; may be repeated.",
 )  # fmt: skip
+
+
+def simulation(module: str) -> Any:
+    """A module that needs simulated clients, which are an extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "greenlet":
+            raise
+        raise click.ClickException(
+            "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
+        ) from error
 
 
 def octets(text: str, as_hex: bool) -> bytes:

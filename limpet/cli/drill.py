@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from limpet.cli.common import (
     nodes_option,
     parameter_option,
     print_json,
+    simulation,
     table,
     time_text,
 )
@@ -40,18 +40,6 @@ def drill() -> None:
 
 
 drill.add_command(run)
-
-
-def _simulation(name: str) -> Any:
-    """A module of the simulation, which is an extra."""
-    try:
-        return import_module(f"limpet.fault.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != "greenlet":
-            raise
-        raise click.ClickException(
-            "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
-        ) from error
 
 
 @drill.command()
@@ -102,7 +90,7 @@ def explore(
     """
     if given["program"]:
         given["clients"] = given["program"].count("|") + 1
-    parameters = _simulation("explorer").Exploration(
+    parameters = simulation("limpet.fault.explorer").Exploration(
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         coherent=not incoherent,
         **given,
@@ -134,14 +122,15 @@ def explore(
 @click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True)
 @click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@parameter_option
 @json_option
 def latency(profile: str, as_json: bool, **given: Any) -> None:
     """Run many clients of a STORE in virtual time, on the clock of a latency model.
 
     Equal arguments give equal results, on any machine.
     """
-    simulation = _simulation("sim_time")
-    report = simulation.run_timed(simulation.Workload(**given), PRESETS[profile])
+    timed = simulation("limpet.fault.sim_time")
+    report = timed.run_timed(timed.Workload(**given), PRESETS[profile])
     if as_json:
         print_json(dataclasses.asdict(report))
         return
@@ -163,7 +152,9 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
 def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:
     if not parameters.program:
         raise click.UsageError("--schedule needs --program, what the clients do")
-    run, lines = _simulation("explorer").explore_one(parameters, parse_schedule(schedule))
+    run, lines = simulation("limpet.fault.explorer").explore_one(
+        parameters, parse_schedule(schedule)
+    )
     taken = schedule_text(run.schedule)
     if as_json:
         print_json(
@@ -192,7 +183,7 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
         def show(tally: Tally) -> None:
             progress.update(task, completed=tally.schedules)
 
-        return _simulation("explorer").explore(parameters, show)  # type: ignore[no-any-return]
+        return simulation("limpet.fault.explorer").explore(parameters, show)  # type: ignore[no-any-return]
 
 
 def _print_report(out: Console, report: Report) -> None:
