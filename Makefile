@@ -43,8 +43,8 @@ lint: .venv/tools
 bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
-# By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos with
-# many kills, long explorations (also with lost nodes, scarce memory, and memory without coherence
+# By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
+# drills with many kills, long explorations (also with lost nodes, scarce memory, and memory without coherence
 # where the CPU can flush it), the whole crash matrix, the tests with other random choices.
 EXPLORE := drill explore race --schedules 20000 --crashes 2
 soak: .venv/tools
@@ -52,6 +52,10 @@ soak: .venv/tools
 	over() { [ $$(date +%s) -ge $$end ]; }; \
 	while ! over; do \
 	    $(BIN)/limpet demo --seconds 60 --kill-rate 10 $(ARGS); \
+	    over || $(BIN)/limpet drill race --seconds 60 --kill-rate 50 --stop-rate 5; \
+	    over || $(BIN)/limpet drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 \
+	        --node-size 2MiB --keys 100 --value-size 1000:4000; \
+	    over || $(BIN)/limpet drill race --seconds 20 --kill-rate 50 --fail-node 10; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \

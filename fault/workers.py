@@ -2,7 +2,8 @@
 
 A worker lives no longer than its parent: the kernel kills it when the parent ends, however that
 comes (PR_SET_PDEATHSIG). It ignores Ctrl-C and hang-up, which a terminal sends to everyone; its
-parent ends it. What kills a worker from inside (an exception) is kept: its traceback is in the
+parent ends it. It has a lower priority than its parent, which must get its turn at once to kill,
+wake or replace one. What kills a worker from inside (an exception) is kept: its traceback is in the
 `Exit`.
 
 Start workers from the main thread: the kernel ties PR_SET_PDEATHSIG to the thread that forked.
@@ -22,6 +23,7 @@ from typing import Final, NoReturn
 
 from limpet.fault.interrupt import SIGNALS
 
+NICE: Final = 5
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -145,6 +147,7 @@ def _run(
     status = 1
     try:
         end_with_parent(parent)
+        os.nice(NICE)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)

@@ -68,5 +68,11 @@ def check(file: str, budget: int | None, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     else:
-        click.echo(str(report))
+        unknown = sum(key.unknown for key in report.keys)
+        click.echo(
+            f"{report.verdict.value}: {report.operations} operations on {len(report.keys)} keys, "
+            f"{unknown} of unknown outcome"
+        )
+        for key in report.bad():
+            click.echo(f"{key.verdict.value}: {key.detail}")
     raise SystemExit(report.exit_status)
