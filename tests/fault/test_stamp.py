@@ -1,6 +1,16 @@
 import pytest
 
-from limpet.fault.stamp import LOADED, TRAILER_SIZE, Original, describe, identify, identity, stamp
+from limpet.fault.stamp import (
+    LOADED,
+    TRAILER_SIZE,
+    Original,
+    describe,
+    identify,
+    identity,
+    seal,
+    stamp,
+    unseal,
+)
 
 CONTENT = bytes(range(256)) * 3
 ORIGINAL = Original.of(CONTENT)
@@ -54,3 +64,22 @@ def test_describe_names_writes() -> None:
     assert describe(identity(3, 17)) == "write 17 of incarnation 3"
     with pytest.raises(OverflowError):
         identity(0, 1)
+
+
+def test_seal_makes_a_value_of_any_content_that_names_its_writer_and_key() -> None:
+    sealed = seal(CONTENT, 4, 7, 9)
+    assert sealed[:-TRAILER_SIZE] == CONTENT
+    assert unseal(sealed, 4) == identity(7, 9)
+    assert unseal(seal(b"", 4, 1, 1), 4) == identity(1, 1)
+    assert unseal(sealed, 5) is None
+    assert unseal(CONTENT, 4) is None
+    assert unseal(b"short", 4) is None
+    assert unseal(sealed + b"x", 4) is None
+
+
+def test_unseal_refuses_every_torn_value() -> None:
+    """Also of contents and lengths that differ, cut at any 8-byte word."""
+    old, new = seal(CONTENT, 4, 1, 1), seal(CONTENT[::-1], 4, 2, 9)
+    for cut in range(8, len(old), 8):
+        assert unseal(new[:cut] + old[cut:], 4) is None
+        assert unseal(old[:cut], 4) is None
