@@ -110,8 +110,8 @@ class Matrix:
         limit = self.limit if limit is None else limit
         if steps + 1 <= limit:
             return list(range(1, steps + 2))
-        third = limit // 3
-        middle = range(third, steps - third, -(-(steps - 2 * third) // third))
+        third = max(1, limit // 3)
+        middle = range(third, steps - third, max(1, -(-(steps - 2 * third) // third)))
         return sorted({*range(1, third + 1), *middle, *range(steps + 2 - third, steps + 2)})
 
     def _each(

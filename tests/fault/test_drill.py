@@ -126,9 +126,9 @@ def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str])
     """Memory is so scarce that others need what a stopped client keeps from being reused."""
     report = drilled(
         make_url(),
-        seconds=4.0,
+        seconds=6.0,
         kill_rate=0.0,
-        stop_rate=8.0,
+        stop_rate=40.0,
         lease_ms=20,
         nodes=1,
         node_size=1 << 20,

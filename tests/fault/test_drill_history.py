@@ -1,4 +1,4 @@
-"""From a drill's notes to a verdict: what is left out before judging, and that it changes nothing."""
+"""From a drill's notes to a verdict: what is left out before judging changes nothing."""
 
 from __future__ import annotations
 

@@ -300,6 +300,15 @@ def test_mutant_redo_of_what_is_done_is_caught(monkeypatch: pytest.MonkeyPatch) 
     assert any("recovery" in failure for failure in result.failures)
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 9, 40])
+def test_chosen_steps_are_few_and_have_the_first_and_the_last(limit: int) -> None:
+    for steps in range(1, 60):
+        ks = Matrix("race", limit).chosen(steps)
+        assert {ks[0], ks[-1]} == {1, steps + 1}
+        assert len(ks) <= limit + 3 or len(ks) == steps + 1
+        assert ks == sorted(set(ks))
+
+
 def test_steps_are_counted_alike_by_fuse_and_stop() -> None:
     """A process that is to stop one step past the end of an operation does not stop."""
     matrix = Matrix("race")
