@@ -7,6 +7,7 @@ from setuptools import Extension, setup
 
 COMPILED = {
     "limpet.shm.verbs": "limpet/shm/verbs.pyx",
+    "limpet.shm.mirrors": "limpet/shm/mirrors.py",
     "limpet.shm.heap": "limpet/shm/heap.py",
     "limpet.shm.client": "limpet/shm/client.py",
     "limpet.shm.allocator": "limpet/shm/allocator.py",

@@ -11,6 +11,11 @@ Used bit: 1 from allocation until somebody unlinked the object and freed it. Fre
 that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
 before the object was unlinked: the owner does not use the object again before all of them are done.
 
+An object with replicas (mirrors.py) has a used bit beside each. The owner goes by that of the head;
+the others are what is left of it if its node is lost. They are set after it, and cleared with it by
+everybody who clears it; a replica on a lost node is passed over. Objects of a group whose head's
+node is lost live on, but nobody allocates there: setting the head's bit raises NodeFailed.
+
 The words are in words.py.
 """
 
@@ -22,15 +27,24 @@ from typing import Any
 from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.fabric import bit
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
-from limpet.shm.words import LARGE_CLASS, LINK_MASK, TENTATIVE
+from limpet.shm.mirrors import Placement
+from limpet.shm.words import (
+    ADDRESS_MASK,
+    LARGE_CLASS,
+    LINK_MASK,
+    REPLICAS_BITS,
+    REPLICAS_SHIFT,
+    TENTATIVE,
+)
 
 
 class Heap:
     """Arithmetic on blocks and objects of one pool, and the used bits."""
 
-    def __init__(self, endpoint: Any, layout: NodeLayout) -> None:
+    def __init__(self, endpoint: Any, layout: NodeLayout, nodes: int) -> None:
         self.endpoint = endpoint
         self.layout = layout
+        self.placement = Placement(nodes, layout.block_count, layout.block_size)
         sizes = object_sizes(layout.block_size)
         self.class_count = len(sizes)
         # 256 of them, so that a damaged reference finds a size, if an impossible one
@@ -41,6 +55,11 @@ class Heap:
         self.bitmaps = layout.bitmaps
         self.bitmap_size = layout.bitmap_size
         self.table = layout.block_table
+
+    def value_max(self, replicas: int) -> int:
+        """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
+        blocks = self.placement.region_blocks if replicas > 1 else self.block_count
+        return blocks << self.block_shift
 
     def size_class(self, size: int) -> int:
         """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
@@ -71,7 +90,7 @@ class Heap:
         return node << NODE_SHIFT | self.bitmaps + block * self.bitmap_size
 
     def reference(self, node: int, block: int, size_class: int, index: int) -> int:
-        """Reference to object `index` of a block."""
+        """Reference to object `index` of a block, without replicas (words.py: `replica_bits`)."""
         offset = self.blocks + (block << self.block_shift) + index * self.sizes[size_class]
         return size_class << 48 | node << NODE_SHIFT | offset
 
@@ -87,14 +106,49 @@ class Heap:
         within = ((reference & OFFSET_MASK) - self.blocks) & ((1 << self.block_shift) - 1)
         return within // self.sizes[size_class]
 
+    def replicas(self, reference: int) -> int:
+        """How many replicas the object has."""
+        return ((reference & REPLICAS_BITS) >> REPLICAS_SHIFT) + 1
+
+    def replica(self, reference: int, k: int) -> int:
+        """Address of replica `k` of the object, which has more than `k`; 0 is the head.
+
+        Raises PoolCorrupt for a reference that cannot be.
+        """
+        if k == 0:
+            return reference & ADDRESS_MASK
+        node = self._mirror_node(reference, k)
+        shift = k * self.placement.region_blocks << self.block_shift
+        return node << NODE_SHIFT | (reference & ADDRESS_MASK & OFFSET_MASK) + shift
+
+    def _mirror_node(self, reference: int, k: int) -> int:
+        node, block = reference >> NODE_SHIFT & 0xFF, self.block_of(reference)
+        return self.placement.node_of(node, block, self.replicas(reference), k)
+
+    def _used_bits(self, reference: int, k: int) -> int:
+        """Address of the word that has the used bit of replica `k`."""
+        node = reference >> NODE_SHIFT & 0xFF
+        block = self.block_of(reference)
+        if k:
+            node = self._mirror_node(reference, k)
+            block += k * self.placement.region_blocks
+        return self.bitmap(node, block) + 8 * (self.index_of(reference) >> 6)
+
     def plausible(self, reference: int) -> bool:
         """Whether the reference names an object that could exist: a check on damaged memory."""
         size_class = reference >> 48 & 0xFF
-        offset = reference & OFFSET_MASK
+        offset = reference & OFFSET_MASK & ~REPLICAS_BITS
         if size_class >= self.class_count or offset < self.blocks:
             return False
         block = (offset - self.blocks) >> self.block_shift
         if block >= self.block_count:
+            return False
+        replicas = self.replicas(reference)
+        if replicas > 1 and (
+            replicas > self.placement.replicas_max
+            or reference >> NODE_SHIFT & 0xFF >= self.placement.nodes
+            or self.placement.part(block, replicas) != 0
+        ):
             return False
         within = (offset - self.blocks) & ((1 << self.block_shift) - 1)
         if size_class == LARGE_CLASS:
@@ -102,33 +156,74 @@ class Heap:
         size = self.sizes[size_class]
         return within % size == 0 and within + size <= 1 << self.block_shift
 
+    def used_at(self, reference: int, k: int) -> bool:
+        """Whether the used bit of replica `k` is set."""
+        word = self.endpoint.load(self._used_bits(reference, k))
+        return bool(word >> (self.index_of(reference) & 63) & 1)
+
     def used(self, reference: int) -> bool:
-        """Whether the object's used bit is set."""
-        index = self.index_of(reference)
-        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
-        return bool(self.endpoint.load(bitmap + 8 * (index >> 6)) >> (index & 63) & 1)
+        """Whether the object's used bit is set, by the first replica in service.
+
+        Raises NodeFailed when none is.
+        """
+        last = self.replicas(reference) - 1
+        for k in range(last):
+            try:
+                return self.used_at(reference, k)
+            except NodeFailed:
+                continue
+        return self.used_at(reference, last)
 
     def take(self, reference: int) -> None:
-        """Set the object's used bit. Only its block's owner may."""
+        """Set the object's used bit on every replica in service. Only its block's owner may.
+
+        Raises NodeFailed when the head is not in service; nothing is changed then.
+        """
         index = self.index_of(reference)
         bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
         lane = self.endpoint.background(True)
         try:
+            # ORDER: the head first; when it is lost, nobody allocates from the group any more.
             self.endpoint.fetch_or(bitmap + 8 * (index >> 6), bit(index & 63))
+            if reference & REPLICAS_BITS:
+                # CRASH(taken-in-part): in use on some replicas, and in hand; settling frees all.
+                self._take_mirrors(reference, bit(index & 63))
         finally:
             self.endpoint.background(lane)
 
+    def _take_mirrors(self, reference: int, mask: int) -> None:
+        for k in range(1, self.replicas(reference)):
+            try:
+                self.endpoint.fetch_or(self._used_bits(reference, k), mask)
+            except NodeFailed:
+                continue
+
     def free(self, reference: int) -> None:
-        """Clear the object's used bit. The caller was pinned since before it was unlinked."""
+        """Clear the used bit on every replica. The caller was pinned since before it was unlinked.
+
+        What is on a lost node went with it.
+        """
         index = self.index_of(reference)
         bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
         lane = self.endpoint.background(True)
         try:
             self.endpoint.mcas(bitmap + 8 * (index >> 6), 0, 0, 0, bit(index & 63))
         except NodeFailed:
-            pass  # the object went with its node
+            pass  # the mirrors, if there are any, may be in service
         finally:
             self.endpoint.background(lane)
+        if reference & REPLICAS_BITS:
+            # CRASH(freed-in-part): free on some replicas, and in hand; settling frees the others.
+            self._free_mirrors(reference, bit(index & 63))
+
+    def _free_mirrors(self, reference: int, mask: int) -> None:
+        lane = self.endpoint.background(True)
+        for k in range(1, self.replicas(reference)):
+            try:
+                self.endpoint.mcas(self._used_bits(reference, k), 0, 0, 0, mask)
+            except NodeFailed:
+                continue
+        self.endpoint.background(lane)
 
     def settle(self, reference: int, home: int) -> bool:
         """Free the object unless the link at address `home` names it; True when it was freed.

@@ -139,7 +139,7 @@ class Memory:
                 segment.index, segment.map, segment.size, None if control else coherent
             )
         self.endpoint.watch_states(NODE_STATES)
-        self.heap = Heap(self.endpoint, self.layout)
+        self.heap = Heap(self.endpoint, self.layout, parameters.nodes)
         self.grace = Grace(self.endpoint)
         coherent_blocks = self.layout.block_count
         if coherent is not None:

@@ -2,25 +2,33 @@
 
 Block word
     bits 60-63  kind
-    bits 52-59  size class (SLAB, TAKEN, LIMBO); LARGE_CLASS for a span
+    bits 52-59  size class (all but FREE, REGION and a TAIL); LARGE_CLASS for a span, and for a
+                block being claimed for no class yet; TAIL_CLASS for a MIRROR of a TAIL
+    bits 48-51  number of replicas - 1 (all but FREE, REGION); the block is the head of its group,
+                or, a MIRROR or a STRAY, one of the others (mirrors.py)
     bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING, TAKEN); the index of the
                 first block in bits 0-25, and above it bits of the id of the span's maker
-                (TAIL); the region's mark (REGION); the epoch in which the block was given back
-                (FREE) or taken from its owner (LIMBO)
+                (TAIL); the region's mark (REGION); the id of who made the group (MIRROR); the epoch
+                in which the block was given back (FREE), taken from its owner (LIMBO), or seen to
+                have lost its head (STRAY)
 
     FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
     SLAB     cut into objects of its class
-    PENDING  claimed by a client that is still arranging what it will be
+    PENDING  claimed by a client that is still arranging what it will be, or giving its group back
     LARGE    first block of a span that holds one object
     TAIL     further block of a span or, for a moment, of a span being made
     REGION   part of a named region; never given back
     TAKEN    a slab or a span that the client in it is taking from its owner (pressure.py)
     LIMBO    one that was taken; its last owner may use it until the epoch in it lies behind
+    MIRROR   holds replicas of the objects of another block, its head
+    STRAY    a mirror whose head's node is lost; nothing new comes into it once its epoch lies behind
 
-Object reference (56 bits): bits 48-55 size class, bits 0-47 address. Objects are 16-byte aligned.
+Object reference (56 bits): bits 48-55 size class, bits 4-47 address of the first replica, bits 1-3
+number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 
-Link: a word in a store that makes an object reachable. Bits 4-47 are the object's address; bit 0
-marks it tentative, that is, not in force until cleared; the other bits are the store's.
+Link: a word in a store that makes an object reachable. Bits 1-47 are those of the object's
+reference; bit 0 marks it tentative, that is, not in force until cleared; the other bits are the
+store's.
 """
 
 from typing import Final
@@ -33,29 +41,68 @@ TAIL: Final = 4
 REGION: Final = 5
 TAKEN: Final = 6
 LIMBO: Final = 7
-KINDS: Final = ("free", "slab", "pending", "large", "tail", "region", "taken", "limbo")
+MIRROR: Final = 8
+STRAY: Final = 9
+KINDS: Final = (
+    "free",
+    "slab",
+    "pending",
+    "large",
+    "tail",
+    "region",
+    "taken",
+    "limbo",
+    "mirror",
+    "stray",
+)
 
 OWNER_MASK: Final = (1 << 48) - 1
-LINK_MASK: Final = (1 << 48) - 16
+SHAPE_MASK: Final = 0xFFF << 48
+"""Class and number of replicas of a block word."""
+ADDRESS_MASK: Final = (1 << 48) - 16
+LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
+REPLICAS_SHIFT: Final = 1
+REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
-ADDRESS_MASK: Final = (1 << 48) - 1
+REPLICAS_MAX: Final = 7
 LARGE_CLASS: Final = 0
+TAIL_CLASS: Final = 255
 TAIL_FIRST_MASK: Final = (1 << 26) - 1
 
 
-def block_word(kind: int, owner: int = 0, size_class: int = 0) -> int:
-    return kind << 60 | size_class << 52 | owner
+def block_word(kind: int, owner: int = 0, size_class: int = 0, replicas: int = 1) -> int:
+    return kind << 60 | size_class << 52 | replicas - 1 << 48 | owner
 
 
-def tail_word(first: int, client: int) -> int:
+def recast(word: int, kind: int, owner: int) -> int:
+    """The word of the same block with another kind and owner, class and replicas as they are."""
+    return kind << 60 | word & SHAPE_MASK | owner
+
+
+def replica_bits(replicas: int) -> int:
+    """The bits of a reference that say how many replicas the object has."""
+    return replicas - 1 << REPLICAS_SHIFT
+
+
+def class_of(word: int) -> int:
+    """The size class in a block word."""
+    return word >> 52 & 0xFF
+
+
+def replicas_of(word: int) -> int:
+    """The number of replicas in a block word."""
+    return (word >> 48 & 0xF) + 1
+
+
+def tail_word(first: int, client: int, replicas: int = 1) -> int:
     """The word of a further block of a span that begins at block `first`.
 
     It carries the low 10 bits of the maker's slot and 12 of its incarnation, so that the tails of a
     later span at the same place differ.
     """
     maker = (client >> 36 & 0x3FF) << 12 | client & 0xFFF
-    return block_word(TAIL, maker << 26 | first)
+    return block_word(TAIL, maker << 26 | first, 0, replicas)
 
 
 def is_tail_of(word: int, first: int) -> bool:

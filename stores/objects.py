@@ -31,12 +31,13 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class Objects:
     """Writes objects, and reads them through one buffer, the image of the last one met."""
 
-    def __init__(self, heap: Any) -> None:
+    def __init__(self, heap: Any, replicas: int = 1) -> None:
+        """`replicas`: of the objects that are written; it bounds their size."""
         self.heap = heap
         self.endpoint = heap.endpoint
         self.image = array("Q", bytes(IMAGE_SIZE))
         self.header = array("Q", [0, 0])
-        self.value_max = heap.block_count << heap.block_shift
+        self.value_max = heap.value_max(replicas)
         self.address = 0
         self.complete = False
 
@@ -47,7 +48,7 @@ class Objects:
         size = HEADER + (len(key) + 7 & ~7) + len(value)
         if size > self.value_max:
             raise ValueTooLarge(
-                f"key and value take {size} bytes; a node of this pool holds {self.value_max}"
+                f"key and value take {size} bytes; an object has room for {self.value_max} here"
             )
         return size
 

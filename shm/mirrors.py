@@ -1,0 +1,120 @@
+"""Where the replicas of an object lie: block groups with mirrors (fusee.txt section 4.4).
+
+The paper keeps each region of memory on r nodes, the first of which is its primary, and finds them
+by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;
+blocks that do not fill a region are the first ones, where named regions begin.
+
+For r replicas, r adjacent regions of every node are one round, and each round has a ring: the nodes
+in the order of a hash of node and round. In its round's regions a node keeps, first, objects of its
+own as the head; then replica 1 of the node before it on the ring, replica 2 of the one before that,
+and so on. So
+
+    replica k of (node, block) = (k-th node after it on its round's ring, block + k regions)
+
+Properties: the r replicas of an object lie on r nodes. Nothing is in two groups. Of each node, the
+same number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a
+round. A node that is lost hands its load to others that differ from round to round. All follows
+from the number of nodes and the geometry.
+
+The address of the head is the address of the object; the number of replicas is in its reference
+(words.py). Groups of different r overlap: who claims a group claims each of its blocks (blocks.py).
+
+Deviation: the nodes of a pool are fixed, so a ring has one point a node, and none is ever moved;
+the bound on the load is exact instead of approximate.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from limpet.shm.errors import ParameterError, PoolCorrupt
+from limpet.shm.fabric import hash64
+from limpet.shm.words import REPLICAS_MAX
+
+REGIONS_MAX: Final = 64
+REGIONS_MIN: Final = 2 * REPLICAS_MAX
+"""As long as a node has that many blocks; so there are two rounds at least, whatever r is."""
+REGION_SIZE: Final = 2 << 20
+"""Bytes of a region if the node is large enough: a replicated object is no larger than one."""
+
+
+class Placement:
+    """Replicas of the blocks of `nodes` nodes with `block_count` blocks of `block_size` bytes."""
+
+    def __init__(self, nodes: int, block_count: int, block_size: int) -> None:
+        self.nodes = nodes
+        self.region_blocks = max(
+            1,
+            -(-block_count // REGIONS_MAX),
+            min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN),
+        )
+        self.regions = block_count // self.region_blocks
+        self.first = block_count % self.region_blocks
+        self.replicas_max = min(nodes, self.regions, REPLICAS_MAX)
+        ring: list[int] = []
+        places: list[int] = []
+        for turn in range(self.regions // 2 if nodes > 1 else 0):
+            order = sorted(range(nodes), key=lambda node, seed=turn: hash64(bytes([node]), seed))
+            ring += order
+            places += sorted(range(nodes), key=order.__getitem__)
+        self.ring = array("B", ring)
+        """For each round, the nodes in their order."""
+        self.places = array("B", places)
+        """For each round and node, its place on the ring."""
+
+    def check(self, replicas: int) -> None:
+        """Raise ParameterError when there cannot be that many replicas."""
+        if not 1 <= replicas <= self.replicas_max:
+            raise ParameterError(
+                f"an object of this pool has 1 to {self.replicas_max} replicas, not {replicas}: "
+                f"at most one on each of its {self.nodes} nodes, one in each of the "
+                f"{self.regions} regions of a node, and {REPLICAS_MAX}"
+            )
+
+    def part(self, block: int, replicas: int) -> int:
+        """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
+        region = (block - self.first) // self.region_blocks
+        if block < self.first or region // replicas >= self.regions // replicas:
+            return -1
+        return region % replicas
+
+    def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
+        """The node `steps` places after this one on the ring of the block's round.
+
+        Raises PoolCorrupt for a block that has no place in a group of `replicas`.
+        """
+        turn = (block - self.first) // self.region_blocks // replicas
+        if (
+            node >= self.nodes
+            or block < self.first
+            or replicas < 2
+            or replicas > self.nodes
+            or turn >= self.regions // replicas
+        ):
+            raise PoolCorrupt(
+                f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
+                "which cannot be; destroy the pool"
+            )
+        place = (self.places[turn * self.nodes + node] + steps) % self.nodes
+        return self.ring[turn * self.nodes + place]
+
+    def mirror(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
+        """Node and block of replica `k` of what has its head in (node, block)."""
+        return self.node_of(node, block, replicas, k), block + k * self.region_blocks
+
+    def head(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
+        """Node and block of the head of which (node, block) holds replica k, and k; or None."""
+        k = self.part(block, replicas)
+        if k < 0:
+            return None
+        return (
+            self.node_of(node, block, replicas, self.nodes - k),
+            block - k * self.region_blocks,
+            k,
+        )
+
+    def starts(self, replicas: int) -> range:
+        """The first block of each region of a node that has the heads of groups of `replicas`."""
+        turn = replicas * self.region_blocks
+        return range(self.first, self.first + self.regions // replicas * turn, turn)
