@@ -110,7 +110,7 @@ class Player:
         self.pid = PID_FIRST + number
         self.store: Any = None
         self.identity = (0, 0, 0)
-        self.slabs: list[tuple[int, int, int]] = []
+        self.slabs: list[tuple[int, int, int, int]] = []
         self.begin()
 
     def begin(self) -> None:
@@ -129,11 +129,12 @@ class Player:
         """
         allocator = self.pool.allocator
         allocator.forget()
-        for node, block, size_class in self.slabs:
-            slab = Slab(self.pool.heap, node, block, size_class, False)
+        for node, block, size_class, replicas in self.slabs:
+            slab = Slab(self.pool.heap, node, block, size_class, replicas, False)
             slab.look()
             slab.ripen(NEVER)
-            allocator.slabs.setdefault(node << 8 | size_class, []).append(slab)
+            key = allocator.key(node, size_class, replicas)
+            allocator.slabs.setdefault(key, []).append(slab)
 
 
 class Stage:
@@ -231,7 +232,7 @@ class Stage:
         for player in self.players:
             self._disguise(player)
             player.slabs = [
-                (slab.node, slab.block, slab.size_class)
+                (slab.node, slab.block, slab.size_class, slab.replicas)
                 for slabs in player.pool.allocator.slabs.values()
                 for slab in slabs
             ]

@@ -13,6 +13,8 @@ cdef class Slab:
     cdef readonly u64 node
     cdef readonly u64 block
     cdef readonly int size_class
+    cdef readonly u64 replicas
+    cdef u64 bits
     cdef readonly u64 count
     cdef readonly u64 words
     cdef u64[::1] ready
@@ -24,7 +26,7 @@ cdef class Slab:
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
-    @cython.locals(word=u64, bit=int)
+    @cython.locals(word=u64, bit=int, index=u64)
     cpdef u64 pop(self) except? 0
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
     cpdef u64 look(self) except? 0
@@ -37,13 +39,15 @@ cdef class Allocator:
     cdef readonly object table
     cdef readonly object grace
     cdef readonly object membership
+    cdef readonly u64 nodes
     cdef readonly dict slabs
     cdef readonly list current
     cdef readonly list spans
     cdef readonly u64 pressure
 
-    @cython.locals(size_class=int, slab=Slab, reference=u64)
-    cpdef u64 allocate(self, u64 node, u64 size) except? 0
+    @cython.locals(size_class=int, key=u64, slab=Slab, reference=u64)
+    cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0
+    cpdef u64 key(self, u64 node, u64 size_class, u64 replicas) except? 0
     @cython.locals(slab=Slab)
-    cdef Slab _next_slab(self, u64 node, int size_class)
-    cdef u64 _allocate_span(self, u64 node, u64 size) except? 0
+    cdef Slab _next_slab(self, u64 key)
+    cdef u64 _allocate_span(self, u64 node, u64 size, u64 replicas) except? 0

@@ -17,6 +17,10 @@ again.
 Others who need memory may take a block from its owner (pressure.py). `allocate` notices that by one
 word, the pressure; so what is known here of a block counts only until that word changes, and a
 block that was taken and is then claimed again begins anew.
+
+Objects with replicas come from blocks of their own, the heads of groups (groups.py); `node` is then
+the node of the head. What is known here of a block whose node is lost is forgotten when memory is
+short, or when others press; until then an attempt to use it raises NodeFailed.
 """
 
 from __future__ import annotations
@@ -30,7 +34,15 @@ from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.fabric import bit, lowest_bit
 from limpet.shm.layout import PRESSURE
 from limpet.shm.pressure import Hunger, end_limbo
-from limpet.shm.words import FREE, LARGE, LARGE_CLASS, SLAB, block_word
+from limpet.shm.words import (
+    LARGE,
+    LARGE_CLASS,
+    SLAB,
+    block_word,
+    recast,
+    replica_bits,
+    replicas_of,
+)
 
 if TYPE_CHECKING:
     from limpet.shm.blocks import BlockTable
@@ -48,11 +60,15 @@ PATIENCE: Final = 3
 class Slab:
     """A block of this client's, cut into objects of one class."""
 
-    def __init__(self, heap: Any, node: int, block: int, size_class: int, fresh: bool) -> None:
+    def __init__(
+        self, heap: Any, node: int, block: int, size_class: int, replicas: int, fresh: bool
+    ) -> None:
         self.heap = heap
         self.node = node
         self.block = block
         self.size_class = size_class
+        self.replicas = replicas
+        self.bits = replica_bits(replicas)
         self.count = heap.object_count(size_class)
         self.words = (self.count + 63) // 64
         self.ready = array("Q", bytes(8 * self.words))
@@ -79,8 +95,9 @@ class Slab:
                 bit = lowest_bit(word)
                 self.ready[self.cursor] = word & (word - 1)
                 self.ready_count -= 1
-                return self.heap.reference(
-                    self.node, self.block, self.size_class, 64 * self.cursor + bit
+                index = 64 * self.cursor + bit
+                return (
+                    self.heap.reference(self.node, self.block, self.size_class, index) | self.bits
                 )
             self.cursor += 1
             if self.cursor == self.words:
@@ -115,12 +132,18 @@ class Slab:
 class Span:
     """A run of whole blocks of this client's, for one object."""
 
-    def __init__(self, node: int, first: int, blocks: int) -> None:
+    def __init__(self, node: int, first: int, blocks: int, replicas: int) -> None:
         self.node = node
         self.first = first
         self.blocks = blocks
+        self.replicas = replicas
         self.ready = True
         self.pending_epoch = -1
+
+    def reference(self, heap: Any) -> int:
+        """Reference to the object."""
+        bare: int = heap.reference(self.node, self.first, LARGE_CLASS, 0)
+        return bare | replica_bits(self.replicas)
 
 
 class Allocator:
@@ -139,23 +162,32 @@ class Allocator:
     def forget(self) -> None:
         """Start anew, owning nothing: after a fork, and when the client has left."""
         self.slabs: dict[int, list[Slab]] = {}
-        self.current: list[Slab | None] = [None] * (self.membership.parameters.nodes * 256)
+        placement = self.heap.placement
+        self.nodes = placement.nodes
+        self.current: list[Slab | None] = [None] * (placement.replicas_max * self.nodes * 256)
         self.spans: list[Span] = []
         self.pressure = 0
 
     # ---- inside an operation --------------------------------------------------------------------
 
-    def allocate(self, node: int, size: int) -> int:
-        """A reference to an object of at least `size` bytes on `node`, in hand; 0: replenish."""
+    def allocate(self, node: int, size: int, replicas: int = 1) -> int:
+        """A reference to an object of at least `size` bytes on `node`, in hand; 0: replenish.
+
+        Raises NodeFailed when the node is lost, ParameterError for a number of replicas that cannot
+        be. Its replicas 1 and up may be on lost nodes.
+        """
         # ORDER: under the pin; who sees the pressure unchanged is waited for by who raised it.
         if self.heap.endpoint.load(PRESSURE) != self.pressure:
             self._forget_taken()
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
-            return self._allocate_span(node, size)
-        slab = self.current[node << 8 | size_class]
+            return self._allocate_span(node, size, replicas)
+        key = node << 8 | size_class
+        if replicas != 1:
+            key = self.key(node, size_class, replicas)
+        slab = self.current[key]
         if slab is None or not slab.ready_count:
-            slab = self._next_slab(node, size_class)
+            slab = self._next_slab(key)
             if slab is None:
                 return 0
         reference = slab.pop()
@@ -163,10 +195,15 @@ class Allocator:
         self.heap.take(reference)
         return reference
 
-    def _next_slab(self, node: int, size_class: int) -> Slab | None:
-        for slab in self.slabs.get(node << 8 | size_class, ()):
+    def key(self, node: int, size_class: int, replicas: int) -> int:
+        """Where the slabs of this node, class and number of replicas are found."""
+        self.heap.placement.check(replicas)
+        return ((replicas - 1) * self.nodes + node) << 8 | size_class
+
+    def _next_slab(self, key: int) -> Slab | None:
+        for slab in self.slabs.get(key, ()):
             if slab.ready_count:
-                self.current[node << 8 | size_class] = slab
+                self.current[key] = slab
                 return slab
         return None
 
@@ -178,22 +215,27 @@ class Allocator:
             # ORDER: the words after the pressure, which stands for them until it changes.
             for slabs in self.slabs.values():
                 for slab in list(slabs):
-                    if not self._owns(slab.node, slab.block, SLAB, slab.size_class):
+                    if not self._owns(slab.node, slab.block, self._slab_word(slab)):
                         self._drop(slab)
-            self.spans = [s for s in self.spans if self._owns(s.node, s.first, LARGE, 0)]
+            self.spans = [s for s in self.spans if self._owns(s.node, s.first, self._span_word(s))]
             self.pressure = pressure
         finally:
             self.heap.endpoint.background(lane)
 
-    def _owns(self, node: int, block: int, kind: int, size_class: int) -> bool:
-        mine = block_word(kind, self.client.ident, size_class)
+    def _owns(self, node: int, block: int, mine: int) -> bool:
         try:
             return int(self.heap.endpoint.load(self.heap.table_word(node, block))) == mine
         except NodeFailed:
             return False
 
+    def _slab_word(self, slab: Slab) -> int:
+        return block_word(SLAB, self.client.ident, slab.size_class, slab.replicas)
+
+    def _span_word(self, span: Span) -> int:
+        return block_word(LARGE, self.client.ident, LARGE_CLASS, span.replicas)
+
     def _drop(self, slab: Slab) -> None:
-        key = slab.node << 8 | slab.size_class
+        key = self.key(slab.node, slab.size_class, slab.replicas)
         self.slabs[key].remove(slab)
         if self.current[key] is slab:
             self.current[key] = None
@@ -201,11 +243,11 @@ class Allocator:
     def _blocks_for(self, size: int) -> int:
         return -(-size // self.heap.layout.block_size)
 
-    def _allocate_span(self, node: int, size: int) -> int:
-        blocks = self._blocks_for(size)
+    def _allocate_span(self, node: int, size: int, replicas: int) -> int:
+        wanted = (node, self._blocks_for(size), replicas)
         for span in self.spans:
-            if span.ready and span.node == node and span.blocks == blocks:
-                reference = self.heap.reference(node, span.first, LARGE_CLASS, 0)
+            if span.ready and (span.node, span.blocks, span.replicas) == wanted:
+                reference = span.reference(self.heap)
                 self.client.hold(reference, 0)
                 self.heap.take(reference)
                 span.ready = False
@@ -214,21 +256,22 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int) -> None:
+    def replenish(self, node: int, size: int, replicas: int = 1) -> None:
         """Make an object of `size` bytes ready on `node`.
 
-        Raises StoreFull when the node has no memory for it, even after recovering the dead and
-        waiting for the slow; NodeFailed when the node is lost.
+        Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
+        for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
+        marked as failed; ParameterError for a number of replicas that cannot be.
         """
+        self.heap.placement.check(replicas)
         self.client.begin()
         lane = self.heap.endpoint.background(True)
         try:
             self.membership.sweep_sometimes()
-            hunger = Hunger(
-                self.table, self.grace, self.client.ident, node, self.heap.size_class(size)
-            )
+            ident, size_class = self.client.ident, self.heap.size_class(size)
+            hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
             attempt = 0
-            while not self._try(node, size, attempt > 0):
+            while not self._try(node, size, replicas, attempt > 0):
                 attempt += 1
                 if attempt > ATTEMPTS_MAX or not self._find_room(attempt, hunger):
                     raise StoreFull(self._why_full(node, size))
@@ -236,24 +279,23 @@ class Allocator:
             self.heap.endpoint.background(lane)
             self.client.end()
 
-    def _try(self, node: int, size: int, thrifty: bool) -> bool:
+    def _try(self, node: int, size: int, replicas: int, thrifty: bool) -> bool:
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
-            return self._try_span(node, self._blocks_for(size))
-        key = node << 8 | size_class
-        slabs = self.slabs.setdefault(key, [])
+            return self._try_span(node, self._blocks_for(size), replicas)
+        slabs = self.slabs.setdefault(self.key(node, size_class, replicas), [])
         self._reclaim(slabs)
         ready = sum(slab.ready_count for slab in slabs)
         total = sum(slab.count for slab in slabs)
         if ready and (thrifty or ready * SLACK_SHARE >= total):
             return True
         while claim := self.table.claim_slab(
-            node, size_class, self.client.ident, self.grace.horizon()
+            node, size_class, self.client.ident, self.grace.horizon(), replicas
         ):
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
                 self._drop(old)  # it was taken from us meanwhile, and came back
-            slab = Slab(self.heap, node, block, size_class, not adopted)
+            slab = Slab(self.heap, node, block, size_class, replicas, not adopted)
             slabs.append(slab)
             if adopted:
                 self._reclaim([slab])
@@ -276,15 +318,17 @@ class Allocator:
             for slab in new:
                 slab.ripen(horizon)
 
-    def _try_span(self, node: int, blocks: int) -> bool:
+    def _try_span(self, node: int, blocks: int, replicas: int) -> bool:
         self._reclaim_spans()
-        if any(s.ready and s.node == node and s.blocks == blocks for s in self.spans):
+        wanted = (node, blocks, replicas)
+        if any(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans):
             return True
-        first = self.table.claim_run(node, blocks, self.client.ident, self.grace.horizon())
+        ident = self.client.ident
+        first = self.table.claim_run(node, blocks, ident, self.grace.horizon(), replicas=replicas)
         if first is None:
             return False
-        self.table.make_span(node, first, blocks, self.client.ident)
-        self._own_span(Span(node, first, blocks))
+        self.table.make_span(node, first, blocks, ident, replicas)
+        self._own_span(Span(node, first, blocks, replicas))
         return True
 
     def _own_span(self, new: Span) -> None:
@@ -295,9 +339,8 @@ class Allocator:
         """Give back the blocks of spans whose object was freed, ours and dead clients'."""
         for span in self.spans:
             if not span.ready and span.pending_epoch < 0:
-                reference = self.heap.reference(span.node, span.first, LARGE_CLASS, 0)
                 try:
-                    if not self.heap.used(reference):
+                    if not self.heap.used(span.reference(self.heap)):
                         span.pending_epoch = self.grace.close_period()
                 except NodeFailed:
                     pass
@@ -309,9 +352,9 @@ class Allocator:
         return bool(ripe)
 
     def _release_span(self, span: Span) -> None:
-        word = block_word(LARGE, self.client.ident)
         with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
-            self.table.release_span(span.node, span.first, word, 0)
+            word = self._span_word(span)
+            self.table.release(span.node, span.first, word, 0, self.client.ident)
 
     def _find_room(self, attempt: int, hunger: Hunger) -> bool:
         """Get memory from wherever it can be had; False when there is no hope of any more."""
@@ -342,7 +385,9 @@ class Allocator:
             try:
                 self._reclaim(slabs)
             except NodeFailed:
-                continue  # the blocks are gone with it; there may be room on other nodes
+                for slab in list(slabs):
+                    self._drop(slab)  # it is gone with its node
+                continue  # there may be room on other nodes
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
                 # ORDER: we forget it before it is free: an exception in between costs a block
                 # until we leave; the other way round we would go on using what is not ours.
@@ -355,24 +400,25 @@ class Allocator:
         return released
 
     def _release_slab(self, slab: Slab) -> bool:
-        word = block_word(SLAB, self.client.ident, slab.size_class)
         try:
-            return bool(self.table.move(slab.node, slab.block, word, block_word(FREE)))
+            word = self._slab_word(slab)
+            return self.table.release(slab.node, slab.block, word, 0, self.client.ident) > 0
         except NodeFailed:
             return False
 
     def _adopt_abandoned(self) -> bool:
         """Give back blocks that belong to nobody and hold nothing in use; spans in due time."""
         adopted = False
+        ident = self.client.ident
         for node in range(self.membership.parameters.nodes):
             try:
-                adopted = end_limbo(self.table, node, self.grace) > 0 or adopted
-                freed = self.table.free_abandoned_slabs(node, self.client.ident, self.grace)
+                adopted = end_limbo(self.table, node, ident, self.grace) > 0 or adopted
+                adopted = self.table.groups.sweep(node) > 0 or adopted
+                freed = self.table.free_abandoned_slabs(node, ident, self.grace)
                 adopted = adopted or freed > 0
-                for first in list(self.table.abandoned_spans(node)):
-                    mine = block_word(LARGE, self.client.ident)
-                    if self.table.move(node, first, block_word(LARGE), mine):
-                        span = Span(node, first, 0)
+                for first, word in list(self.table.abandoned_spans(node)):
+                    if self.table.move(node, first, word, recast(word, LARGE, ident)):
+                        span = Span(node, first, 0, replicas_of(word))
                         span.ready = False
                         self._own_span(span)
                         adopted = True

@@ -10,7 +10,8 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
-A block is given back by its owner, or taken from it by others in need: pressure.py.
+A block is given back by its owner, or taken from it by others in need: pressure.py. One that has
+mirrors is claimed and given back with them: groups.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.groups import Groups
 from limpet.shm.heap import Heap
 from limpet.shm.pressure import expel
 from limpet.shm.words import (
@@ -31,9 +33,13 @@ from limpet.shm.words import (
     PENDING,
     REGION,
     SLAB,
+    STRAY,
     TAKEN,
     block_word,
+    class_of,
     is_tail_of,
+    recast,
+    replicas_of,
     tail_word,
 )
 
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
     Words = np.ndarray[Any, np.dtype[np.uint64]]
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
+_KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
+
 
 class BlockTable:
     """The block tables of all nodes of a pool."""
@@ -56,6 +64,7 @@ class BlockTable:
         self.count = heap.layout.block_count
         self.coherent_blocks = coherent_blocks
         """Blocks of each node that lie wholly in its hardware-coherent range."""
+        self.groups = Groups(self)
 
     def words(self, node: int) -> Words:
         """A copy of the node's block table."""
@@ -75,43 +84,60 @@ class BlockTable:
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
     @staticmethod
-    def _claimable(words: Words, horizon: int) -> Flags:
+    def claimable(words: Words, horizon: int) -> Flags:
+        """Which of the words are of free blocks whose time has come."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
         return unclaimed & _passed(words, horizon)
 
     # ---- claiming ---------------------------------------------------------------------------
 
     def claim_slab(
-        self, node: int, size_class: int, client: int, horizon: int
+        self, node: int, size_class: int, client: int, horizon: int, replicas: int = 1
     ) -> tuple[int, bool] | None:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
 
-        A dead client's block is worth having if not all of its objects are in use.
+        A dead client's block is worth having if not all of its objects are in use. With `replicas`
+        it is the head of a group.
 
         Blocks are taken from the end of the node, so that its front stays whole for regions.
         """
-        desired = block_word(SLAB, client, size_class)
+        desired = block_word(SLAB, client, size_class, replicas)
         words = self.words(node)
-        orphans = np.flatnonzero(words == block_word(SLAB, 0, size_class))
-        free = np.flatnonzero(self._claimable(words, horizon))[::-1]
+        orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
         for block in orphans.tolist():
             if self.has_room(node, block, size_class) and self.move(
                 node, block, int(words[block]), desired
             ):
                 return block, True
+        if replicas > 1:
+            head = self.groups.claim_slab(node, size_class, replicas, client, horizon)
+            return None if head is None else (head, False)
+        free = np.flatnonzero(self.claimable(words, horizon))[::-1]
         for block in free.tolist():
             if self.move(node, block, int(words[block]), desired):
                 return block, False
         return None
 
     def claim_run(
-        self, node: int, blocks: int, client: int, horizon: int, *, coherent: bool = False
+        self,
+        node: int,
+        blocks: int,
+        client: int,
+        horizon: int,
+        *,
+        coherent: bool = False,
+        replicas: int = 1,
     ) -> int | None:
-        """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run."""
+        """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run.
+
+        With `replicas` they are heads of groups in one region, whose mirrors are claimed, too.
+        """
+        if replicas > 1:
+            return self.groups.claim_run(node, blocks, replicas, client, horizon)
         limit = self.coherent_blocks if coherent else self.count
         while True:
             words = self.words(node)[:limit]
-            usable = np.concatenate(([0], self._claimable(words, horizon).astype(np.int8), [0]))
+            usable = np.concatenate(([0], self.claimable(words, horizon).astype(np.int8), [0]))
             edges = np.diff(usable)
             starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
             fits = np.flatnonzero(ends - starts >= blocks)
@@ -128,13 +154,13 @@ class BlockTable:
                 # CRASH(pending-run): blocks of a dead client; recovery gives them back.
                 return first
 
-    def make_span(self, node: int, first: int, blocks: int, client: int) -> None:
+    def make_span(self, node: int, first: int, blocks: int, client: int, replicas: int = 1) -> None:
         """Turn a run of PENDING blocks into a span for one object."""
-        pending = block_word(PENDING, client)
+        pending = block_word(PENDING, client, LARGE_CLASS, replicas)
         for block in range(first + 1, first + blocks):
-            self.move(node, block, pending, tail_word(first, client))
+            self.move(node, block, pending, tail_word(first, client, replicas))
         # CRASH(tails-first): TAILs behind a PENDING block of a dead client.
-        self.move(node, first, pending, block_word(LARGE, client))
+        self.move(node, first, pending, recast(pending, LARGE, client))
 
     def make_region(self, node: int, first: int, blocks: int, client: int, mark: int) -> None:
         """Turn PENDING blocks into a region's; those of a dead creator its recovery has turned."""
@@ -162,6 +188,17 @@ class BlockTable:
             block += 1
         return block - first - 1
 
+    def release(self, node: int, first: int, word: int, stamp: int, client: int) -> int:
+        """Give back a slab or a span, seen as `word`, in which nothing is in use; how many blocks.
+
+        On behalf of `client`, which is us or is dead.
+        """
+        if replicas_of(word) > 1:
+            return self.groups.release(node, first, word, stamp, client)
+        if class_of(word) == LARGE_CLASS:
+            return self.release_span(node, first, word, stamp)
+        return int(self.move(node, first, word, block_word(FREE, stamp)))
+
     def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
         """Give back a span, or what is left of it, last block first; blocks given back."""
         words = self.words(node)
@@ -183,14 +220,14 @@ class BlockTable:
         return int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
 
     def stamps(self, horizon: int, nodes: int) -> list[int]:
-        """The epochs of blocks that are free, or in limbo, until they have passed; all nodes."""
+        """The epochs in block words of all nodes that have not passed yet."""
         found: list[int] = []
         for node in range(nodes):
             try:
                 words = self.words(node)
             except NodeFailed:
                 continue
-            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO))
+            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO, STRAY))
             waiting = words[stamped & ~_passed(words, horizon)]
             found += (waiting & np.uint64(OWNER_MASK)).tolist()
         return found
@@ -215,58 +252,67 @@ class BlockTable:
         try:
             words = self.words(node)
             for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
-                word = int(words[index])
-                kind, size_class = word >> 60, word >> 52 & 0xFF
-                if kind == PENDING:
-                    mark = region_of(node, index)
-                    if mark is None:
-                        released += self.release_span(node, index, word, grace.close_period())
-                    else:
-                        self.move(node, index, word, block_word(REGION, mark))
-                elif kind == SLAB and not 0 < size_class < self.heap.class_count:
-                    continue  # damaged; an audit shows it
-                elif kind == SLAB and self.unused(node, index, size_class):
-                    # ORDER: the period is closed after the last object was seen free.
-                    freed = block_word(FREE, grace.close_period())
-                    released += self.move(node, index, word, freed)
-                elif kind == SLAB:
-                    self.move(node, index, word, block_word(SLAB, 0, size_class))
-                elif kind == LARGE and self.unused(node, index, LARGE_CLASS):
-                    released += self.release_span(node, index, word, grace.close_period())
-                elif kind == LARGE:
-                    self.move(node, index, word, block_word(LARGE, 0))
+                released += self._recover(node, index, int(words[index]), client, grace, region_of)
             expel(self, node, client, grace)
         except NodeFailed:
             pass  # its blocks are gone with it
         return released
 
+    def _recover(
+        self,
+        node: int,
+        block: int,
+        word: int,
+        client: int,
+        grace: Grace,
+        region_of: Callable[[int, int], int | None],
+    ) -> int:
+        kind, size_class = word >> 60, class_of(word)
+        if size_class >= self.heap.class_count or not self.groups.possible(block, word):
+            return 0  # damaged; an audit shows it
+        if kind == PENDING:
+            mark = None if replicas_of(word) > 1 else region_of(node, block)
+            if mark is None:
+                return self.release(node, block, word, grace.close_period(), client)
+            self.move(node, block, word, block_word(REGION, mark))
+        elif (kind == SLAB and size_class != LARGE_CLASS) or (
+            kind == LARGE and size_class == LARGE_CLASS
+        ):
+            if self.unused(node, block, size_class):
+                # ORDER: the period is closed after the last object was seen free.
+                return self.release(node, block, word, grace.close_period(), client)
+            self.move(node, block, word, recast(word, kind, 0))
+        return 0
+
     def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
         """Give back the blocks that belong to nobody and hold no object in use; how many."""
         words = self.words(node)
-        kind_and_owner = np.uint64(0xF << 60 | OWNER_MASK)
         released = 0
-        for index in np.flatnonzero(words & kind_and_owner == block_word(SLAB, 0)).tolist():
+        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
             word = int(words[index])
-            size_class = word >> 52 & 0xFF
-            mine = block_word(TAKEN, client, size_class)
+            size_class = class_of(word)
+            mine = recast(word, TAKEN, client)
             if (
                 0 < size_class < self.heap.class_count
+                and self.groups.possible(index, word)
                 and self.unused(node, index, size_class)
                 and self.move(node, index, word, mine)
             ):
                 # It is ours: now nobody can come and go between the look and the step.
-                unused = self.unused(node, index, size_class)
-                freed = block_word(FREE, grace.close_period())
-                self.move(node, index, mine, freed if unused else word)
-                released += unused
+                if self.unused(node, index, size_class):
+                    released += self.release(node, index, mine, grace.close_period(), client)
+                else:
+                    self.move(node, index, mine, word)
         return released
 
-    def abandoned_spans(self, node: int) -> Iterator[int]:
-        """Spans that belong to nobody and whose object is no longer in use."""
+    def abandoned_spans(self, node: int) -> Iterator[tuple[int, int]]:
+        """Spans that belong to nobody and whose object is no longer in use; their words."""
         words = self.words(node)
-        for index in np.flatnonzero(words == block_word(LARGE, 0)).tolist():
-            if self.unused(node, index, LARGE_CLASS):
-                yield index
+        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(LARGE, 0)).tolist():
+            word = int(words[index])
+            sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
+            if sound and self.unused(node, index, LARGE_CLASS):
+                yield index, word
 
 
 def _passed(words: Words, epoch: int) -> Flags:

@@ -55,7 +55,8 @@ class Placement:
         ring: list[int] = []
         places: list[int] = []
         for turn in range(self.regions // 2 if nodes > 1 else 0):
-            order = sorted(range(nodes), key=lambda node, seed=turn: hash64(bytes([node]), seed))
+            hashes = [hash64(bytes([node]), turn) for node in range(nodes)]
+            order = sorted(range(nodes), key=hashes.__getitem__)
             ring += order
             places += sorted(range(nodes), key=order.__getitem__)
         self.ring = array("B", ring)

@@ -40,9 +40,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import PRESSURE
 from limpet.shm.words import (
-    FREE,
     LARGE,
     LARGE_CLASS,
     LIMBO,
@@ -50,6 +50,9 @@ from limpet.shm.words import (
     SLAB,
     TAKEN,
     block_word,
+    class_of,
+    recast,
+    replicas_of,
 )
 
 if TYPE_CHECKING:
@@ -60,55 +63,86 @@ _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
 
 
 class Hunger:
-    """The search of `client` for memory of a size class that others hoard on `node`."""
+    """The search of `client` for memory of a size class that others hoard on `node`.
+
+    For a group it also takes empty blocks of other nodes, where its mirrors may have to be.
+    """
 
     def __init__(
-        self, table: BlockTable, grace: Grace, client: int, node: int, size_class: int
+        self,
+        table: BlockTable,
+        grace: Grace,
+        client: int,
+        node: int,
+        size_class: int,
+        replicas: int,
     ) -> None:
         self.table = table
         self.grace = grace
         self.client = client
         self.node = node
         self.size_class = size_class
+        self.replicas = replicas
         self.waited = False
         """Whether operations of others were waited for: what they free may do."""
-        self._seen: dict[int, int] = {}
+        self._seen: dict[tuple[int, int], int] = {}
 
     def look(self) -> bool:
         """Take what could be taken at the last look already; whether anything can be taken."""
-        empty, roomy = self._hoarded()
+        empty, roomy = self._hoarded(self.node)
+        nodes = [self.node]
+        if self.replicas > 1:
+            nodes += self._add_others(empty)
         wanted = empty or roomy
-        for block, word in wanted.items():
-            if self._seen.get(block) == word and self._take(block, word) and not empty:
+        for (node, block), word in wanted.items():
+            unchanged = self._seen.get((node, block)) == word
+            if unchanged and self._take(node, block, word) and not empty:
                 break
         self._seen = wanted
-        expel(self.table, self.node, self.client, self.grace)
+        for node in nodes:
+            expel(self.table, node, self.client, self.grace)
         return bool(wanted)
 
-    def _take(self, block: int, word: int) -> bool:
-        taken = block_word(TAKEN, self.client, word >> 52 & 0xFF)
-        # CRASH(taken): the owner may not know yet; recovery has the block go to limbo.
-        return self.table.move(self.node, block, word, taken)
+    def _add_others(self, empty: dict[tuple[int, int], int]) -> list[int]:
+        """Add what is empty on the other nodes in service; those nodes."""
+        found = []
+        for node in range(self.table.heap.placement.nodes):
+            if node == self.node:
+                continue
+            try:
+                empty.update(self._hoarded(node)[0])
+                found.append(node)
+            except NodeFailed:
+                continue
+        return found
 
-    def _hoarded(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Words of others' blocks, by number: the empty ones; those with room, roomiest first."""
+    def _take(self, node: int, block: int, word: int) -> bool:
+        # CRASH(taken): the owner may not know yet; recovery has the block go to limbo.
+        return self.table.move(node, block, word, recast(word, TAKEN, self.client))
+
+    def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+        """Words of others' blocks, by place: the empty ones; those with room, roomiest first."""
         table = self.table
-        words = table.words(self.node)
+        words = table.words(node)
         kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
         anothers = np.isin(kinds, (SLAB, LARGE, TAKEN)) & (owners != 0) & (owners != self.client)
         empty, room = {}, {}
         for block in np.flatnonzero(anothers).tolist():
             word = int(words[block])
-            size_class = word >> 52 & 0xFF
-            if size_class >= table.heap.class_count:
+            size_class = class_of(word)
+            if size_class >= table.heap.class_count or not table.groups.possible(block, word):
                 continue  # damaged; an audit shows it
-            used = table.used_count(self.node, block, size_class)
+            used = table.used_count(node, block, size_class)
             if not used:
-                empty[block] = word
-            elif size_class == self.size_class and used < table.heap.object_count(size_class):
-                room[block] = (used, word)
-        roomy = sorted(room, key=lambda block: room[block][0])
-        return empty, {block: room[block][1] for block in roomy}
+                empty[node, block] = word
+            elif (
+                size_class == self.size_class
+                and replicas_of(word) == self.replicas
+                and used < table.heap.object_count(size_class)
+            ):
+                room[node, block] = (used, word)
+        roomy = sorted(room, key=lambda place: room[place][0])
+        return empty, {place: room[place][1] for place in roomy}
 
 
 def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
@@ -121,31 +155,30 @@ def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
     table.endpoint.faa(PRESSURE, 1)
     epoch = grace.close_period()
     return sum(
-        table.move(node, block, word, block_word(LIMBO, epoch, word >> 52 & 0xFF))
+        table.move(node, block, word, recast(word, LIMBO, epoch))
         for block in taken
         if (word := int(words[block]))
     )
 
 
-def end_limbo(table: BlockTable, node: int, grace: Grace) -> int:
-    """Free the blocks whose time in limbo is over, or leave them to be adopted; how many."""
+def end_limbo(table: BlockTable, node: int, client: int, grace: Grace) -> int:
+    """Free the blocks whose time in limbo is over, or leave them to be adopted; how many.
+
+    `client`: ours.
+    """
     horizon = grace.horizon()
     words = table.words(node)
     over = (words >> np.uint64(60) == LIMBO) & ((words & np.uint64(OWNER_MASK)) < horizon)
     ended = 0
     for block in np.flatnonzero(over).tolist():
         word = int(words[block])
-        size_class = word >> 52 & 0xFF
-        if size_class >= table.heap.class_count:
+        size_class = class_of(word)
+        if size_class >= table.heap.class_count or not table.groups.possible(block, word):
             continue  # damaged; an audit shows it
-        kind = LARGE if size_class == LARGE_CLASS else SLAB
         if table.used_count(node, block, size_class):
-            ended += table.move(node, block, word, block_word(kind, 0, size_class))
-            continue
-        # ORDER: the period is closed after the last object was seen free.
-        stamp = grace.close_period()
-        if kind == LARGE:
-            ended += table.release_span(node, block, word, stamp) > 0
+            kind = LARGE if size_class == LARGE_CLASS else SLAB
+            ended += table.move(node, block, word, recast(word, kind, 0))
         else:
-            ended += table.move(node, block, word, block_word(FREE, stamp))
+            # ORDER: the period is closed after the last object was seen free.
+            ended += table.release(node, block, word, grace.close_period(), client) > 0
     return ended

@@ -21,7 +21,7 @@ Block word
     TAKEN    a slab or a span that the client in it is taking from its owner (pressure.py)
     LIMBO    one that was taken; its last owner may use it until the epoch in it lies behind
     MIRROR   holds replicas of the objects of another block, its head
-    STRAY    a mirror whose head's node is lost; nothing new comes into it once its epoch lies behind
+    STRAY    a mirror whose head's node is lost; nothing new comes into it once its epoch has passed
 
 Object reference (56 bits): bits 48-55 size class, bits 4-47 address of the first replica, bits 1-3
 number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.

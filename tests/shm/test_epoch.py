@@ -119,13 +119,13 @@ def test_objects_of_the_dead_are_adopted_only_after_the_grace_period(pools: Any)
                 if word == block_word(SLAB, 0, wanted)
             ]
             assert len(orphans) == 1
-            pool.exclusively(lambda: pool.allocator._try(0, size, False))
+            pool.exclusively(lambda: pool.allocator._try(0, size, 1, False))
             owner = pool.blocks.words(0).tolist()[orphans[0]]
             assert owner == block_word(SLAB, pool.membership.ident, wanted)
             slab = next(s for s in pool.allocator.slabs[wanted] if s.block == orphans[0])
             assert slab.ready_count == 0
             assert slab.pending_count == slab.count - 1
-    pool.exclusively(lambda: pool.allocator._try(0, size, True))
+    pool.exclusively(lambda: pool.allocator._try(0, size, 1, True))
     assert slab.ready_count == slab.count - 1
     assert store.get(b"kept") == b"1" * SIZE
 
@@ -150,7 +150,7 @@ def test_block_given_back_by_recovery_is_not_claimed_before_its_epoch_has_passed
             assert len(stamped) == 1
             horizon = pool.grace.horizon()
             assert pool.blocks.stamps(horizon, 1) == [stamped[0] & (1 << 48) - 1]
-            assert not pool.blocks._claimable(pool.blocks.words(0), horizon).all()
+            assert not pool.blocks.claimable(pool.blocks.words(0), horizon).all()
     assert pool.blocks.stamps(pool.grace.horizon(), 1) == []
 
 
