@@ -19,6 +19,9 @@ pinned, since what is freed then is not used again (epoch.py). So what looks lea
 looked at again under a pin, and only what is found nowhere then either is reported. The pin's
 counter goes on meanwhile, so that nobody in need of memory takes us for one who stands still.
 
+A mirror (groups.py) counts on its own node, by its own used bits, as objects of its head: an object
+with three replicas is three times its bytes, and a bit that only one replica has set can leak, too.
+
 A store that moves its links may hide an object from one such look. Hence there are some more, each
 after every operation that ran during the last one has ended.
 """
@@ -38,14 +41,20 @@ from limpet.shm.words import (
     LARGE,
     LARGE_CLASS,
     LIMBO,
+    MIRROR,
     OWNER_MASK,
     PENDING,
     REFERENCE_MASK,
     REGION,
     SLAB,
+    STRAY,
     TAIL,
+    TAIL_CLASS,
     TAIL_FIRST_MASK,
     TAKEN,
+    class_of,
+    replica_bits,
+    replicas_of,
 )
 
 if TYPE_CHECKING:
@@ -57,10 +66,14 @@ if TYPE_CHECKING:
     from limpet.shm.membership import Membership
     from limpet.shm.regions import Regions
 
-_HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO)
+_MIRRORS: Final = (MIRROR, STRAY)
+_HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)
 _HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
 LOOKS_MAX: Final = 3
 """Looks under a pin until what is still found nowhere is called leaked."""
+HELD, SOUND, ASTRAY = range(3)
+Suspect = tuple[int, int, int]
+"""A reference, or the address of a block's word; its bytes; which replica."""
 KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "failed")
 
 
@@ -99,7 +112,7 @@ class Audit:
             finally:
                 self.client.unpin()
             suspects &= again
-        leaked = sum(size for _, size in suspects)
+        leaked = sum(size for _, size, _ in suspects)
         found["held"] += found["leaked"] - leaked
         found["leaked"] = leaked
         return found
@@ -118,9 +131,9 @@ class Audit:
             counter = pin + 1 & (1 << PIN_SHIFT) - 1
             self.endpoint.store(self.client.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
-    def _look(self) -> tuple[dict[str, int], set[tuple[int, int]]]:
+    def _look(self) -> tuple[dict[str, int], set[Suspect]]:
         found = dict.fromkeys(KEYS, 0)
-        suspects: set[tuple[int, int]] = set()
+        suspects: set[Suspect] = set()
         # ORDER: used bits and blocks, hands, links, and then hands and bits of the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
@@ -134,18 +147,18 @@ class Audit:
                 self._account(node, contents, live, held, reachable, found, suspects)
         return found, self._confirmed(suspects) if suspects else suspects
 
-    def _confirmed(self, suspects: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    def _confirmed(self, suspects: set[Suspect]) -> set[Suspect]:
         """Those of the suspects that are found nowhere now either."""
         in_hand = set(self._hands()[1].tolist())
-        confirmed: set[tuple[int, int]] = set()
-        for at, size in suspects:
+        confirmed: set[Suspect] = set()
+        for at, size, k in suspects:
             if not len(confirmed) & 0xFF:
                 self._go_on()
             try:
                 # a reference has a size class or, that of a span, lies among the blocks
                 is_block = at >> 48 == 0 and at & OFFSET_MASK < self.heap.blocks
-                if self._astray(at) if is_block else at not in in_hand and self.heap.used(at):
-                    confirmed.add((at, size))
+                if self._astray(at) if is_block else at not in in_hand and self.heap.used_at(at, k):
+                    confirmed.add((at, size, k))
             except NodeFailed:
                 continue  # it went with its node
         return confirmed
@@ -162,16 +175,45 @@ class Audit:
             astray = head >> 60 not in _HEADS or not self._lives(head)
         elif kind == REGION:
             astray = owner not in {mark for _, _, mark in self.regions.extents(node)}
+        elif kind in _MIRRORS:
+            owning = self._owning_word(node, self._block_of(at), word)
+            astray = owning is not None and not self._lives(owning)
         elif kind in _HOLDERS:
-            astray = self._damaged(word) or not self._lives(word)
+            astray = self._damaged(self._block_of(at), word) or not self._lives(word)
         else:
-            astray = kind > LIMBO or (kind == PENDING and not self._lives(word))
+            astray = kind > STRAY or (kind == PENDING and not self._lives(word))
         return astray and self.endpoint.load(at) == word
+
+    def _block_of(self, at: int) -> int:
+        """The block with its word at that address."""
+        return ((at & OFFSET_MASK) - self.heap.layout.block_table) // 8
+
+    def _owning_word(self, node: int, block: int, word: int) -> int | None:
+        """The word that says whose a MIRROR or STRAY is; FREE if none does, None: its head is lost.
+
+        For a mirror of a tail it is the word of the first block of the span.
+        """
+        groups = self.blocks.groups
+        head = groups.head_of(node, block, word)
+        if head is None:
+            return FREE
+        try:
+            found = groups.head_word(head, word)
+            if found >> 60 == TAIL:
+                first = found & TAIL_FIRST_MASK
+                found = groups.head_word((head[0], first), word) if first < head[1] else FREE
+            return found if word >> 60 == MIRROR else FREE
+        except NodeFailed:
+            return None
 
     def _lives(self, word: int) -> bool:
         """Whether the block of that word has a living owner, or none that matters."""
         ident = word & OWNER_MASK
-        if ident == 0 or word >> 60 == LIMBO:
+        if word >> 60 == LIMBO:
+            return True
+        if word >> 60 not in _HOLDERS and word >> 60 != PENDING:
+            return False
+        if ident == 0:
             return True
         slot = ident >> INCARNATION_BITS
         if slot >= self.membership.parameters.clients:
@@ -185,10 +227,9 @@ class Audit:
             used = {}
             self._go_on()
             for block in np.flatnonzero(np.isin(words >> np.uint64(60), _HOLDERS)).tolist():
-                if self._damaged(int(words[block])):
+                if self._damaged(block, int(words[block])):
                     continue  # will count as leaked
-                size_class = int(words[block]) >> 52 & 0xFF
-                bits = self.blocks.bitmap(node, block, size_class)
+                bits = self.blocks.bitmap(node, block, class_of(int(words[block])))
                 used[block] = np.flatnonzero(
                     np.unpackbits(bits.view(np.uint8), bitorder="little")
                 ).astype(np.uint64)
@@ -196,11 +237,12 @@ class Audit:
         except NodeFailed:
             return None
 
-    def _damaged(self, word: int) -> bool:
-        """Whether the word of a block with objects has a size class that it cannot have."""
-        kind, size_class = word >> 60, word >> 52 & 0xFF
+    def _damaged(self, block: int, word: int) -> bool:
+        """Whether the word of a block with objects cannot be."""
+        kind, size_class = word >> 60, class_of(word)
         fits = {SLAB: size_class != LARGE_CLASS, LARGE: size_class == LARGE_CLASS}
-        return size_class >= self.heap.class_count or not fits.get(kind, True)
+        possible = kind in _MIRRORS or self.blocks.groups.possible(block, word)
+        return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
     def _hands(self) -> tuple[set[int], Words]:
         """Ids of the living clients, and the references in their hands."""
@@ -221,38 +263,64 @@ class Audit:
         held: Words,
         reachable: Words,
         found: dict[str, int],
-        suspects: set[tuple[int, int]],
+        suspects: set[Suspect],
     ) -> None:
         words, used, marks = contents
         layout = self.heap.layout
         found["reserved"] += layout.node_size - layout.block_count * layout.block_size
 
-        def suspect(at: int, size: int) -> None:
-            found["leaked"] += size
-            suspects.add((at, size))
-
         block = 0
         while block < self.blocks.count:
             word = int(words[block])
             kind, owner = word >> 60, word & OWNER_MASK
-            length, size_class = 1, word >> 52 & 0xFF
+            length = 1
+            standing = self._standing(node, block, word, live)
             if kind == FREE:
                 found["free"] += self.block_size
             elif kind == REGION and owner in marks:
                 found["reserved"] += self.block_size
-            elif kind == PENDING and owner in live:
+            elif standing == HELD or (
+                kind == TAIL and self._is_being_made(words, word & TAIL_FIRST_MASK, live)
+            ):
                 found["held"] += self.block_size
-            elif block in used and (owner == 0 or owner in live or kind == LIMBO):
-                if size_class == LARGE_CLASS:
-                    length += self.blocks.tails(words, block)
+            elif standing == SOUND and block in used:
+                if class_of(word) == LARGE_CLASS:
+                    length += self._tails(words, block)
                 self._account_objects(
-                    node, block, length, size_class, used[block], held, reachable, found, suspect
+                    self._head_of(node, block, word),
+                    length,
+                    word,
+                    used[block],
+                    held,
+                    reachable,
+                    found,
+                    suspects,
                 )
-            elif kind == TAIL and self._is_being_made(words, word & TAIL_FIRST_MASK, live):
-                found["held"] += self.block_size
             else:
-                suspect(self.heap.table_word(node, block), self.block_size)
+                found["leaked"] += self.block_size
+                suspects.add((self.heap.table_word(node, block), self.block_size, 0))
             block += length
+
+    def _standing(self, node: int, block: int, word: int, live: set[int]) -> int:
+        """Whether a block with objects or a pending one is somebody's who lives, or being made."""
+        kind, owner = word >> 60, word & OWNER_MASK
+        if kind == PENDING:
+            return HELD if owner in live else ASTRAY
+        if kind not in _MIRRORS:
+            return SOUND if owner == 0 or owner in live or kind == LIMBO else ASTRAY
+        owning = self._owning_word(node, block, word)
+        if owning is None:
+            return SOUND
+        if not self._lives(owning):
+            return ASTRAY
+        # A mirror of a tail counts with the first of its span; met alone, it has come just now.
+        return HELD if owning >> 60 == PENDING or class_of(word) == TAIL_CLASS else SOUND
+
+    def _head_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
+        """Node and block of the objects' first replica, and which replica this is."""
+        if word >> 60 not in _MIRRORS:
+            return node, block, 0
+        return self.heap.placement.head(node, block, replicas_of(word)) or (node, block, 0)
 
     @staticmethod
     def _is_being_made(words: Words, first: int, live: set[int]) -> bool:
@@ -260,23 +328,29 @@ class Audit:
         word = int(words[first]) if first < len(words) else 0
         return word >> 60 == PENDING and word & OWNER_MASK in live
 
+    def _tails(self, words: Words, first: int) -> int:
+        mirrors = int(words[first]) >> 60 in _MIRRORS
+        return (self.blocks.groups if mirrors else self.blocks).tails(words, first)
+
     def _account_objects(
         self,
-        node: int,
-        block: int,
+        head: tuple[int, int, int],
         length: int,
-        size_class: int,
+        word: int,
         used: Words,
         held: Words,
         reachable: Words,
         found: dict[str, int],
-        suspect: Callable[[int, int], None],
+        suspects: set[Suspect],
     ) -> None:
+        """Account for the objects in use of `length` blocks with this word; `head`: `_head_of`."""
+        node, block, k = head
+        size_class = class_of(word)
         count = self.heap.object_count(size_class)
         size = (
             length * self.block_size if size_class == LARGE_CLASS else self.heap.sizes[size_class]
         )
-        first = self.heap.reference(node, block, size_class, 0)
+        first = self.heap.reference(node, block, size_class, 0) | replica_bits(replicas_of(word))
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
         in_hand = ~linked & _among(references, held)
@@ -285,7 +359,8 @@ class Audit:
         found["free"] += (count - len(used)) * size
         found["reserved"] += length * self.block_size - count * size
         for reference in references[~linked & ~in_hand].tolist():
-            suspect(reference, size)
+            found["leaked"] += size
+            suspects.add((reference, size, k))
 
 
 def _among(found: Words, known: Words) -> np.ndarray[Any, np.dtype[np.bool_]]:

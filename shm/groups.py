@@ -99,6 +99,14 @@ class Groups:
         for k in range(1, replicas):
             yield self.placement.mirror(node, block, replicas, k)
 
+    def mirrors_in_service(self, node: int, block: int, word: int) -> int:
+        """How many mirrors of the block with this word are not on a lost node."""
+        if not self.possible(block, word):
+            return 0
+        return sum(
+            not self.failed(there) for there, _ in self.mirrors(node, block, replicas_of(word))
+        )
+
     def head_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
         """Node and block of the head of a MIRROR or STRAY; None when the word is damaged."""
         replicas = replicas_of(word)

@@ -107,13 +107,10 @@ class Placement:
     def head(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
         """Node and block of the head of which (node, block) holds replica k, and k; or None."""
         k = self.part(block, replicas)
-        if k < 0:
-            return None
-        return (
-            self.node_of(node, block, replicas, self.nodes - k),
-            block - k * self.region_blocks,
-            k,
-        )
+        if k < 1:
+            return None if k < 0 else (node, block, 0)
+        there = self.node_of(node, block, replicas, self.nodes - k)
+        return there, block - k * self.region_blocks, k
 
     def starts(self, replicas: int) -> range:
         """The first block of each region of a node that has the heads of groups of `replicas`."""

@@ -313,8 +313,15 @@ class Memory:
                 found["clients"].append(client_id(slot, word))
                 found["objects"] += counts["objects"]
                 found["blocks"] += counts["blocks"]
-        found["blocks"] += self.regions.sweep()
+        found["blocks"] += self.regions.sweep() + self._sweep_mirrors()
         return found
+
+    def _sweep_mirrors(self) -> int:
+        released = 0
+        for node in range(self.parameters.nodes):
+            with contextlib.suppress(NodeFailed):  # then its mirrors are gone with it
+                released += self.blocks.groups.sweep(node)
+        return released
 
     def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:
         """Notice dead clients within `interval_s` and recover them; yields what was done."""
@@ -336,9 +343,10 @@ class Memory:
                 words = self.blocks.words(node).tolist()
             except NodeFailed:
                 continue
-            for word in words:
+            for block, word in enumerate(words):
                 if word >> 60 in (SLAB, PENDING, LARGE):
-                    owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + 1
+                    count = 1 + self.blocks.groups.mirrors_in_service(node, block, word)
+                    owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + count
         found = []
         for slot, word in self.membership.occupied():
             ident = client_id(slot, word)
