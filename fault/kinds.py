@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 
+OF_GROUPS: Final = frozenset({"group-claimed", "group-in-part", "stray", "used-in-part"})
+"""The named crash points that only clients of kinds with replicated objects come by."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Proof:
     """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
@@ -29,7 +33,7 @@ class Proof:
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
-    not_met: frozenset[str] = frozenset()
+    not_met: frozenset[str] = OF_GROUPS
 
     @property
     def matrix_parameters(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the state that the comment at the crash point describes; how it came there is no
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,24 +15,32 @@ import numpy as np
 
 from limpet.fault.kinds import proof_of
 from limpet.shm.directory import CLAIMED, PLANNED
+from limpet.shm.errors import NodeFailed
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
 from limpet.shm.words import (
     LARGE,
+    LARGE_CLASS,
     LINK_MASK,
+    MIRROR,
     OWNER_MASK,
     PENDING,
     REGION,
+    REPLICAS_MAX,
     SLAB,
+    STRAY,
     TAIL,
     TAIL_FIRST_MASK,
     TAKEN,
     TENTATIVE,
     block_word,
+    replicas_of,
 )
 from limpet.stores.registry import kind_named
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from limpet.stores.pool import Pool
 
 _TAG: Final = re.compile(r"# CRASH\(([a-z-]+)\):")
@@ -86,6 +95,8 @@ def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
     for reference, home in pairs:
         link = pool.endpoint.load(home) if home else 0
         ours = home != 0 and not (link ^ reference) & LINK_MASK
+        if len(set(_used_bits(pool, reference))) == 2:
+            found.add("used-in-part")
         if not pool.heap.used(reference):
             found.add("settled" if dying else "held")
         elif not home:
@@ -101,19 +112,29 @@ def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
     return found
 
 
+def _used_bits(pool: Pool, reference: int) -> Iterator[bool]:
+    """The used bits of the object's replicas in service."""
+    for k in range(pool.heap.replicas(reference)):
+        with contextlib.suppress(NodeFailed):
+            yield pool.heap.used_at(reference, k)
+
+
 def _in_blocks(pool: Pool, ident: int) -> set[str]:
     found = set()
     for node in range(pool.parameters.nodes):
         words = pool.blocks.words(node)
         marks = {mark for _, _, mark in pool.regions.extents(node)}
+        pending = {block_word(PENDING, ident, LARGE_CLASS, r + 1) for r in range(REPLICAS_MAX)}
         for index, word in enumerate(words.tolist()):
             kind, owner = word >> 60, word & OWNER_MASK
             if kind == REGION and owner not in marks:
                 found.add("discarded-region")
-            if kind == TAIL and int(words[word & TAIL_FIRST_MASK]) == block_word(PENDING, ident):
+            if kind == TAIL and int(words[word & TAIL_FIRST_MASK]) in pending:
                 found.add("tails-first")
+            if kind == STRAY:
+                found.add("stray")
             if kind == PENDING and owner == ident:
-                found |= {"pending-run", OWNER}
+                found |= {_of_group(pool, node, index, word), OWNER}
             if kind == SLAB and owner == ident:
                 found.add(OWNER)
             if kind == TAKEN and owner == ident:
@@ -124,3 +145,18 @@ def _in_blocks(pool: Pool, ident: int) -> set[str]:
                 if not pool.blocks.tails(words, index) and pool.blocks.unused(node, index, 0):
                     found.add("span-shortened")
     return found
+
+
+def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
+    """What a pending block of a dead client shows: its mirrors are there, or not all of them."""
+    replicas = replicas_of(word)
+    if replicas == 1:
+        return "pending-run"
+    table = pool.blocks
+    there = sum(
+        pool.endpoint.load(table.heap.table_word(other, at)) >> 60 == MIRROR
+        for other, at in table.groups.mirrors(node, block, replicas)
+        if not table.groups.failed(other)
+    )
+    whole = there == table.groups.mirrors_in_service(node, block, word)
+    return "group-claimed" if whole else "group-in-part"

@@ -201,7 +201,7 @@ class Groups:
         try:
             well = self._step(node, block, pending, horizon, done)
             for there, at in self.mirrors(node, block, replicas_of(pending)):
-                # CRASH(group-pending): PENDING with some of its mirrors; recovery gives them back.
+                # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
                 try:
                     well = well and self._step(there, at, mirror, horizon, done)
                 except NodeFailed:
@@ -242,7 +242,7 @@ class Groups:
         pending = recast(word, PENDING, client)
         if word != pending and not self.table.move(node, first, word, pending):
             return 0
-        # CRASH(group-released): PENDING without some of its mirrors; recovery gives back the rest.
+        # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
         words = self.table.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:

@@ -186,7 +186,7 @@ class Heap:
             # ORDER: the head first; when it is lost, nobody allocates from the group any more.
             self.endpoint.fetch_or(bitmap + 8 * (index >> 6), bit(index & 63))
             if reference & REPLICAS_BITS:
-                # CRASH(taken-in-part): in use on some replicas, and in hand; settling frees all.
+                # CRASH(used-in-part): in use on some replicas, and in hand; settling frees them.
                 self._take_mirrors(reference, bit(index & 63))
         finally:
             self.endpoint.background(lane)
@@ -213,7 +213,7 @@ class Heap:
         finally:
             self.endpoint.background(lane)
         if reference & REPLICAS_BITS:
-            # CRASH(freed-in-part): free on some replicas, and in hand; settling frees the others.
+            # CRASH(used-in-part): free on some replicas, and in hand; settling frees the others.
             self._free_mirrors(reference, bit(index & 63))
 
     def _free_mirrors(self, reference: int, mask: int) -> None:

@@ -75,7 +75,7 @@ class Hunger:
         client: int,
         node: int,
         size_class: int,
-        replicas: int,
+        replicas: int = 1,
     ) -> None:
         self.table = table
         self.grace = grace

@@ -125,7 +125,7 @@ class EndsLimboAtOnce(Allocator):  # type: ignore[misc]
     """A block that was taken is used while its last owner may be allocating from it."""
 
     def _make_room(self, attempt: int) -> bool:
-        found = end_limbo(self.table, 0, ReusesAtOnce(self.grace.endpoint)) > 0
+        found = end_limbo(self.table, 0, self.client.ident, ReusesAtOnce(self.grace.endpoint)) > 0
         return super()._make_room(attempt) or found
 
 
