@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-
 OF_GROUPS: Final = frozenset({"group-claimed", "group-in-part", "stray", "used-in-part"})
 """The named crash points that only clients of kinds with replicated objects come by."""
 
