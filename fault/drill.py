@@ -29,7 +29,7 @@ import numpy as np
 
 import limpet
 from limpet.fault import drill_history
-from limpet.fault.counters import Counters
+from limpet.fault.counters import GETS, PUTS, Counters
 from limpet.fault.crew import Crew, Progress
 from limpet.fault.drill_client import DrillClient, Values, judge
 from limpet.fault.drill_report import (
@@ -50,15 +50,19 @@ from limpet.fault.interrupt import Interrupt
 from limpet.fault.killer import SECOND_NS
 from limpet.fault.kinds import proof_of
 from limpet.fault.mix import Mix
+from limpet.fault.operations import Broken
 from limpet.fault.recorder import NOTE, Notes, Operation, Recorder, Result
+from limpet.fault.scene import within
 from limpet.fault.timeline import Timeline
 from limpet.fault.verify import FINAL
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, StoreFull
-from limpet.shm.layout import object_sizes
+from limpet.shm.layout import NODE_STATES, object_sizes
 from limpet.shm.parameters import BLOCK_SIZE_MIN, KIB, MIB
 
 BLOCK_SIZE: Final = 16 * KIB
 HOLD_LEASES: Final = (0.02, 4.0)
+LOOK_BLOCKED: Final = 30
+"""Times `blocked_s`: a look at the whole store or pool that takes longer is blocked."""
 SERVED_SHARE: Final = 0.5
 """Of the keys that evenly spread ones would have on the nodes that are left, this many must be
 served."""
@@ -86,9 +90,13 @@ def run(parameters: DrillParameters, observer: Observer, history: str | None = N
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
     However it ends, the clients have ended and the pool is gone.
     """
-    for _, node in parameters.losses:
+    for at, node in parameters.losses:
         if not 0 <= node < parameters.nodes:
             raise ParameterError(f"there is no node {node}: the pool has {parameters.nodes} nodes")
+        if at >= parameters.seconds:
+            raise ParameterError(
+                f"node {node} cannot be lost at {at:g} s: the run takes {parameters.seconds:g} s"
+            )
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
         pool = limpet.create(
@@ -161,6 +169,15 @@ class _Drill:
             self.last = crew.stop(self.observer.running)
         self.checks[WORKERS] += crew.ends
         self.checks[MOVING] += crew.blocked
+        if not crew.failed:
+            self._check_done()
+
+    def _check_done(self) -> None:
+        """Complain unless there was work, and all that was to be lost is lost."""
+        if not any(self.last.snapshot.operations(kind) for kind in (GETS, PUTS)):
+            self.checks[MOVING].append("no operation came back in the whole run")
+        for node in {node for _, node in self.parameters.losses} - {n for _, n in self.losses}:
+            self.checks[SERVED].append(f"node {node} was not lost: the run was over before")
 
     def _target(self, counters: Counters) -> Callable[[int, int], None]:
         parameters = self.parameters
@@ -180,8 +197,9 @@ class _Drill:
             counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
             one = DrillClient(
-                self.store, self.keys, values, incarnation, log, counter, tuple(allowed)
-            )
+                self.store, self.keys, values, incarnation, log, counter, tuple(allowed),
+                lambda node: self.pool.endpoint.load(NODE_STATES + 8 * node) != 0,
+            )  # fmt: skip
             one.work(mix.draw(incarnation))
             self.pool.close()
 
@@ -200,20 +218,23 @@ class _Drill:
         """Judge everything."""
         recovered: dict[str, Any] = {}
         audit: dict[str, int] = {}
-        with self._timed("verify"):
-            before = self._read_all("reading every key")
-            self.observer.verifying("recovering what dead clients left")
-            self._check(AUDIT, lambda: recovered.update(self.pool.recover()))
-            after = self._read_all("reading every key again")
+        before = np.zeros(len(self.keys), NOTE)
+        after = np.zeros(len(self.keys), NOTE)
+        unserved = 0
+        with self._timed("verify"), self._unblocked():
+            self._read_all("reading every key", before)
+            self._look("recovering what dead clients left", AUDIT,
+                       lambda: recovered.update(self.pool.recover()))  # fmt: skip
+            self._read_all("reading every key again", after)
             unserved = self._check_served(before, after)
-            self.observer.verifying("checking the store's invariants")
-            self._check(INVARIANTS, lambda: self._check_store(after))
-            self.observer.verifying("accounting for every byte")
-            self._check(AUDIT, lambda: audit.update(self.pool.audit()))
+            self._look("checking the store's invariants", INVARIANTS,
+                       lambda: self._check_store(after))  # fmt: skip
+            self._look("accounting for every byte", AUDIT,
+                       lambda: audit.update(self.pool.audit()))  # fmt: skip
             if audit.get("leaked"):
                 self.checks[AUDIT].append(f"{audit['leaked']} bytes are leaked: {audit}")
         noted = self.recorder.notes()
-        notes = np.concatenate([noted, before, after])
+        notes = np.concatenate([noted, before[before["op"] > 0], after[after["op"] > 0]])
         self.checks[WHOLE] += drill_history.torn(notes, self.keys)
         with self._timed("judge"):
             self.observer.verifying("judging the history")
@@ -251,17 +272,18 @@ class _Drill:
         self.interrupt.check()
         self.observer.judging(done, total)
 
-    def _read_all(self, what: str) -> Notes:
-        """Read every key; the reads as notes. One that raises NodeFailed has no known outcome."""
+    def _read_all(self, what: str, notes: Notes) -> None:
+        """Read every key into `notes`. A read that raises NodeFailed has no known outcome."""
         self.observer.verifying(what)
-        notes = np.zeros(len(self.keys), NOTE)
         lost = {node for _, node in self.losses}
         for number, name in enumerate(self.keys):
             self.interrupt.check()
             call_ns = time.monotonic_ns()
             result, read = Result.UNKNOWN, 0
             try:
-                result, read, _ = judge(self.store.get(name), number)
+                with within(self.parameters.blocked_s, f"the last reader of {name!r}"):
+                    value = self.store.get(name)
+                result, read, _ = judge(value, number)
             except NodeFailed as error:
                 if not self.exposed or error.node not in lost:
                     self.checks[SERVED].append(f"{name!r}: {error}; lost nodes: {sorted(lost)}")
@@ -269,7 +291,6 @@ class _Drill:
                 self.checks[SERVED].append(f"{name!r}: {type(error).__name__}: {error}")
             return_ns = time.monotonic_ns() if result else 0
             notes[number] = (FINAL, Operation.GET, result, number, 0, read, call_ns, return_ns)
-        return notes
 
     def _check_served(self, before: Notes, after: Notes) -> int:
         """Complain unless the same keys were served both times, and enough of them."""
@@ -302,11 +323,22 @@ class _Drill:
                 f"finds {len(there)}, {len(there - set(listed))} of which iteration does not give"
             )
 
-    def _check(self, name: str, check: Callable[[], object]) -> None:
+    def _look(self, what: str, name: str, look: Callable[[], object]) -> None:
+        """Have a look at the whole store or pool, which is part of the check `name`."""
+        self.observer.verifying(what)
         try:
-            check()
+            with within(LOOK_BLOCKED * self.parameters.blocked_s, f"the parent, {what},"):
+                look()
         except LimpetError as error:
             self.checks[name].append(f"{type(error).__name__}: {error}")
+
+    @contextlib.contextmanager
+    def _unblocked(self) -> Iterator[None]:
+        """End the body, with a complaint, when something in it takes too long."""
+        try:
+            yield
+        except Broken as error:
+            self.checks[MOVING].append(f"after the run: {error}")
 
     def _timeline(self, notes: Notes) -> Timeline:
         crew = self.crew

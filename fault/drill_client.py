@@ -45,7 +45,8 @@ class DrillClient:
     """One incarnation at work on `store`, whose keys are `keys`.
 
     An operation that raises NodeFailed keeps its unknown outcome; one that raises StoreFull is
-    noted as that. Both must be among the errors that are `allowed`; any other ends the client.
+    noted as that. Both must be among the errors that are `allowed`; any other ends the client, and
+    so does NodeFailed for a node of which `lost` does not say that it is lost.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class DrillClient:
         log: Log,
         counter: Counter,
         allowed: tuple[type[Exception], ...],
+        lost: Callable[[int], bool],
     ) -> None:
         self._keys = keys
         self._values = values
@@ -64,6 +66,7 @@ class DrillClient:
         self._log = log
         self._counter = counter
         self._allowed = allowed
+        self._lost = lost
         self._calls: dict[Operation, Callable[..., Any]] = {
             Operation.INSERT: store.insert,
             Operation.UPDATE: store.update,
@@ -102,6 +105,8 @@ class DrillClient:
                 raise
             if isinstance(error, StoreFull):
                 self._log.returned(Result.FULL)
+            elif not self._lost(error.node):
+                raise
             self._counter.refuse()
             return
         took = time.perf_counter_ns() - start

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import multiprocessing
 import os
 import random
@@ -150,7 +151,10 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came of an exploration."""
+    """What came of an exploration. `crashes`, `stalls`, `node_failures`: those that took place.
+
+    `unfinished`: exhaustive programs that have more schedules than were run.
+    """
 
     parameters: Exploration
     schedules: int
@@ -160,6 +164,7 @@ class Report:
     node_failures: int
     seconds: float
     failures: tuple[Failure, ...]
+    unfinished: int = 0
 
     @property
     def ok(self) -> bool:
@@ -175,6 +180,7 @@ class Tally:
     crashes: int = 0
     stalls: int = 0
     node_failures: int = 0
+    unfinished: int = 0
     failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
 
     def add(self, number: int, run: Run) -> None:
@@ -194,6 +200,7 @@ class Tally:
         self.crashes += other.crashes
         self.stalls += other.stalls
         self.node_failures += other.node_failures
+        self.unfinished += other.unfinished
         self.failed += other.failed
 
 
@@ -250,30 +257,37 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
 def run_batch(parameters: Exploration, numbers: range) -> Tally:
     """The runs of these numbers (exhaustive: of these programs), on a stage of their own.
 
-    Ends after `failures_max` failures.
+    Ends after `failures_max` failures, or when nobody wants it any more.
     """
     tally = Tally()
     with stage_of(parameters) as stage:
         for number in numbers:
-            for run in _runs(stage, parameters, number):
+            for run in _runs(stage, parameters, number, tally):
                 tally.add(number, run)
-                if len(tally.failed) >= parameters.failures_max:
+                if len(tally.failed) >= parameters.failures_max or _unwanted[0]:
                     return tally
     return tally
 
 
-def _runs(stage: Stage, parameters: Exploration, number: int) -> Iterator[Run]:
+def _runs(stage: Stage, parameters: Exploration, number: int, tally: Tally) -> Iterator[Run]:
     if parameters.strategy != "exhaustive":
         yield numbered_run(stage, parameters, number)
         return
     _, program = _draw(parameters, number)
     budget = Budget(parameters.bound, min(1, parameters.crashes), parameters.node_failures)
-    yield from exhaustive(stage, program, budget, parameters.schedules)
+    complete = yield from exhaustive(stage, program, budget, parameters.schedules)
+    tally.unfinished += not complete
 
 
-def _begin_process(parent: int) -> None:
+_unwanted: bytes | mmap.mmap = bytes(1)
+"""Its first byte is not 0 when the batches at work in this process are wanted no more."""
+
+
+def _begin_process(parent: int, unwanted: mmap.mmap) -> None:
+    global _unwanted
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _unwanted = unwanted
 
 
 def _tallies(parameters: Exploration) -> Iterator[Tally]:
@@ -287,9 +301,11 @@ def _tallies(parameters: Exploration) -> Iterator[Tally]:
         for numbers in batches:
             yield run_batch(parameters, numbers)
         return
+    unwanted = mmap.mmap(-1, 1)
     with ProcessPoolExecutor(
-        parameters.processes, multiprocessing.get_context("fork"), _begin_process, (os.getpid(),)
-    ) as executor:
+        parameters.processes, multiprocessing.get_context("fork"),
+        _begin_process, (os.getpid(), unwanted),
+    ) as executor:  # fmt: skip
         running: set[Future[Tally]] = set()
         try:
             for numbers in batches:
@@ -299,7 +315,8 @@ def _tallies(parameters: Exploration) -> Iterator[Tally]:
                     yield from (future.result() for future in done)
             yield from (future.result() for future in running)
         finally:
-            executor.shutdown(wait=False, cancel_futures=True)
+            unwanted[0] = 1
+            executor.shutdown(cancel_futures=True)
 
 
 def explore(
@@ -323,7 +340,7 @@ def explore(
             )
     return Report(
         parameters, total.schedules, total.steps, total.crashes, total.stalls,
-        total.node_failures, seconds, failures,
+        total.node_failures, seconds, failures, total.unfinished,
     )  # fmt: skip
 
 

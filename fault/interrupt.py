@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -16,6 +18,27 @@ class Interrupted(Exception):
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(f"interrupted by {number.name}")
         self.signal = number
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """While entered (main thread), SIGNALS raise Interrupted at once: `finally` is carried out.
+
+    A signal that the process ignores (nohup) stays ignored.
+    """
+
+    def arrived(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(signal.Signals(number))
+
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = {n: h for n, h in handlers.items() if h is not None and h != signal.SIG_IGN}
+    for number in taken:
+        signal.signal(number, arrived)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
 
 
 class Interrupt:

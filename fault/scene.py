@@ -149,6 +149,12 @@ class Scene:
 
     def work(self, possible: set[bytes | None]) -> bytes | None:
         """Read, write and delete the key, as if nothing had happened; the value first read."""
+        try:
+            return self._work(possible)
+        except KeyError as error:
+            raise Broken(f"a write was refused: {type(error).__name__}: {error}") from error
+
+    def _work(self, possible: set[bytes | None]) -> bytes | None:
         kv = self.store
         first = kv.get(KEY)
         demand(first in possible, f"the key has {short(first)}")

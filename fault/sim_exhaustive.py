@@ -10,7 +10,7 @@ stay whole, and nobody stalls.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import NamedTuple
 
 from limpet.fault.schedule import (
@@ -80,15 +80,21 @@ class Branches(Replay):
                 self.found += [(point, Action(kind, node), rest) for kind in (FAIL, GONE)]
 
 
-def exhaustive(stage: Stage, program: Program, budget: Budget, limit: int) -> Iterator[Run]:
-    """All runs of a program with at most so many departures, up to `limit` runs."""
+def exhaustive(
+    stage: Stage, program: Program, budget: Budget, limit: int
+) -> Generator[Run, None, bool]:
+    """All runs of a program with at most so many departures, up to `limit` runs.
+
+    Returns whether these were all.
+    """
     waiting: deque[tuple[Schedule, Budget]] = deque([({}, budget)])
     for _ in range(limit):
         if not waiting:
-            return
+            break
         schedule, left = waiting.popleft()
         branches = Branches(schedule, left)
         yield Run(stage, program, branches).go()
         for point, action, rest in branches.found:
             if len(waiting) < limit:
                 waiting.append(({**schedule, point: (action,)}, rest))
+    return not waiting

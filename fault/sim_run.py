@@ -28,7 +28,6 @@ from limpet.fault.schedule import (
     FAIL,
     GONE,
     STALL,
-    SWITCH,
     WAKE,
     Actions,
     Chooser,
@@ -37,7 +36,7 @@ from limpet.fault.schedule import (
     Schedule,
 )
 from limpet.fault.sim_program import PRESENT, RECOVER, WRITES, Call, Program
-from limpet.fault.sim_stage import INITIAL, LEASE_US, Player, Stage
+from limpet.fault.sim_stage import INITIAL, LEASE_US, PAUSES_MAX, Endless, Player, Stage
 from limpet.shm.errors import KeyExists, LimpetError, NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
@@ -68,8 +67,10 @@ class Run:
         self.failed: set[int] = set()
         """The memory nodes that failed."""
         self._gone: set[int] = set()
+        self._marked: set[int] = set()
         self._able: list[Player] | None = None
         self._time = 0
+        self._pauses = 0
         self._patience = 0.0
         self._next: Player | None = None
         self._hub = getcurrent()
@@ -98,7 +99,6 @@ class Run:
         actions = self.chooser.at(self, player, verb, addr, words)
         target = player
         if actions:
-            self.schedule[Point(player.number, player.op, player.step)] = tuple(actions)
             target, words = self._depart(player, actions, words)
         if target is player and (verb is PAUSE or player.dead or player.stalled):
             target = self._after(player) or player
@@ -113,25 +113,42 @@ class Run:
         return words
 
     def _depart(self, player: Player, actions: Actions, words: int) -> tuple[Player, int]:
-        """Do what a schedule says at a point; who goes on, and with how many words."""
+        """Do what a schedule says at a point; who goes on, and with how many words.
+
+        What changes nothing (the death of one who has ended) is not in the run's schedule.
+        """
         target = player
         self._able = None
-        for kind, number in actions:
+        taken = []
+        for action in actions:
+            kind, number = action
             if kind == CUT:
+                done = number < words
                 words = min(words, max(1, number))
             elif kind in (FAIL, GONE):
-                self._fail(number, kind == GONE)
-            elif number < len(self.players):
+                done = self._fail(number, kind == GONE)
+            elif number < len(self.players) and not self.players[number].ended:
                 other = self.players[number]
+                done = True
                 if kind == CRASH:
                     self.crash(other)
                 elif kind == STALL:
-                    other.stalled = True
-                    self._patience = self.stage.clock + 4e-6 * LEASE_US
+                    done = not other.stalled
+                    if done:
+                        other.stalled = True
+                        self._patience = self.stage.clock + 4e-6 * LEASE_US
                 elif kind == WAKE:
-                    other.stalled = False
-                elif kind == SWITCH and not (other.finished or other.dead or other.stalled):
-                    target = other
+                    done, other.stalled = other.stalled, False
+                elif other.stalled:
+                    done = False
+                else:
+                    done, target = other is not target, other
+            else:
+                done = False
+            if done:
+                taken.append(action)
+        if taken:
+            self.schedule[Point(player.number, player.op, player.step)] = tuple(taken)
         return target, words
 
     def _after(self, player: Player | None) -> Player | None:
@@ -162,15 +179,16 @@ class Run:
             self._able = None
             self.stage.processes.gone.add(player.pid)
 
-    def _fail(self, node: int, gone: bool) -> None:
-        """A memory node fails, unless there is none of this number."""
-        if node >= self.stage.nodes:
-            return
+    def _fail(self, node: int, gone: bool) -> bool:
+        """A memory node fails in one way, unless it has or there is none; whether it did."""
+        known = self._gone if gone else self._marked
+        if node >= self.stage.nodes or node in known:
+            return False
         self.failed.add(node)
-        if gone:
-            self._gone.add(node)
-        else:
+        known.add(node)
+        if not gone:
             self.stage.founder.fail_node(node)
+        return True
 
     def _borne(self, what: str, error: NodeFailed) -> str:
         """ "" if this operation may raise this error, else what is wrong with that."""
@@ -199,7 +217,6 @@ class Run:
             player.op, player.step = len(calls), 1
             actions = self.chooser.at(self, player, END, 0, 1)
             if actions:
-                self.schedule[Point(player.number, player.op, 1)] = tuple(actions)
                 target, _ = self._depart(player, actions, 1)
                 self._next = None if target is player else target
 
@@ -247,16 +264,28 @@ class Run:
         stage = self.stage
         stage.reset()
         stage.run = self
+        stage.founder.endpoint.paused = self._survivor_paused
         try:
-            self._play()
+            try:
+                self._play()
+            finally:
+                self._unwind()
+            for player in self.players:
+                player.stalled = False
+            if not self.failure:
+                self.failure = self._inspect()
+        except Endless:
+            self.failure = self.failure or f"no end: the survivor waits, {PAUSES_MAX} pauses long"
         finally:
-            self._unwind()
-        for player in self.players:
-            player.stalled = False
-        if not self.failure:
-            self.failure = self._inspect()
+            stage.founder.endpoint.paused = None
         stage.run = None
         return self
+
+    def _survivor_paused(self) -> None:
+        self._pauses += 1
+        if self._pauses > PAUSES_MAX:
+            raise Endless
+        self.stage.clock += PAUSE_S
 
     def _play(self) -> None:
         for player, calls in zip(self.players, self.program, strict=True):

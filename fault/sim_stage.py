@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from limpet.fault.kinds import proof_of
 from limpet.fault.sim_program import PRESENT, VALUE_SIZE
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
+from limpet.shm.fabric import Endpoint
 from limpet.shm.membership import slot_address
 from limpet.shm.pool import destroy
 from limpet.shm.simulated import (
@@ -49,12 +50,34 @@ LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
 """From the start of a run to that of the next: exact in binary, so that all runs are alike."""
 INITIAL: Final = b"initial"
+PAUSES_MAX: Final = 10_000
+"""In a run, the survivor pauses no more often than this: for some 600 leases."""
 
 _numbers = itertools.count()
 
 
+class Endless(BaseException):
+    """The survivor waits for ever. No handler of errors may take it for one."""
+
+
+class SurvivorEndpoint(Endpoint):
+    """The founder's view of the memory. In a run, `paused` is called in place of a pause."""
+
+    def __init__(self) -> None:
+        self.paused: Callable[[], None] | None = None
+
+    def pause(self, attempt: int) -> int:
+        if self.paused is None:
+            return super().pause(attempt)
+        self.paused()
+        return 0
+
+
 class StagePool(Pool):
     """A pool handle whose memory can be copied and put back."""
+
+    endpoint_class: type[Endpoint] = SurvivorEndpoint
+    endpoint: Any
 
     def image(self) -> list[bytes]:
         """All of the memory."""
@@ -112,6 +135,11 @@ class Player:
         self.identity = (0, 0, 0)
         self.slabs: list[tuple[int, int, int, int]] = []
         self.begin()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has done its operations, or is dead."""
+        return self.finished or self.dead
 
     def begin(self) -> None:
         """Be at the start of a run."""

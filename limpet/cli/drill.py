@@ -200,6 +200,11 @@ def _print_report(out: Console, report: Report) -> None:
         f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
     )  # fmt: skip
     out.print(found)
+    if report.unfinished:
+        click.echo(
+            f"{report.unfinished} of {parameters.programs} programs have more schedules than "
+            f"--schedules {parameters.schedules}: the others were not run"
+        )
     for failure in report.failures:
         _print_failure(failure)
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from limpet.fault.interrupt import SIGNALS, Interrupt, Interrupted
+from limpet.fault.interrupt import SIGNALS, Interrupt, Interrupted, ended_by_signals
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -42,6 +42,29 @@ def test_interrupt_leaves_ignored_signals_ignored() -> None:
         with Interrupt() as interrupt:
             os.kill(os.getpid(), signal.SIGHUP)
             interrupt.check()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_end_the_body_and_its_clean_up_is_done(number: signal.Signals) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    done = []
+    with pytest.raises(Interrupted, match=number.name), ended_by_signals():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            done.append("clean-up")
+    assert done == ["clean-up"]
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_ignored_signals_do_not_end_the_body() -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, previous)

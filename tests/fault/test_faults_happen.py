@@ -1,0 +1,265 @@
+"""Faults that are counted took place, waits of whoever inspects end, and signals leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+from race_mutants import GET, Mutant, in_force
+
+import limpet
+from limpet.__main__ import main
+from limpet.cli import proof
+from limpet.fault import drill, explorer
+from limpet.fault.drill_report import (
+    MOVING,
+    SERVED,
+    WORKERS,
+    DrillParameters,
+    Observer,
+    Report,
+)
+from limpet.fault.explorer import Exploration, Tally, explore, numbered_run, stage_of
+from limpet.fault.matrix import Matrix, Result
+from limpet.fault.operations import OPERATIONS, Broken
+from limpet.fault.schedule import parse_schedule, schedule_text
+from limpet.fault.sim_program import parse_program
+from limpet.fault.sim_run import replay
+from limpet.shm.errors import NodeFailed, ParameterError
+from limpet.shm.fabric import BUILD
+from limpet.shm.location import SHM_DIR
+
+RUNS = 300 if BUILD == "compiled" else 30
+
+
+class Unseen(Observer):
+    def running(self, progress: Any) -> None: ...
+
+    def verifying(self, what: str) -> None: ...
+
+    def judging(self, done: int, total: int) -> None: ...
+
+
+def drilled(url: str, **given: Any) -> Report:
+    parameters: dict[str, Any] = {
+        "seed": 1, "clients": 2, "seconds": 0.5, "keys": 50, "kill_rate": 0.0, "stop_rate": 0.0,
+        "watch": False, **given,
+    }  # fmt: skip
+    return drill.run(DrillParameters(url, **parameters), Unseen())
+
+
+def failed(report: Report) -> set[str]:
+    return {name for name, texts in report.checks.items() if texts}
+
+
+class Broke:
+    """A store of which subclasses break something."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def __iter__(self) -> Any:
+        return iter(self.store)
+
+
+class BlamesAnother(Broke):
+    """A write says now and then that a node is lost which is in service."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if value[-1] % 4 == 0:
+            raise NodeFailed(0)
+        self.store.put(key, value)
+
+
+class HangsInTheEnd(Broke):
+    """A read never comes back, for whoever has made the store."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.maker = os.getpid()
+
+    def get(self, key: bytes) -> Any:
+        if os.getpid() == self.maker and key == b"key-000003":
+            signal.pause()
+        return self.store.get(key)
+
+
+def put_in_force(monkeypatch: pytest.MonkeyPatch, variant: type) -> None:
+    store = limpet.Pool.store
+    monkeypatch.setattr(limpet.Pool, "store", lambda pool, *a, **p: variant(store(pool, *a, **p)))
+
+
+# ---- the drill -----------------------------------------------------------------------------------
+
+
+def test_drill_refuses_a_loss_after_its_end(make_url: Callable[[], str]) -> None:
+    with pytest.raises(ParameterError, match=r"node 1 cannot be lost at 40 s"):
+        drilled(make_url(), losses=((40.0, 1),))
+
+
+def test_drill_fails_when_a_node_was_not_lost(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the crew stands in a fork until the run is over."""
+    monkeypatch.setattr("limpet.fault.drill._Drill._planned", lambda self: [])
+    report = drilled(make_url(), losses=((0.2, 1),))
+    assert failed(report) == {SERVED}
+    assert report.checks[SERVED] == ["node 1 was not lost: the run was over before"]
+
+
+def test_drill_fails_when_nothing_came_back(make_url: Callable[[], str]) -> None:
+    assert failed(drilled(make_url(), seconds=1e-4)) == {MOVING}
+
+
+def test_drill_fails_when_a_client_blames_a_node_in_service(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_force(monkeypatch, BlamesAnother)
+    report = drilled(make_url(), seconds=60.0, losses=((50.0, 1),))
+    assert failed(report) == {WORKERS}
+    assert "memory node 0 has failed" in report.checks[WORKERS][0]
+
+
+def test_drill_ends_when_the_last_reads_do_not(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in_force(monkeypatch, HangsInTheEnd)
+    report = drilled(make_url(), blocked_s=0.5)
+    assert failed(report) == {MOVING}
+    assert "the last reader of b'key-000003' was blocked for 0.5 s" in report.checks[MOVING][0]
+
+
+# ---- the explorer --------------------------------------------------------------------------------
+
+
+def test_explorer_counts_the_faults_that_took_place() -> None:
+    parameters = Exploration(seed=1, crashes=3, stalls=2, node_failures=1)
+    tally, dead, lost = Tally(), 0, 0
+    with stage_of(parameters) as stage:
+        for number in range(RUNS):
+            run = numbered_run(stage, parameters, number)
+            tally.add(number, run)
+            dead += len(stage.processes.gone)
+            lost += len(run.failed)
+            again = replay(stage, run.program, parse_schedule(schedule_text(run.schedule)))
+            assert again.digest() == run.digest()
+    assert tally.crashes == dead > 0
+    assert tally.node_failures == lost > 0
+
+
+def test_explorer_leaves_out_what_changes_nothing() -> None:
+    parameters = Exploration(program="ua|ga|ga")
+    given = "0.0.1x1,0.0.2x1,0.0.3s1,0.0.4f9,0.0.5x7,0.0.6w2,0.0.7s2,0.0.8s2,2.1.1x2"
+    with stage_of(parameters) as stage:
+        run = replay(stage, parse_program(parameters.program), parse_schedule(given))
+    assert run.failure == ""
+    assert schedule_text(run.schedule) == "0.0.1x1,0.0.7s2"
+
+
+WAITING = """
+    def _find_waiting(self, key):
+        while not self._find(key):
+            if not any(word & TENTATIVE for word in self.slots[:32]):
+                return False
+            self.endpoint.pause(0)
+        return True
+"""
+WAITS = Mutant(
+    "get-waits-for-the-dead", ("no end",),
+    changes=((GET, GET.replace("_find(key)", "_find_waiting(key)") + WAITING),),
+)  # fmt: skip
+
+
+def test_explorer_ends_when_the_survivor_waits_for_ever() -> None:
+    """Nobody else reads in this program, so only who inspects the run meets the dead client."""
+    with in_force(WAITS):
+        (failure,) = explore(Exploration(schedules=300, seed=1, program="ic||")).failures
+    assert failure.what.startswith("no end: the survivor waits")
+    assert "x0" in failure.schedule
+
+
+def test_explorer_says_when_there_are_more_schedules() -> None:
+    parameters = {"clients": 2, "program": "ga|ga", "strategy": "exhaustive", "bound": 1}
+    assert explore(Exploration(schedules=5, **parameters)).unfinished == 1  # type: ignore[arg-type]
+    complete = explore(Exploration(schedules=5000, **parameters))  # type: ignore[arg-type]
+    assert complete.unfinished == 0
+    assert 5 < complete.schedules < 5000
+    words = ["--program", "ga|ga", "--strategy", "exhaustive", "--schedules", "5"]
+    result = CliRunner().invoke(main, ["drill", "explore", "race", "--processes", "1", *words])
+    assert result.exit_code == 0
+    assert "1 of 1 programs have more schedules than --schedules 5" in result.output
+
+
+def test_explorer_that_is_interrupted_does_not_wait_for_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each program here has schedules for hours."""
+    parameters = Exploration(
+        clients=4, ops=4, strategy="exhaustive", bound=4, schedules=1 << 30, programs=4, processes=2
+    )
+
+    def pressed(*_: object, **__: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explorer, "wait", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        explore(parameters)
+    assert psutil.Process().children() == []
+
+
+# ---- the matrix ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "limpet", "drill", "matrix", "race", "--op", "get"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        assert "get, killed: ok" in process.stderr.readline()
+        process.send_signal(number)
+        _, words = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + number
+    assert f"interrupted by {number.name}" in words
+    assert not list(SHM_DIR.glob(f"limpet.limpet-matrix-{process.pid}-*"))
+
+
+def test_matrix_that_killed_nobody_has_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Result("race", "get", "killed", 0, 0, frozenset(), ())
+    monkeypatch.setattr(proof, "run", lambda *_: iter([nothing]))
+    result = CliRunner().invoke(main, ["drill", "matrix", "race", "--op", "get"])
+    assert result.exit_code == 1
+    assert "it has no step to be killed at" in result.output
+
+
+def test_matrix_takes_a_write_that_is_refused_for_a_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = Matrix("race")
+    with matrix.scene(OPERATIONS["insert"]) as scene:
+        monkeypatch.setattr(scene, "store", Forgetful(scene.store))
+        with pytest.raises(Broken, match="a write was refused: KeyError"):
+            scene.work({None})
+
+
+class Forgetful(Broke):
+    """The survivor's delete does not find what it has just read."""
+
+    def delete(self, key: bytes) -> None:
+        raise KeyError(key)
