@@ -32,11 +32,13 @@ An operation that is pinned later than E finds the head lost when it sets its us
 by then bits only ever go out. Each step is one CAS from a word that never was there before.
 
 A client that was declared dead while it was stopped may write a MIRROR word after its head was
-given back. Such a word, whose head does not belong to it, is given back by the same search.
+given back. Such a word, whose head does not belong to it, is given back by the same search; so is
+the mirror of a tail whose head is lost and that does not follow that of its span's first block.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -250,18 +252,22 @@ class Groups:
         tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
         released = 0
         for block in range(first + tails, first - 1, -1):
-            self._release_mirrors(node, block, replicas_of(word), stamp)
+            self._release_mirrors(node, block, stamp, first, pending)
             released += self.table.move(node, block, int(words[block]), block_word(FREE, stamp))
         return released
 
-    def _release_mirrors(self, node: int, block: int, replicas: int, stamp: int) -> None:
-        for there, at in self.mirrors(node, block, replicas):
+    def _release_mirrors(self, node: int, block: int, stamp: int, first: int, pending: int) -> None:
+        for there, at in self.mirrors(node, block, replicas_of(pending)):
             try:
                 word = self.endpoint.load(self.table.heap.table_word(there, at))
-                if word >> 60 == MIRROR and replicas_of(word) == replicas:
-                    self.table.move(there, at, word, block_word(FREE, stamp))
             except NodeFailed:
                 continue  # it is gone with its node
+            # ORDER: the mirror was read before the head is seen unchanged: it is not another's.
+            if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
+                return
+            if word >> 60 == MIRROR and replicas_of(word) == replicas_of(pending):
+                with contextlib.suppress(NodeFailed):
+                    self.table.move(there, at, word, block_word(FREE, stamp))
 
     # ---- without a head -------------------------------------------------------------------------
 
@@ -276,9 +282,17 @@ class Groups:
         for block in found:
             word = int(words[block])
             head = self.head_of(node, block, word)
-            if head is None or class_of(word) >= self.table.heap.class_count:
-                # A mirror of a tail goes with that of the first block; damage an audit shows.
-                continue
+            if head is None:
+                continue  # damaged; an audit shows it
+            if class_of(word) == TAIL_CLASS:
+                if self._is_astray(head, word) or (
+                    self.failed(head[0]) and not self._has_first(node, block, word)
+                ):
+                    free = block_word(FREE, self.grace.close_period())
+                    released += self.table.move(node, block, word, free)
+                continue  # else it goes with that of the first block
+            if class_of(word) >= self.table.heap.class_count:
+                continue  # damaged, too
             if word >> 60 == STRAY:
                 if word & OWNER_MASK < horizon:
                     released += self._release_stray(node, block, words)
@@ -314,6 +328,19 @@ class Groups:
         ):
             block += 1
         return block - first - 1
+
+    def _has_first(self, node: int, block: int, word: int) -> bool:
+        """Whether the mirror of a span's first block is before this one, that of a tail of it.
+
+        It is claimed before those of the tails and given back after them; so, if the word is still
+        there afterwards, it never will be.
+        """
+        before = word
+        while before == word and block > 0:
+            block -= 1
+            before = self.endpoint.load(self.table.heap.table_word(node, block))
+        is_first = before >> 60 in (MIRROR, STRAY) and class_of(before) == LARGE_CLASS
+        return is_first and replicas_of(before) == replicas_of(word)
 
     def _is_astray(self, head: tuple[int, int], word: int) -> bool:
         """Whether the head, in service, does not belong to the mirror with this word.
