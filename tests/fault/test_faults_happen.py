@@ -37,6 +37,7 @@ from limpet.shm.fabric import BUILD
 from limpet.shm.location import SHM_DIR
 
 RUNS = 300 if BUILD == "compiled" else 30
+SECONDS = 0.5 if BUILD == "compiled" else 3.0
 
 
 class Unseen(Observer):
@@ -49,7 +50,7 @@ class Unseen(Observer):
 
 def drilled(url: str, **given: Any) -> Report:
     parameters: dict[str, Any] = {
-        "seed": 1, "clients": 2, "seconds": 0.5, "keys": 50, "kill_rate": 0.0, "stop_rate": 0.0,
+        "seed": 1, "clients": 2, "seconds": SECONDS, "keys": 50, "kill_rate": 0.0, "stop_rate": 0.0,
         "watch": False, **given,
     }  # fmt: skip
     return drill.run(DrillParameters(url, **parameters), Unseen())

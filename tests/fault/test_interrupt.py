@@ -51,11 +51,15 @@ def test_interrupt_leaves_ignored_signals_ignored() -> None:
 def test_signals_end_the_body_and_its_clean_up_is_done(number: signal.Signals) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     done = []
-    with pytest.raises(Interrupted, match=number.name), ended_by_signals():
+
+    def body() -> None:
         try:
             os.kill(os.getpid(), number)
         finally:
             done.append("clean-up")
+
+    with pytest.raises(Interrupted, match=number.name), ended_by_signals():
+        body()
     assert done == ["clean-up"]
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
