@@ -16,6 +16,11 @@ COMPILED = {
     "limpet.stores.race.index": "limpet/stores/race/index.py",
     "limpet.stores.race.hash_store": "limpet/stores/race/hash_store.py",
     "limpet.stores.race.table": "limpet/stores/race/table.py",
+    "limpet.stores.fusee.log": "limpet/stores/fusee/log.py",
+    "limpet.stores.fusee.cache": "limpet/stores/fusee/cache.py",
+    "limpet.stores.fusee.tables": "limpet/stores/fusee/tables.py",
+    "limpet.stores.fusee.snapshot": "limpet/stores/fusee/snapshot.py",
+    "limpet.stores.fusee.table": "limpet/stores/fusee/table.py",
 }
 
 # What Cython would otherwise put into each of them again; it takes most of the time to compile.

@@ -10,7 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-OF_GROUPS: Final = frozenset({"group-claimed", "group-in-part", "stray", "used-in-part"})
+OF_REPLICAS: Final = frozenset(
+    {"group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled"}
+)
 """The named crash points that only clients of kinds with replicated objects come by."""
 
 
@@ -32,7 +34,7 @@ class Proof:
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
-    not_met: frozenset[str] = OF_GROUPS
+    not_met: frozenset[str] = OF_REPLICAS
 
     @property
     def matrix_parameters(self) -> dict[str, Any]:
@@ -43,7 +45,15 @@ class Proof:
         return {"capacity": self.explorer_capacity, **self.parameters}
 
 
-PROOFS: Final = {"race": Proof()}
+_REPLICATED: Final = Proof(
+    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, capacity_never=7000, not_met=frozenset()
+)
+PROOFS: Final = {
+    "race": Proof(),
+    "fusee": _REPLICATED,
+    "fusee-cr": _REPLICATED,
+    "fusee-nc": _REPLICATED,
+}
 _DEFAULT: Final = Proof()
 
 

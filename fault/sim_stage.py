@@ -314,6 +314,8 @@ class Stage:
             player.pool.client.assume(*player.identity)
             player.endpoint.end()
             player.know_blocks()
+            player.store.forget()
+        self.store.forget()
 
     def close(self) -> None:
         """Forget the pool."""

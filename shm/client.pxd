@@ -41,3 +41,5 @@ cdef class Client:
     @cython.locals(index=int, pair=u64)
     cpdef int hold(self, u64 reference, u64 home) except -1
     cpdef int aim(self, int index, u64 home) except -1
+    cpdef int keep(self, int index) except -1
+    cpdef int release(self, int index) except -1

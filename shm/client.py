@@ -137,7 +137,8 @@ class Client:
         """Empty the hand: free what is in it and not linked."""
         while self.held:
             index = self.held - 1
-            self.heap.settle(self.references[index], self.homes[index])
+            if self.references[index]:
+                self.heap.settle(self.references[index], self.homes[index])
             self.endpoint.store(self.slot + HAND + 16 * index, 0)
             self.held = index
 
@@ -166,3 +167,15 @@ class Client:
         """The object at this place of the hand is about to be linked at `home`, nowhere else."""
         self.endpoint.store(self.slot + HAND + 16 * index + 8, home)
         self.homes[index] = home
+
+    def keep(self, index: int) -> None:
+        """The object at this place of the hand is linked for good: it is no concern of ours."""
+        self.endpoint.store(self.slot + HAND + 16 * index, 0)
+        self.references[index] = 0
+        while self.held and not self.references[self.held - 1]:
+            self.held -= 1
+
+    def release(self, index: int) -> None:
+        """Free the object at this place of the hand now: it is not linked any more."""
+        self.heap.free(self.references[index])
+        self.keep(index)

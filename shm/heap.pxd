@@ -10,6 +10,7 @@ cdef u64 ADDRESS_MASK
 cdef u64 LINK_MASK
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_SHIFT
+cdef u64 REPLICATED
 cdef u64 TENTATIVE
 
 cdef class Heap:
@@ -24,6 +25,7 @@ cdef class Heap:
     cdef readonly u64 bitmaps
     cdef readonly u64 bitmap_size
     cdef readonly u64 table
+    cdef public object resolver
 
     @cython.locals(blocks=u64)
     cpdef u64 value_max(self, u64 replicas)

@@ -22,7 +22,7 @@ The words are in words.py.
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.fabric import bit
@@ -34,8 +34,12 @@ from limpet.shm.words import (
     LINK_MASK,
     REPLICAS_BITS,
     REPLICAS_SHIFT,
+    REPLICATED,
     TENTATIVE,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Heap:
@@ -55,6 +59,8 @@ class Heap:
         self.bitmaps = layout.bitmaps
         self.bitmap_size = layout.bitmap_size
         self.table = layout.block_table
+        self.resolver: Callable[[int, int], bool]
+        """Whether an object is linked by a replicated link, once that is decided; set by the pool."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -231,8 +237,12 @@ class Heap:
         `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
         every operation and the recovery of a dead client's last one: for an object that was linked
         there is nothing to do, for one that was not, or no longer is, it is freed, by however many
-        clients know of it.
+        clients know of it. A replicated link is decided by the store that has it: `resolver`.
         """
+        if home & REPLICATED:
+            if self.resolver(reference, home):
+                return False
+            home = 0
         while home:
             try:
                 word = self.endpoint.load(home)

@@ -16,7 +16,10 @@ Control segment, offsets in bytes
     4104         pressure: word; counts takings of blocks from living owners (pressure.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
-    8192         node states: 256 words, 0 in service, else failed
+    4288         tickets: word; numbers of vacant slots given out so far (tickets.py)
+    4352         view: word; counts changes of which nodes are in service (view.py)
+    4360         leader: word; id of the client that is changing the view, or 0
+    8192         node states: 256 words, 0 in service, else failed (view.py)
     12288        event ring: 128 entries of 64 bytes (membership.py)
     20480        catalogue: 128 entries of 2048 bytes (directory.py)
     282624       client slots: 512 bytes each (client.py)
@@ -56,6 +59,9 @@ EPOCH: Final = address(CONTROL_NODE, 4096)
 PRESSURE: Final = address(CONTROL_NODE, 4104)
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
+TICKETS: Final = address(CONTROL_NODE, 4288)
+VIEW: Final = address(CONTROL_NODE, 4352)
+LEADER: Final = address(CONTROL_NODE, 4360)
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
 EVENT_RING: Final = address(CONTROL_NODE, 12288)
 CATALOGUE: Final = address(CONTROL_NODE, 20480)

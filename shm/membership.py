@@ -39,6 +39,7 @@ from limpet.shm.layout import (
     EVENT_RING,
     EVENT_SIZE,
     EVENTS,
+    NODE_STATES,
     SLOT_SIZE,
     SLOTS_USED,
 )
@@ -55,8 +56,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("limpet")
 
-EVENT_KINDS: Final = ("?", "recovered", "fenced", "suspended", "node failed", "node restored")
-RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED = range(1, 6)
+EVENT_KINDS: Final = (
+    "?",
+    "recovered",
+    "fenced",
+    "suspended",
+    "node failed",
+    "node restored",
+    "node excluded",
+)
+RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED = range(1, 7)
 SWEEP_INTERVAL_S: Final = 0.01
 
 
@@ -335,10 +344,22 @@ class Membership:
             return True
         return self.overdue((word, pin)) and self.fence(slot, word, "memory that it may be reading")
 
+    def fail_node(self, node: int) -> None:
+        """Mark a memory node as failed, for every client."""
+        if self.endpoint.cas(NODE_STATES + 8 * node, 0, 1) == 0:
+            self.note(NODE_FAILED, node)
+
     # ---- fencing ------------------------------------------------------------------------------
 
     def fence(self, slot: int, word: int, what: str) -> bool:
         """Make a client provably dead and recover it; False when policy or rights forbid that."""
+        ended = self.end(slot, word, what)
+        if ended:
+            self.recover(slot, word)
+        return ended
+
+    def end(self, slot: int, word: int, what: str) -> bool:
+        """Make a client provably dead; False when policy or rights forbid that."""
         pid = self.pid(word)
         if self.parameters.fence != "kill" or pid == os.getpid() or not self.is_local(slot):
             self._suspend(slot, word, what)
@@ -356,7 +377,6 @@ class Membership:
             killed = False
         if killed:
             self.note(FENCED, client_id(slot, word), pid)
-            self.recover(slot, word)
         return killed
 
     def _suspend(self, slot: int, word: int, what: str) -> None:

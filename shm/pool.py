@@ -44,12 +44,13 @@ from limpet.shm.layout import (
     control_size,
 )
 from limpet.shm.logind import remove_ipc_warning
-from limpet.shm.membership import NODE_FAILED, Membership, log, slot_address
+from limpet.shm.membership import Membership, log, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
 from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.superblock import pack
+from limpet.shm.view import View
 from limpet.shm.words import LARGE, OWNER_MASK, PENDING, SLAB
 
 if TYPE_CHECKING:
@@ -152,8 +153,9 @@ class Memory:
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
         # Its own client must not keep it alive: who drops the last handle leaves the pool.
         rejoin = weakref.WeakMethod(self._rejoin)
-        self.client = Client(self.endpoint, self.heap, lambda: _call(rejoin), parameters.multi_host)
+        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), parameters.multi_host)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
         self.catalogue = Directory(
@@ -374,11 +376,7 @@ class Memory:
                 f"{self.url} has nodes 0 to {self.parameters.nodes - 1}, no node {node}"
             )
 
-        def mark() -> None:
-            if self.endpoint.cas(NODE_STATES + 8 * node, 0, 1) == 0:
-                self.membership.note(NODE_FAILED, node)
-
-        self.exclusively(mark)
+        self.exclusively(lambda: self.membership.fail_node(node))
 
     def nodes(self) -> list[dict[str, Any]]:
         """The memory nodes: number, segment, size in bytes, whether in service."""
@@ -419,11 +417,12 @@ class Memory:
         raise NotImplementedError
 
 
-def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:
+    """The method, of a pool handle that is still there."""
     bound = method()
     if bound is None:
         raise PoolClosed("the pool's handle is gone")
-    bound()
+    return bound
 
 
 def _close(

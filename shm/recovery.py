@@ -20,29 +20,27 @@ takes them over).
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from limpet.shm.errors import AddressError
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import (
     DYING,
     HAND,
-    HAND_SIZE,
+    HAND_PAIRS,
     INCARNATION_MASK,
     LIVE,
     PIN,
     client_id,
     state_word,
 )
+from limpet.shm.words import REPLICATED
 
 if TYPE_CHECKING:
     from limpet.shm.blocks import BlockTable
     from limpet.shm.client import Client
     from limpet.shm.epoch import Grace
     from limpet.shm.regions import Regions
-
-_HAND: Final = struct.Struct(f"<{HAND_SIZE * 2}Q")
 
 
 def recover_client(
@@ -69,7 +67,7 @@ def recover_client(
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
         client.share_pin(endpoint.load(at + PIN))
-        hand = _HAND.unpack(endpoint.read(at + HAND, _HAND.size))
+        hand = HAND_PAIRS.unpack(endpoint.read(at + HAND, HAND_PAIRS.size))
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
             return counts  # somebody else has finished
@@ -90,7 +88,7 @@ def recover_client(
 
 def _settle(client: Client, reference: int, home: int) -> bool:
     """Settle a pair of a dead client's hand, if it can be one; damage there must not stop us."""
-    if not client.heap.plausible(reference):
+    if not home & REPLICATED and not client.heap.plausible(reference):
         return False
     try:
         return bool(client.heap.settle(reference, home))

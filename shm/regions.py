@@ -117,6 +117,14 @@ class Regions:
             )
         return self._region(node, first, size)
 
+    def find(self, node: int, name: str) -> Region | None:
+        """The region of that name on `node`, or None."""
+        entry = self.directories[node].find(name.encode())
+        if entry is None:
+            return None
+        first, _, size, _ = self._extent(node, entry.payload)
+        return self._region(node, first, size)
+
     def discard(self, node: int, name: str) -> None:
         """Give back the region of that name, which no store uses."""
         entry = self.directories[node].discard(name.encode())

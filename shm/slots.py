@@ -8,8 +8,10 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     32   beat         multi-host pools: counted up several times a lease (membership.py)
     40   fence        multi-host pools: id of a client that asks this one's host to end it
     48   progress     counted up while it makes something that others may wait for (directory.py)
+    56   parked       1 while it waits in an operation for the view to change (view.py)
     64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
-    128  hand         24 pairs of words: object reference, address of its link (heap.py)
+    128  hand         24 pairs of words: object reference, address of its link (heap.py), or
+                      a replicated link, which its store knows (stores/fusee/links.py)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, so an id is not used again while anything could still name it.
@@ -17,6 +19,7 @@ taken, so an id is not used again while anything could still name it.
 States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
 """
 
+import struct
 from typing import Final
 
 FREE: Final = 0
@@ -31,9 +34,11 @@ NAMESPACE: Final = 24
 BEAT: Final = 32
 FENCE: Final = 40
 PROGRESS: Final = 48
+PARKED: Final = 56
 PIN: Final = 64
 HAND: Final = 128
 HAND_SIZE: Final = 24
+HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")
 
 PIN_SHIFT: Final = 20
 INCARNATION_BITS: Final = 36

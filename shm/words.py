@@ -62,6 +62,8 @@ SHAPE_MASK: Final = 0xFFF << 48
 ADDRESS_MASK: Final = (1 << 48) - 16
 LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
+REPLICATED: Final = 1
+"""In the address of a link, in a hand: it is no address, but names a replicated link (links.py)."""
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1

@@ -7,7 +7,7 @@ A class provides
     make(pool, name, parameters)      static: make the regions; may find them half made
     unmake(pool, name, parameters)    static: give them back after `make` raised
     get, put, insert, update, delete, __len__, keys, references, check
-    losses_survived                   of a replicated store
+    losses_survived, replicated       of a replicated store
 and inherits everything else. Compiled classes may derive from it in turn.
 """
 
@@ -39,6 +39,9 @@ class Store:
     """
 
     ordered = False
+    replicated = False
+    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved` and
+    `reconcile`."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; of an instance, with its
     parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""
@@ -122,6 +125,9 @@ class Store:
             value = self.get(key)
             if value is not None:
                 yield key, value
+
+    def forget(self) -> None:
+        """Forget what this handle knows besides what is in memory."""
 
     def recover(self) -> dict[str, Any]:
         """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""

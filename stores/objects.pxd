@@ -16,6 +16,7 @@ cdef class Objects:
     cdef u64[::1] image
     cdef u64[::1] header
     cdef readonly u64 value_max
+    cdef u64 prefix
     cdef u64 address
     cdef bint complete
 
@@ -23,8 +24,9 @@ cdef class Objects:
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     @cython.locals(sizes=u64, length=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
-    @cython.locals(size_class=int, size=u64)
     cpdef int load(self, u64 reference) except -1
+    @cython.locals(size_class=int)
+    cdef u64 _extent(self, u64 reference)
     cpdef bint key_is(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bytes key(self)

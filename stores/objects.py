@@ -38,6 +38,8 @@ class Objects:
         self.image = array("Q", bytes(IMAGE_SIZE))
         self.header = array("Q", [0, 0])
         self.value_max = heap.value_max(replicas)
+        self.prefix = 0
+        """Bytes of an object before its sizes: there is a log entry in some stores."""
         self.address = 0
         self.complete = False
 
@@ -45,7 +47,7 @@ class Objects:
         """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
         if len(key) > KEY_MAX:
             raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
-        size = HEADER + (len(key) + 7 & ~7) + len(value)
+        size = self.prefix + HEADER + (len(key) + 7 & ~7) + len(value)
         if size > self.value_max:
             raise ValueTooLarge(
                 f"key and value take {size} bytes; an object has room for {self.value_max} here"
@@ -61,11 +63,14 @@ class Objects:
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; one read."""
-        size_class = reference >> 48 & 0xFF
         self.address = reference & ADDRESS_MASK
+        self.endpoint.read_words(self.address, self.image, self._extent(reference) >> 3)
+
+    def _extent(self, reference: int) -> int:
+        """How many bytes of an object to read into the image."""
+        size_class = reference >> 48 & 0xFF
         self.complete = size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IMAGE_SIZE
-        size = self.heap.sizes[size_class] if self.complete else IMAGE_SIZE
-        self.endpoint.read_words(self.address, self.image, size >> 3)
+        return self.heap.sizes[size_class] if self.complete else IMAGE_SIZE
 
     def key_is(self, key: bytes) -> bool:
         """Whether the object in the image has this key."""
@@ -94,7 +99,7 @@ class Objects:
 
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
-        size = HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7) + (self.image[0] >> 16)
+        size = self.prefix + HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7) + (self.image[0] >> 16)
         size_class = reference >> 48 & 0xFF
         return size <= (
             self.value_max if size_class == LARGE_CLASS else self.heap.sizes[size_class]

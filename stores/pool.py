@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import weakref
 from typing import Any
 
 import numpy as np
 
 from limpet.shm.directory import READY
 from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
-from limpet.shm.pool import Memory
+from limpet.shm.pool import Memory, alive
 from limpet.stores.codecs import Codec
+from limpet.stores.fusee.links import Link
 from limpet.stores.mapping import SharedDict
 from limpet.stores.registry import kind_named, store_class
 
@@ -24,6 +26,39 @@ class Pool(Memory):
     A handle may be used by several threads, survives `fork` (the child becomes a client of its
     own at its first operation), and pickles by name.
     """
+
+    def _wire(self, latency_ns: int) -> None:
+        super()._wire(latency_ns)
+        # What hangs on the pool must not keep it alive.
+        linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)
+        self.heap.resolver = lambda reference, home: alive(linked)(reference, home)
+        self.view.reconcile = lambda failed: alive(reconcile)(failed)
+
+    def _linked(self, reference: int, home: int) -> bool:
+        """Whether the object is linked by a replicated link; what no store knows, is."""
+        store = self._store_of(Link.of(home).entry)
+        return store is None or bool(store.resolved(reference, home))
+
+    def _reconcile(self, failed: list[int]) -> None:
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for reference, home in self.view.hands():
+            pairs.setdefault(Link.of(home).entry, []).append((reference, home))
+        for number, some in pairs.items():
+            store = self._store_of(number)
+            if store is not None:
+                store.reconcile(some, failed)
+
+    def _store_of(self, number: int) -> Any:
+        """A handle of the replicated store with that entry in the catalogue; None: there is none.
+
+        Handles that are in use are in the midst of something; so it is another one.
+        """
+        for entry, (name, stored) in self._ready():
+            if entry == number:
+                cls = store_class(stored["kind"])
+                if cls.replicated:
+                    return cls(self, stored["kind"], name, _parameters(cls, stored, name))
+        return None
 
     def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:
         """The store of that name: made if it is not there, else attached to.
@@ -86,9 +121,10 @@ class Pool(Memory):
 
     def stores(self) -> list[dict[str, Any]]:
         """The stores of the pool: name, kind, parameters."""
-        return [{"name": name, **stored} for name, stored in self.exclusively(self._ready)]
+        return [{"name": name, **stored} for _, (name, stored) in self.exclusively(self._ready)]
 
-    def _ready(self) -> list[tuple[str, dict[str, Any]]]:
+    def _ready(self) -> list[tuple[int, tuple[str, dict[str, Any]]]]:
+        """Number of the entry, name, kind and parameters of each store."""
         found = []
         for entry in self.catalogue:
             if entry.state == READY:
@@ -99,7 +135,7 @@ class Pool(Memory):
                         f"{self.url}: the catalogue has an entry with the name {entry.name!r}; "
                         "destroy the pool"
                     ) from error
-                found.append((name, self._stored(entry.payload, name)))
+                found.append((entry.number, (name, self._stored(entry.payload, name))))
         return found
 
     def dict(
@@ -118,7 +154,7 @@ class Pool(Memory):
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         found = [np.empty(0, dtype=np.uint64)]
-        for name, stored in self._ready():
+        for _, (name, stored) in self._ready():
             cls = store_class(stored["kind"])
             store = cls(self, stored["kind"], name, _parameters(cls, stored, name))
             found.append(store.references())

@@ -26,7 +26,12 @@ class Kind:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-KINDS: Final = {"race": Kind("limpet.stores.race.table", "Race")}
+KINDS: Final = {
+    "race": Kind("limpet.stores.race.table", "Race"),
+    "fusee": Kind("limpet.stores.fusee.table", "Fusee"),
+    "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
+    "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
+}
 
 
 def kind_named(kind: str) -> Kind:

@@ -29,8 +29,9 @@ cdef class HashStore(Index):
     cdef int _write(self, key, value, int mode) except -1
     @cython.locals(reference=u64, desired=u64, slot=u64)
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
-    @cython.locals(reference=u64)
+    @cython.locals(node=u64, reference=u64)
     cdef u64 _make(self, bytes key, bytes value, u64 size) except? 0
+    cdef int _replenish(self, u64 size) except -1
     @cython.locals(slot=u64)
     cdef int _delete_once(self, bytes key) except -1
     cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1

@@ -146,7 +146,7 @@ class HashStore(Index):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.tables[self.table] >> NODE_SHIFT, size)
+                self._replenish(size)
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1
@@ -180,10 +180,15 @@ class HashStore(Index):
 
     def _make(self, key: bytes, value: bytes, size: int) -> int:
         """A new object with this pair, at place 0 of the hand; 0: there is no memory ready."""
-        reference = self.allocator.allocate(self.tables[self.table] >> NODE_SHIFT, size)
+        node = self.tables[self.table] >> NODE_SHIFT
+        reference = self.allocator.allocate(node, size, self.replicas)
         if reference:
             self.objects.write(reference, key, value)
         return reference
+
+    def _replenish(self, size: int) -> None:
+        """Have memory ready for an object of that size, on the node of the current subtable."""
+        self.allocator.replenish(self.tables[self.table] >> NODE_SHIFT, size, self.replicas)
 
     def _delete_once(self, key: bytes) -> int:
         self._choose(key)

@@ -280,8 +280,10 @@ def region_name(name: str, subtable: int) -> str:
     return f"{name}/{subtable}"
 
 
-def obtain_subtable(pool: Any, name: str, parameters: RaceParameters, subtable: int) -> Any:
-    """The region of a subtable, made if it is not there."""
+def obtain_subtable(
+    pool: Any, name: str, parameters: RaceParameters, subtable: int, replica: int = 0
+) -> Any:
+    """The region of a subtable's replica, made if it is not there. They are on adjacent nodes."""
 
     def fill(region: Any) -> None:
         headers = np.zeros((parameters.groups, 3, 8), dtype="<u8")
@@ -289,7 +291,7 @@ def obtain_subtable(pool: Any, name: str, parameters: RaceParameters, subtable: 
         pool.endpoint.write(region.address, headers)
 
     return pool.regions.obtain(
-        subtable % pool.parameters.nodes,
+        (subtable + replica) % pool.parameters.nodes,
         region_name(name, subtable),
         parameters.groups * GROUP_SIZE,
         fill,

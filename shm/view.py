@@ -1,0 +1,173 @@
+"""Which memory nodes are in service: the view, and how all clients come to agree on a new one.
+
+A mechanism that keeps replicas on several nodes has to know, of each, whether it still counts; and
+two clients that disagree would decide one thing twice. FUSEE leaves the change of the view to a
+master (fusee.txt, algorithm 3). Here any client that meets a lost node does it, the leader, under a
+lease: the word `leader` holds its id until it is done, or dead and another takes its place.
+
+Words (control segment)
+    node states   0 in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and no
+                  replica is counted there. Verbs raise NodeFailed for both.
+    view          counts the changes; a client compares it at the start of each operation
+    leader        client id of the leader, or 0
+    parked        in each client slot: the client is in an operation, pinned, has met a lost node,
+                  and does nothing until no node is FAILED
+
+Steps of the leader. All are idempotent: if it dies, the next leader begins again.
+    1. view += 1: operations that begin from now on look at the node states, and park
+    2. close a grace period; wait until every client pinned in it is unpinned, parked or dead (one
+       that stands still for a lease is ended, if the pool's policy permits). Now nobody is in the
+       midst of anything that concerns a FAILED node
+    3. the stores put in order what the hands of those clients name (`reconcile`)
+    4. FAILED -> EXCLUDED; view += 1; leader = 0
+
+Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the node
+states again. So either a leader sees that it is not parked any more and waits for it, or it sees the
+next FAILED node and parks again before it has done anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import LEADER, NODE_STATES, VIEW
+from limpet.shm.membership import NODE_EXCLUDED, slot_address
+from limpet.shm.slots import (
+    FREE,
+    HAND,
+    HAND_PAIRS,
+    INCARNATION_BITS,
+    PARKED,
+    PIN,
+    PROGRESS,
+    client_id,
+)
+from limpet.shm.words import REPLICATED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.shm.client import Client
+    from limpet.shm.epoch import Grace, Pinned
+    from limpet.shm.membership import Membership
+
+IN_SERVICE: Final = 0
+FAILED: Final = 1
+EXCLUDED: Final = 2
+
+
+class View:
+    """The view of one pool, from one of its clients."""
+
+    def __init__(self, client: Client, grace: Grace, membership: Membership, nodes: int) -> None:
+        self.client = client
+        self.endpoint = client.endpoint
+        self.grace = grace
+        self.membership = membership
+        self.nodes = nodes
+        self.reconcile: Callable[[list[int]], None] = lambda failed: None
+        """Puts replicas in order on what is left when those nodes are lost; set by the pool."""
+
+    def number(self) -> int:
+        """How often the view has changed."""
+        return self.endpoint.load(VIEW)
+
+    def states(self) -> list[int]:
+        """The state of each memory node."""
+        return [self.endpoint.load(NODE_STATES + 8 * node) for node in range(self.nodes)]
+
+    def failed(self) -> list[int]:
+        """The nodes that are lost while the view has not changed."""
+        return [node for node, state in enumerate(self.states()) if state == FAILED]
+
+    def hands(self) -> list[tuple[int, int]]:
+        """Of the hands of all clients in operations, the pairs with replicated links."""
+        found = []
+        for slot, _, _, _ in self.grace.pinned():
+            hand = HAND_PAIRS.unpack(self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size))
+            found += [
+                (reference, home)
+                for reference, home in zip(hand[::2], hand[1::2], strict=True)
+                if reference and home & REPLICATED
+            ]
+        return found
+
+    def settle(self) -> None:
+        """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
+
+        Nothing that was read before may be relied on afterwards.
+        """
+        lane = self.endpoint.background(True)
+        try:
+            attempt = 0
+            self._mark_lost()
+            while self.failed():
+                # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+                self.endpoint.store(self.client.slot + PARKED, 1)
+                while failed := self.failed():
+                    if self._lead():
+                        self._change(failed)
+                    attempt += 1
+                    self.endpoint.pause(attempt)
+                # ORDER: not parked, for all to see, before we look once more.
+                self.endpoint.swap(self.client.slot + PARKED, 0)
+        finally:
+            self.endpoint.background(lane)
+
+    def _mark_lost(self) -> None:
+        """Mark nodes whose memory went away under us, so that all know."""
+        for node, state in enumerate(self.states()):
+            if state == IN_SERVICE and self.endpoint.lost(node):
+                self.membership.fail_node(node)
+
+    def _lead(self) -> bool:
+        """Whether we are the leader, now."""
+        leader = self.endpoint.load(LEADER)
+        mine = self.client.ident
+        if leader != mine and leader and not self._ended(leader):
+            return False
+        return leader == mine or self.endpoint.cas(LEADER, leader, mine) == leader
+
+    def _ended(self, ident: int) -> bool:
+        """Whether that client is certainly dead. It is not recovered: we are in an operation."""
+        slot = ident >> INCARNATION_BITS
+        word = self.endpoint.load(slot_address(slot))
+        if word >> 60 == FREE or client_id(slot, word) != ident or self.membership.dead(slot, word):
+            return True
+        progress = self.endpoint.load(slot_address(slot) + PROGRESS)
+        return self.membership.overdue(("leader", ident, progress)) and self.membership.end(
+            slot, word, "a change of the view"
+        )
+
+    def _change(self, failed: list[int]) -> None:
+        endpoint = self.endpoint
+        endpoint.faa(VIEW, 1)
+        closed = self.grace.close_period()
+        attempt = 0
+        while any(not self._quiet(laggard) for laggard in self.grace.laggards(closed)):
+            attempt += 1
+            self.membership.progress()
+            endpoint.pause(attempt)
+        try:
+            self.reconcile(failed)
+        except NodeFailed:
+            self._mark_lost()  # one more; all is done again for both
+            return
+        for node in failed:
+            # CRASH(reconciled): the next leader does it again, and finds all in order.
+            if endpoint.cas(NODE_STATES + 8 * node, FAILED, EXCLUDED) == FAILED:
+                self.membership.note(NODE_EXCLUDED, node)
+        endpoint.faa(VIEW, 1)
+        endpoint.cas(LEADER, self.client.ident, 0)
+
+    def _quiet(self, laggard: Pinned) -> bool:
+        slot, word, pin, _ = laggard
+        at = slot_address(slot)
+        if self.membership.ours(slot) or self.endpoint.load(at + PARKED):
+            return True
+        if self.endpoint.load(at + PIN) != pin or self.membership.dead(slot, word):
+            return True
+        return self.membership.overdue(("view", word, pin)) and self.membership.end(
+            slot, word, "a change of the view"
+        )

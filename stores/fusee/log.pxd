@@ -1,0 +1,23 @@
+cimport cython
+
+from limpet.shm.verbs cimport hash64, u64
+from limpet.stores.objects cimport Objects
+
+cdef u64 ADDRESS_MASK
+cdef u64 DEATH
+cdef u64 ENTRY_SIZE
+cdef u64 MASK
+
+cdef class LoggedObjects(Objects):
+    cdef u64 birth
+
+    @cython.locals(sizes=u64, k=u64, address=u64)
+    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    @cython.locals(k=u64)
+    cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
+    @cython.locals(last=u64, k=u64)
+    cpdef u64 marked(self, u64 reference, u64 offset) except? 0
+    cpdef u64 death(self, u64 reference) except? 0
+    cpdef int load(self, u64 reference) except -1
+    @cython.locals(size=u64)
+    cpdef int load_at(self, u64 reference, u64 k) except -1

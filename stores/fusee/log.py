@@ -1,0 +1,103 @@
+"""Replicated objects with the embedded operation log (fusee.txt section 4.5).
+
+An object is its log entry and the pair (objects.py), written to every replica together, in one
+phase:
+
+    0     birth   0; INSERTED: the insert is decided, but for the CAS of the primary slot;
+                  UPDATED: proposed by an update of a key that is there
+    8     death   0, or the word that replaced the object in its slot
+    16    sizes, checksum, key, value: as objects.py says
+
+`birth` is written before any slot has the object (UPDATED), or before the primary slot has it
+(INSERTED). `death` is written before the primary slot is changed, by whoever is about to do that; all
+who complete one round write the same. Both are read only by clients that are pinned since before
+the object was unlinked.
+
+Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC, the
+operation and the used bit. Here the hand (client.py) is the list of what is unfinished, and used bits
+lie apart. The paper writes the old value into the new object's entry, in the same phase in which we
+write the new one into the old object's: for the old object tells all participants of a round how it
+ended, also those whose own object is gone by then (traps F4, F5, F8: a completed operation leaves a
+mark of its own, in memory that stands still).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.fabric import hash64
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.fusee.marks import DEATH, ENTRY_SIZE
+from limpet.stores.objects import Objects
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class LoggedObjects(Objects):
+    """Objects with `replicas` replicas and a log entry."""
+
+    def __init__(self, heap: Any, replicas: int) -> None:
+        super().__init__(heap, replicas)
+        self.prefix = ENTRY_SIZE
+        self.header = array("Q", [0, 0, 0, 0])
+        self.birth = 0
+
+    def write(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write entry and pair to every replica in service; one phase, not waited for."""
+        sizes = len(key) | len(value) << 16
+        self.header[0] = self.birth
+        self.header[2] = sizes
+        self.header[3] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
+        for k in range(1, self.heap.replicas(reference)):
+            try:
+                address = self.heap.replica(reference, k)
+                self.endpoint.write_gather(address, self.header, 4, key, value)
+            except NodeFailed:
+                continue
+
+    def mark(self, reference: int, offset: int, word: int) -> None:
+        """Write a word of the entry, on every replica in service; not waited for."""
+        for k in range(self.heap.replicas(reference)):
+            try:
+                self.endpoint.store(self.heap.replica(reference, k) + offset, word)
+            except NodeFailed:
+                continue
+
+    def marked(self, reference: int, offset: int) -> int:
+        """A word of the entry, from the first replica in service."""
+        last = self.heap.replicas(reference) - 1
+        for k in range(last):
+            try:
+                return self.endpoint.load(self.heap.replica(reference, k) + offset)
+            except NodeFailed:
+                continue
+        return self.endpoint.load(self.heap.replica(reference, last) + offset)
+
+    def death(self, reference: int) -> int:
+        """What replaced the object, or 0."""
+        return self.marked(reference, DEATH)
+
+    def load(self, reference: int) -> None:
+        """Read the object, or the front of a large one, into the image; from one replica."""
+        try:
+            self.load_at(reference, 0)
+        except NodeFailed as error:
+            self._load_mirror(reference, error)
+
+    def _load_mirror(self, reference: int, lost: NodeFailed) -> None:
+        for k in range(1, self.heap.replicas(reference)):
+            try:
+                self.load_at(reference, k)
+                return
+            except NodeFailed:
+                continue
+        raise lost
+
+    def load_at(self, reference: int, k: int) -> None:
+        """As `load`, from replica `k`."""
+        self.address = self.heap.replica(reference, k) + ENTRY_SIZE
+        size = self._extent(reference) - ENTRY_SIZE
+        self.endpoint.read_words(self.address, self.image, size >> 3)

@@ -1,0 +1,20 @@
+"""Constants of the log entry and of rounds. Plain, as compiled modules need them."""
+
+from typing import Final
+
+REPLICAS_ROW: Final = 8
+"""Places for what is to be known of each replica of a slot."""
+
+BIRTH: Final = 0
+DEATH: Final = 8
+ENTRY_SIZE: Final = 16
+
+INSERTED: Final = 1
+UPDATED: Final = 2
+
+IDLE: Final = 0
+UPDATING: Final = 1
+DELETING: Final = 2
+INSERTING: Final = 3
+
+FAILED: Final = -1

@@ -1,0 +1,84 @@
+"""Parameters of a store on the replicated index: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.shm.words import REPLICAS_MAX
+from limpet.stores.race.parameters import RaceParameters
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+REPLICAS: Final = 2
+CACHE_SIZE: Final = 1 << 16
+CACHE_THRESHOLD: Final = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class FuseeParameters(RaceParameters):
+    """Those of `race`, and
+
+    `replicas`: of the index and of each object, on as many memory nodes; `sequential`: replicas are
+    changed one after another (FUSEE-CR); `cache_size`: keys whose slots a handle remembers, 0 for
+    none (FUSEE-NC); `cache_threshold`: the share of invalid answers above which the cache is not
+    asked for a key.
+    """
+
+    replicas: int
+    sequential: bool
+    cache_size: int
+    cache_threshold: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
+        _check_whole("cache_size", self.cache_size, 0, 1 << 32)
+        if not isinstance(self.sequential, bool):
+            raise ParameterError(f"sequential must be True or False, not {self.sequential!r}")
+        threshold = self.cache_threshold
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+            raise ParameterError(f"cache_threshold must be a number, not {threshold!r}")
+        if not 0 <= threshold <= 1:
+            raise ParameterError(f"cache_threshold must be from 0 to 1: {threshold!r}")
+
+    @classmethod
+    def for_pool(  # type: ignore[override]  # it takes more than the one that it derives from
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        replicas: int | None = None,
+        sequential: bool = False,
+        cache_size: int = CACHE_SIZE,
+        cache_threshold: float = CACHE_THRESHOLD,
+    ) -> FuseeParameters:
+        """The parameters for a pool.
+
+        By default 2 replicas, if there are as many nodes, and a key for every 512 bytes of blocks
+        that they leave.
+        """
+        if replicas is None:
+            replicas = min(REPLICAS, pool.nodes)
+        _check_whole("replicas", replicas, 1, REPLICAS_MAX)
+        if replicas > pool.nodes:
+            raise ParameterError(
+                f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
+            )
+        if capacity is None:
+            size = pool.nodes * layout.block_count * layout.block_size
+            capacity = max(64, size // replicas // 512)
+        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
+        return cls(
+            base.capacity, base.subtables, base.groups, replicas, sequential, cache_size,
+            cache_threshold,
+        )  # fmt: skip
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ParameterError(f"{name} must be a whole number from {low} to {high}: {value!r}")

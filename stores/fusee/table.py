@@ -1,0 +1,190 @@
+"""The `fusee` store: its operations, with the index cache (fusee.txt sections 4.5 and 4.6).
+
+Phases, one round trip each:
+    search, the cache knows the key      read the slot and the object                             1
+    search                               read both buckets; read the object                       2
+    update, the cache knows the key      write the new object, read the slot and the old one;
+                                         CAS backups; log; CAS primary                            4
+    update, delete                       also read both buckets first                             5
+    insert                               write the object, read both buckets; CAS backups, read
+                                         the buckets there; log; CAS primary                      4
+
+The slot is read before the object, whoever says where they are: what is linked in the slot stands still
+while we are pinned, so an object that has been used again since the cache met it is not taken for
+the old one (trap F7). The key is compared in any case.
+
+Losing operations begin again with an object of their own that nobody has seen (trap F2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import REFERENCE_MASK
+from limpet.stores.contract import as_bytes
+from limpet.stores.fusee.cache import IndexCache
+from limpet.stores.fusee.marks import BIRTH, FAILED, IDLE, UPDATED
+from limpet.stores.fusee.parameters import FuseeParameters
+from limpet.stores.fusee.snapshot import Snapshot
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import is_valid
+from limpet.stores.race.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
+
+
+class Fusee(Snapshot):
+    """A key-value store on r memory nodes, of which r - 1 may be lost. `FuseeParameters`."""
+
+    Parameters = FuseeParameters
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
+
+    def forget(self) -> None:
+        Snapshot.forget(self)
+        self.cache.forget()
+
+    # ---- search -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip if the cache knows the key, else 2."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        self.client.enter()
+        try:
+            while True:
+                try:
+                    return self._search(key, default)
+                except NodeFailed:
+                    if not self._outlive():
+                        raise
+        finally:
+            self.client.leave()
+
+    def _search(self, key: bytes, default: Any) -> Any:
+        self._choose(key)
+        if self._guess(key):
+            return self.objects.value()
+        slot = self._find(key)
+        if not slot:
+            return default
+        self._learn(key, slot, self.word)
+        return self.objects.value()
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+        before = len(found)
+        while len(found) == before:
+            try:
+                HashStore._get_batch(self, keys, found)
+            except NodeFailed:
+                del found[before:]
+                if not self._outlive():
+                    raise
+
+    # ---- the cache --------------------------------------------------------------------------
+
+    def _guess(self, key: bytes) -> int:
+        """The slot, if the cache knows the key and is right; `word` and the image are its pair."""
+        place = self.cache.find(key)
+        if place is None or not self.cache.trusts(place):
+            return 0
+        slot = self._go_to(place.home)
+        guess = place.word
+        self.word = self.endpoint.load(slot)
+        # ORDER: the object after the slot. On another node, that takes a round trip of its own.
+        if (slot ^ guess) >> NODE_SHIFT & 0xFF:
+            self.endpoint.wait()
+        self.objects.load(guess & REFERENCE_MASK)
+        self.endpoint.wait()
+        self.cache.judge(place, self.word)
+        if self.word != guess:
+            if not is_valid(self.word) or self.word >> 56 != self.hash & 0xFF:
+                return 0
+            self.objects.load(self.word & REFERENCE_MASK)
+            self.endpoint.wait()
+        return slot if self.objects.key_is(key) else 0
+
+    def _learn(self, key: bytes, slot: int, word: int) -> None:
+        """Tell the cache what a search has found."""
+        place = self.cache.find(key)
+        if place is not None:
+            self.cache.judge(place, word)
+        self.cache.remember(key, self._home(slot), word)
+
+    # ---- changing ---------------------------------------------------------------------------
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        self.doing = IDLE
+        try:
+            return self._attempt(key, value, size, mode, attempt)
+        except NodeFailed:
+            outcome = self._recall()
+            if outcome == FAILED:
+                raise
+            return outcome
+
+    def _attempt(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        self._choose(key)
+        place = None if mode == INSERT else self.cache.find(key)
+        known = place is not None and self.cache.trusts(place)
+        # Without backups nobody asks for the mark before it must be there; an update has it always.
+        updates = known or mode == UPDATE or not self.backups
+        self.logged.birth = UPDATED if updates else 0
+        reference = self._make(key, value, size)
+        if not reference:
+            return NO_MEMORY
+        desired = (self.hash & 0xFF) << 56 | reference
+        slot = self._guess(key) if known else 0
+        if not slot:
+            self._read_buckets()
+            if mode == PUT and not updates and self._candidate():
+                self.logged.mark(reference, BIRTH, UPDATED)
+                updates = True
+            slot = self._match(key, 0, True)
+        if slot:
+            if mode == INSERT:
+                return EXISTS
+            outcome = self._replace(slot, self.word, desired)
+        elif mode == UPDATE:
+            return MISSING
+        else:
+            if updates and self.backups:
+                self.logged.mark(reference, BIRTH, 0)
+                self.endpoint.wait()
+            outcome = self._insert(key, desired, attempt)
+        if outcome == DONE and self.backups:
+            self.cache.remember(key, self.at_home, desired)
+        return outcome
+
+    def _candidate(self) -> bool:
+        """Whether a slot that was read has the key's fingerprint."""
+        fingerprint = self.hash & 0xFF
+        for index in range(32):
+            word = self.slots[index]
+            if word >> 56 == fingerprint and index & 7 and is_valid(word):
+                return True
+        return False
+
+    def _replenish(self, size: int) -> None:
+        try:
+            HashStore._replenish(self, size)
+        except NodeFailed:
+            pass  # the next attempt sees that, too, and goes to another node
+
+    def _delete_once(self, key: bytes) -> int:
+        self.doing = IDLE
+        try:
+            return self._try_delete(key)
+        except NodeFailed:
+            outcome = self._recall()
+            if outcome == FAILED:
+                raise
+            return outcome
+
+    def _try_delete(self, key: bytes) -> int:
+        self._choose(key)
+        slot = self._guess(key) or self._find(key)
+        return self._remove(slot, self.word) if slot else MISSING

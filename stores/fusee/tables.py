@@ -1,0 +1,295 @@
+"""The replicated index: RACE's index on r memory nodes (fusee.txt section 4.2), and its view.
+
+Subtable t has its replicas on nodes t, t + 1, ... t + r - 1 (modulo the number of nodes), each a
+region of the same name. Of those that are counted in the view (shm/view.py), the first is the
+primary and the others are backups; whoever takes part in an operation has the same view.
+
+A slot's value is what the primary has. Invariant: when no operation on a slot is unfinished, all
+replicas are equal; when one is, the hand of some pinned client names the slot (links.py), and
+whoever meets it can bring it to its end: `resolve`.
+
+Vacant slots. 0 at first; later a number that never comes again (tickets.py). Objects' addresses do not
+come again while a client is pinned that could have seen them. So no value comes back to a slot as
+long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from typing import Any
+
+import numpy as np
+
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreMismatch
+from limpet.shm.layout import NODE_SHIFT, VIEW
+from limpet.shm.tickets import Tickets
+from limpet.shm.view import FAILED, IN_SERVICE
+from limpet.shm.words import REFERENCE_MASK, REPLICATED
+from limpet.stores.fusee.links import Link
+from limpet.stores.fusee.log import LoggedObjects
+from limpet.stores.fusee.marks import REPLICAS_ROW
+from limpet.stores.fusee.reconcile import reconcile
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Index, is_valid, obtain_subtable, region_name
+from limpet.stores.race.outcomes import VACANT_CLASS
+from limpet.stores.race.parameters import GROUP_SIZE
+from limpet.stores.race.table import Race
+
+
+
+class ReplicatedTables(Race):
+    """The tables of a replicated index, and the names of its slots in the hand."""
+
+    replicated = True
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
+        objects = LoggedObjects(pool.heap, parameters.replicas)
+        HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
+        self.logged = objects
+        self.replicas = parameters.replicas
+        self.entry = pool.catalogue.find(name.encode()).number
+        self.view = pool.view
+        self.tickets = Tickets(self.client)
+        self.bases = array("Q", bytes(8 * REPLICAS_ROW * parameters.subtables))
+        self.counts = array("Q", bytes(8 * parameters.subtables))
+        self.backups = 0
+        self.viewed = 0
+        self.looked = False
+        self._look()
+
+    @property
+    def losses_survived(self) -> int:
+        return int(self.parameters.replicas) - 1
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        """Make the regions of all replicas, with the bucket headers written."""
+        if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
+            raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
+        for subtable in range(parameters.subtables):
+            for replica in range(parameters.replicas):
+                obtain_subtable(pool, name, parameters, subtable, replica)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        for subtable in range(parameters.subtables):
+            for replica in range(parameters.replicas):
+                with contextlib.suppress(NodeFailed):  # then its region is gone with the node
+                    node = (subtable + replica) % pool.parameters.nodes
+                    pool.regions.discard(node, region_name(name, subtable))
+
+    def forget(self) -> None:
+        self.tickets.forget()
+        self.looked = False
+
+    # ---- the view ---------------------------------------------------------------------------
+
+    def _place(self, hashed: int) -> None:
+        if not self.looked or self.endpoint.load(VIEW) != self.viewed:
+            self._renew()
+        Index._place(self, hashed)
+        self.backups = self.counts[self.table] - 1 if self.counts[self.table] else 0
+
+    def _renew(self) -> None:
+        """Look at the view, in an operation; wait first until it is settled."""
+        self._look()
+        while FAILED in self.view.states():
+            self.view.settle()
+            self._look()
+
+    def _look(self) -> None:
+        """Find the replicas that are counted."""
+        viewed = self.view.number()
+        states = self.view.states()
+        for subtable in range(self.subtables):
+            found = [
+                self._region(node, subtable)
+                for node in self._nodes(subtable)
+                if states[node] == IN_SERVICE
+            ]
+            bases = [base for base in found if base]
+            self.counts[subtable] = len(bases)
+            # of a subtable that is lost altogether, some address on a lost node: NodeFailed
+            self.tables[subtable] = bases[0] if bases else subtable % len(states) << NODE_SHIFT
+            for k, base in enumerate(bases):
+                self.bases[REPLICAS_ROW * subtable + k] = base
+        self.viewed = viewed
+        self.looked = True
+
+    def _nodes(self, subtable: int) -> list[int]:
+        """The nodes of a subtable's replicas, in their order."""
+        nodes = self.pool.parameters.nodes
+        return [(subtable + k) % nodes for k in range(self.parameters.replicas)]
+
+    def _region(self, node: int, subtable: int) -> int:
+        """Address of the replica on that node; 0 when there is none."""
+        try:
+            found = self.pool.regions.find(node, region_name(self.name, subtable))
+        except NodeFailed:
+            return 0
+        return 0 if found is None else int(found.address)
+
+    def _outlive(self) -> bool:
+        """A node was lost in the midst of an operation: wait for the view to change.
+
+        False when it has not: more is lost than we survive.
+        """
+        before = self.viewed
+        self._renew()
+        return bool(self.viewed != before)
+
+    def _backup(self, slot: int, k: int) -> int:
+        """Address of the slot's replica on backup `k`, from 1 on."""
+        return slot - self.tables[self.table] + self.bases[REPLICAS_ROW * self.table + k]
+
+    # ---- names of slots ---------------------------------------------------------------------
+
+    def _home(self, slot: int) -> int:
+        """The slot's name in the hand."""
+        offset = slot - self.tables[self.table]
+        return self.entry << 48 | self.table << 40 | offset | REPLICATED
+
+    def _go_to(self, home: int) -> int:
+        """Make a link's subtable the current one; the address of its slot."""
+        self.table = home >> 40 & 0xFF
+        self.backups = self.counts[self.table] - 1 if self.counts[self.table] else 0
+        return self.tables[self.table] + (home & 0xFF_FFFF_FFF8)
+
+    def _ticket(self) -> int:
+        """A word for a vacant slot that has never been used."""
+        number: int = self.tickets.take()
+        return VACANT_CLASS << 48 | number << 1
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """Bring what concerns this pair of a hand to its end; whether its object is then linked.
+
+        For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
+        far as anybody knows. Called pinned.
+        """
+        link = Link.of(home)
+        ticket = reference >> 48 & 0xFF == VACANT_CLASS
+        if link.subtable >= self.subtables or link.offset >= self.groups * GROUP_SIZE:
+            return True
+        if not ticket and not self.heap.plausible(reference):
+            return True
+        while True:
+            try:
+                if not self.looked or self.endpoint.load(VIEW) != self.viewed:
+                    self._renew()
+                return bool(self.resolve(reference, home, ticket)) or ticket
+            except NodeFailed:
+                if not self._outlive():
+                    return ticket  # the link went with its nodes
+
+    def resolve(self, reference: int, home: int, hurry: bool) -> bool:
+        raise NotImplementedError
+
+    # ---- after the loss of a node ---------------------------------------------------------------
+
+    def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
+        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        states = self.view.states()
+        slots: dict[tuple[int, int], list[tuple[int, Link]]] = {}
+        for reference, home in pairs:
+            link = Link.of(home)
+            if link.subtable < self.subtables and link.offset < self.groups * GROUP_SIZE:
+                slots.setdefault((link.subtable, link.offset), []).append((reference, link))
+        for (subtable, offset), links in slots.items():
+            addresses = []
+            for node in self._nodes(subtable):
+                base = self._region(node, subtable)
+                if node in failed or (states[node] == IN_SERVICE and base):
+                    addresses.append((node, base + offset))
+            reconcile(self, links, failed, addresses)
+
+    def mark_of(self, word: int, offset: int) -> int:
+        """A word of the log entry of the object in a slot word; 0 of what can be no object."""
+        reference = word & REFERENCE_MASK
+        return self.logged.marked(reference, offset) if self.heap.plausible(reference) else 0
+
+    def new_number(self) -> int:
+        return self._ticket()
+
+    # ---- the whole table --------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        self.pool.exclusively(self._look)
+        return Index.__len__(self)
+
+    def references(self) -> Any:
+        self._look()
+        return Index.references(self)
+
+    def keys(self) -> Any:
+        """Every key, a group at a time; as weakly consistent as `iter` says."""
+        for subtable in range(self.subtables):
+            for group in range(self.groups):
+                yield from self._keys_in(subtable, group)
+
+    def _keys_in(self, subtable: int, group: int) -> list[bytes]:
+        while True:
+            try:
+                return self._keys_of(self.tables[subtable] + group * GROUP_SIZE)
+            except NodeFailed:
+                self.client.enter()
+                try:
+                    if not self._outlive():
+                        raise
+                finally:
+                    self.client.leave()
+
+    def check(self) -> None:
+        """As of every index; and that replicas agree on all slots that nobody is changing."""
+        self.client.enter()
+        try:
+            self._renew()
+        finally:
+            self.client.leave()
+        Index.check(self)
+        for subtable in range(self.subtables):
+            for k in range(1, self.counts[subtable]):
+                self._compare(subtable, k)
+
+    def _compare(self, subtable: int, k: int) -> None:
+        """Compare a subtable with its replica `k`."""
+        size = self.groups * GROUP_SIZE
+        base = self.bases[REPLICAS_ROW * subtable + k]
+        there = np.frombuffer(self.endpoint.read(base, size), dtype="<u8")
+        here = self._slots_of(subtable).ravel()
+        for index in np.flatnonzero(here != there).tolist():
+            self._explain(subtable, 8 * index, base)
+
+    def _explain(self, subtable: int, offset: int, base: int) -> None:
+        """Raise StoreCorrupt unless the replicas of a slot agree by now, or are being changed."""
+        home = self.entry << 48 | subtable << 40 | offset | REPLICATED
+        here = there = 0
+        for attempt in range(64):
+            # ORDER: hands before slots: who begins to change the slot has named it in the hand.
+            named = any(Link.of(home)[:3] == Link.of(other)[:3] for _, other in self.view.hands())
+            here = self.endpoint.load(self.tables[subtable] + offset)
+            there = self.endpoint.load(base + offset)
+            if here == there:
+                return
+            if not named:
+                self.endpoint.pause(attempt)
+        if not named:
+            raise StoreCorrupt(
+                f"{self.name}: subtable {subtable}, offset {offset}: the primary has {here:#x}, a "
+                f"replica {there:#x}, and nobody is changing it"
+            )
+
+    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        wrong: str = Index._wrong_with(self, group, slot, word, seen)
+        reference = word & REFERENCE_MASK
+        if wrong or not is_valid(word):
+            return wrong
+        for k in range(self.heap.replicas(reference)):
+            with contextlib.suppress(NodeFailed):
+                if not self.heap.used_at(reference, k):
+                    return f"replica {k} of the object is not in use"
+                self.logged.load_at(reference, k)
+                if not self.logged.fits(reference) or not self.logged.intact():
+                    return f"the sizes or checksum of the object's replica {k} do not hold"
+        return ""
