@@ -224,12 +224,14 @@ class Heap:
 
     def _free_mirrors(self, reference: int, mask: int) -> None:
         lane = self.endpoint.background(True)
-        for k in range(1, self.replicas(reference)):
-            try:
-                self.endpoint.mcas(self._used_bits(reference, k), 0, 0, 0, mask)
-            except NodeFailed:
-                continue
-        self.endpoint.background(lane)
+        try:
+            for k in range(1, self.replicas(reference)):
+                try:
+                    self.endpoint.mcas(self._used_bits(reference, k), 0, 0, 0, mask)
+                except NodeFailed:
+                    continue
+        finally:
+            self.endpoint.background(lane)
 
     def settle(self, reference: int, home: int) -> bool:
         """Free the object unless the link at address `home` names it; True when it was freed.
