@@ -93,15 +93,17 @@ class View:
             ]
         return found
 
-    def settle(self) -> None:
+    def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
 
-        Nothing that was read before may be relied on afterwards.
+        `lost`: a node that raised NodeFailed; nobody may know that yet. Nothing that was read
+        before may be relied on afterwards.
         """
         lane = self.endpoint.background(True)
         try:
             attempt = 0
-            self._mark_lost()
+            if lost is not None:
+                self.membership.fail_node(lost)
             while self.failed():
                 # CRASH(parked): in the hand is what we were about to do; the leader settles it.
                 self.endpoint.store(self.client.slot + PARKED, 1)
@@ -114,12 +116,6 @@ class View:
                 self.endpoint.swap(self.client.slot + PARKED, 0)
         finally:
             self.endpoint.background(lane)
-
-    def _mark_lost(self) -> None:
-        """Mark nodes whose memory went away under us, so that all know."""
-        for node, state in enumerate(self.states()):
-            if state == IN_SERVICE and self.endpoint.lost(node):
-                self.membership.fail_node(node)
 
     def _lead(self) -> bool:
         """Whether we are the leader, now."""
@@ -151,8 +147,8 @@ class View:
             endpoint.pause(attempt)
         try:
             self.reconcile(failed)
-        except NodeFailed:
-            self._mark_lost()  # one more; all is done again for both
+        except NodeFailed as error:
+            self.membership.fail_node(error.node)  # one more; all is done again for both
             return
         for node in failed:
             # CRASH(reconciled): the next leader does it again, and finds all in order.

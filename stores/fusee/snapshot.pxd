@@ -71,6 +71,6 @@ cdef class Snapshot(ReplicatedTables):
     cdef int _void(self, u64 slot, u64 vacant) except -1
     @cython.locals(backup=u64, word=u64, current=u64, done=bint)
     cdef int _clear(self, u64 slot, u64 k, u64 ticket) except -1
-    cdef int _recall(self) except -2
+    cdef int _recall(self, int node) except -2
     @cython.locals(word=u64)
     cdef int _outcome(self) except -2

@@ -403,16 +403,16 @@ class Snapshot(ReplicatedTables):
 
     # ---- after the loss of a node -------------------------------------------------------------
 
-    def _recall(self) -> int:
-        """How the operation that met NodeFailed has ended: DONE or AGAIN.
+    def _recall(self, node: int) -> int:
+        """How the operation has ended that met a lost node: DONE or AGAIN.
 
         FAILED: more is lost than the store survives, and nobody knows.
         """
-        while self._outlive():
+        while self._outlive(node):
             try:
                 return self._outcome()
-            except NodeFailed:
-                continue
+            except NodeFailed as error:
+                node = error.node
         return FAILED
 
     def _outcome(self) -> int:

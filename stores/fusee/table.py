@@ -58,8 +58,8 @@ class Fusee(Snapshot):
             while True:
                 try:
                     return self._search(key, default)
-                except NodeFailed:
-                    if not self._outlive():
+                except NodeFailed as error:
+                    if not self._outlive(error.node):
                         raise
         finally:
             self.client.leave()
@@ -79,9 +79,9 @@ class Fusee(Snapshot):
         while len(found) == before:
             try:
                 HashStore._get_batch(self, keys, found)
-            except NodeFailed:
+            except NodeFailed as error:
                 del found[before:]
-                if not self._outlive():
+                if not self._outlive(error.node):
                     raise
 
     # ---- the cache --------------------------------------------------------------------------
@@ -120,8 +120,8 @@ class Fusee(Snapshot):
         self.doing = IDLE
         try:
             return self._attempt(key, value, size, mode, attempt)
-        except NodeFailed:
-            outcome = self._recall()
+        except NodeFailed as error:
+            outcome = self._recall(error.node)
             if outcome == FAILED:
                 raise
             return outcome
@@ -171,15 +171,16 @@ class Fusee(Snapshot):
     def _replenish(self, size: int) -> None:
         try:
             HashStore._replenish(self, size)
-        except NodeFailed:
-            pass  # the next attempt sees that, too, and goes to another node
+        except NodeFailed as error:
+            if not self._outlived(error.node):
+                raise
 
     def _delete_once(self, key: bytes) -> int:
         self.doing = IDLE
         try:
             return self._try_delete(key)
-        except NodeFailed:
-            outcome = self._recall()
+        except NodeFailed as error:
+            outcome = self._recall(error.node)
             if outcome == FAILED:
                 raise
             return outcome

@@ -131,14 +131,23 @@ class ReplicatedTables(Race):
             return 0
         return 0 if found is None else int(found.address)
 
-    def _outlive(self) -> bool:
-        """A node was lost in the midst of an operation: wait for the view to change.
+    def _outlive(self, node: int) -> bool:
+        """`node` was lost in the midst of an operation: wait for the view to change.
 
         False when it has not: more is lost than we survive.
         """
         before = self.viewed
+        self.view.settle(node)
         self._renew()
         return bool(self.viewed != before)
+
+    def _outlived(self, node: int) -> bool:
+        """As `_outlive`, between operations."""
+        self.client.enter()
+        try:
+            return self._outlive(node)
+        finally:
+            self.client.leave()
 
     def _backup(self, slot: int, k: int) -> int:
         """Address of the slot's replica on backup `k`, from 1 on."""
@@ -179,8 +188,8 @@ class ReplicatedTables(Race):
                 if not self.looked or self.endpoint.load(VIEW) != self.viewed:
                     self._renew()
                 return bool(self.resolve(reference, home, ticket)) or ticket
-            except NodeFailed:
-                if not self._outlive():
+            except NodeFailed as error:
+                if not self._outlive(error.node):
                     return ticket  # the link went with its nodes
 
     def resolve(self, reference: int, home: int, hurry: bool) -> bool:
@@ -232,13 +241,9 @@ class ReplicatedTables(Race):
         while True:
             try:
                 return self._keys_of(self.tables[subtable] + group * GROUP_SIZE)
-            except NodeFailed:
-                self.client.enter()
-                try:
-                    if not self._outlive():
-                        raise
-                finally:
-                    self.client.leave()
+            except NodeFailed as error:
+                if not self._outlived(error.node):
+                    raise
 
     def check(self) -> None:
         """As of every index; and that replicas agree on all slots that nobody is changing."""
