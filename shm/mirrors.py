@@ -35,6 +35,8 @@ from limpet.shm.words import REPLICAS_MAX
 REGIONS_MAX: Final = 64
 REGIONS_MIN: Final = 2 * REPLICAS_MAX
 """As long as a node has that many blocks; so there are two rounds at least, whatever r is."""
+NO_ROUND: Final = 255
+TURNS_SHIFT: Final = REGIONS_MAX.bit_length() - 1
 REGION_SIZE: Final = 2 << 20
 """Bytes of a region if the node is large enough: a replicated object is no larger than one."""
 
@@ -44,11 +46,11 @@ class Placement:
 
     def __init__(self, nodes: int, block_count: int, block_size: int) -> None:
         self.nodes = nodes
-        self.region_blocks = max(
-            1,
-            -(-block_count // REGIONS_MAX),
-            min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN),
-        )
+        least = -(-block_count // REGIONS_MAX)
+        most = min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN)
+        # a power of two, as divisions would be most of the time that a look-up takes
+        self.region_shift = max((least - 1).bit_length(), most.bit_length() - 1, 0)
+        self.region_blocks = 1 << self.region_shift
         self.regions = block_count // self.region_blocks
         self.first = block_count % self.region_blocks
         self.replicas_max = min(nodes, self.regions, REPLICAS_MAX)
@@ -57,12 +59,17 @@ class Placement:
         for turn in range(self.regions // 2 if nodes > 1 else 0):
             hashes = [hash64(bytes([node]), turn) for node in range(nodes)]
             order = sorted(range(nodes), key=hashes.__getitem__)
-            ring += order
+            ring += 2 * order
             places += sorted(range(nodes), key=order.__getitem__)
         self.ring = array("B", ring)
-        """For each round, the nodes in their order."""
+        """For each round, the nodes in their order, twice, so that nothing goes over the end."""
         self.places = array("B", places)
         """For each round and node, its place on the ring."""
+        self.turns = array("B", bytes([NO_ROUND] * REGIONS_MAX * (REPLICAS_MAX + 1)))
+        """For each number of replicas and region, the round that the region is in."""
+        for replicas in range(2, self.replicas_max + 1):
+            for region in range(self.regions // replicas * replicas):
+                self.turns[(replicas << TURNS_SHIFT) + region] = region // replicas
 
     def check(self, replicas: int) -> None:
         """Raise ParameterError when there cannot be that many replicas."""
@@ -75,7 +82,7 @@ class Placement:
 
     def part(self, block: int, replicas: int) -> int:
         """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
-        region = (block - self.first) // self.region_blocks
+        region = (block - self.first) >> self.region_shift
         if block < self.first or region // replicas >= self.regions // replicas:
             return -1
         return region % replicas
@@ -85,20 +92,16 @@ class Placement:
 
         Raises PoolCorrupt for a block that has no place in a group of `replicas`.
         """
-        turn = (block - self.first) // self.region_blocks // replicas
-        if (
-            node >= self.nodes
-            or block < self.first
-            or replicas < 2
-            or replicas > self.nodes
-            or turn >= self.regions // replicas
-        ):
+        region = (block - self.first) >> self.region_shift
+        turn = NO_ROUND
+        if node < self.nodes and block >= self.first and region < self.regions:
+            turn = self.turns[(replicas << TURNS_SHIFT) + region]
+        if turn == NO_ROUND or steps > self.nodes:
             raise PoolCorrupt(
                 f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
                 "which cannot be; destroy the pool"
             )
-        place = (self.places[turn * self.nodes + node] + steps) % self.nodes
-        return self.ring[turn * self.nodes + place]
+        return self.ring[2 * self.nodes * turn + self.places[turn * self.nodes + node] + steps]
 
     def mirror(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
         """Node and block of replica `k` of what has its head in (node, block)."""

@@ -3,24 +3,23 @@ cimport cython
 from limpet.shm.verbs cimport u64
 
 cdef u64 FADE
+cdef long long NOWHERE
+cdef int TAG_SHIFT
 
-cdef class Place:
-    cdef public u64 home
-    cdef public u64 word
-    cdef public u64 asked
-    cdef public u64 invalid
-
+@cython.final
 cdef class IndexCache:
-    cdef Py_ssize_t half
     cdef double threshold
-    cdef dict young
-    cdef dict old
+    cdef readonly u64 size
+    cdef u64[::1] words
 
     cpdef int forget(self) except -1
-    @cython.locals(place=Place)
-    cpdef Place find(self, bytes key)
-    cpdef bint trusts(self, Place place) except -1
-    cpdef int judge(self, Place place, u64 word) except -1
-    @cython.locals(place=Place)
-    cpdef int remember(self, bytes key, u64 home, u64 word) except -1
-    cdef int _add(self, bytes key, Place place) except -1
+    @cython.locals(place=u64)
+    cdef long long find(self, u64 hashed) noexcept
+    cdef int index(self, long long place) noexcept
+    cdef u64 word(self, long long place) noexcept
+    @cython.locals(meta=u64)
+    cdef bint trusts(self, long long place) noexcept
+    @cython.locals(meta=u64, asked=u64, invalid=u64)
+    cdef int judge(self, long long place, u64 word) noexcept
+    @cython.locals(place=u64, meta=u64, counts=u64)
+    cdef int remember(self, u64 hashed, u64 index, u64 word) noexcept

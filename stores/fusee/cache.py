@@ -6,73 +6,77 @@ on counting whether it would have been right, and old counts fade, so it may be 
 
 The paper marks objects as invalid when they are replaced; a crash between the two leaves stale reads
 for ever (trap F6). Here the slot is compared, in the same round trip.
+
+Places are chosen by the key's hash; of keys that share one, the last one met has it. A key's slot is
+one of 32 words in two buckets that follow from its hash (stores/race/index.py), so a place takes 16
+bytes:
+    0     bits 24-63 those of the hash; bits 16-23 which of the 32 words; bits 8-15 how often it was
+          asked; bits 0-7 how often the answer was invalid
+    8     the slot's word, or 0
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from array import array
+from typing import Final
 
+NOWHERE: Final = -1
+TAG_SHIFT: Final = 24
 FADE: Final = 64
 """From so many answers on, the counts are halved."""
 
 
-class Place:
-    """Where a key is: the slot's link, its word; and how often that was asked, and invalid."""
-
-    def __init__(self, home: int, word: int) -> None:
-        self.home = home
-        self.word = word
-        self.asked = 0
-        self.invalid = 0
-
-
 class IndexCache:
-    """The places of about `size` keys, of those last met; `threshold`: share of invalid answers."""
+    """The places of up to `size` keys (rounded up); `threshold`: share of invalid answers."""
 
     def __init__(self, size: int, threshold: float) -> None:
-        self.half = size // 2
         self.threshold = threshold
+        self.size = 1 << max(0, size - 1).bit_length() if size else 0
         self.forget()
 
     def forget(self) -> None:
-        self.young: dict[bytes, Any] = {}
-        self.old: dict[bytes, Any] = {}
+        self.words = array("Q", bytes(16 * self.size or 8))
 
-    def find(self, key: bytes) -> Any:
-        """The key's Place, or None."""
-        place = self.young.get(key)
-        if place is None:
-            place = self.old.get(key)
-            if place is not None:
-                self._add(key, place)
+    def find(self, hashed: int) -> int:
+        """Where the key with this hash is noted, or NOWHERE."""
+        if not self.size:
+            return NOWHERE
+        place = 2 * (hashed & self.size - 1)
+        if self.words[place] >> TAG_SHIFT != hashed >> TAG_SHIFT or not self.words[place + 1]:
+            return NOWHERE
         return place
 
-    def trusts(self, place: Any) -> bool:
-        """Whether to use what the cache says of a key."""
-        return bool(place.invalid <= self.threshold * place.asked)
+    def index(self, place: int) -> int:
+        """Which of the words of the key's buckets is its slot."""
+        return self.words[place] >> 16 & 0xFF
 
-    def judge(self, place: Any, word: int) -> None:
+    def word(self, place: int) -> int:
+        """What was in the slot."""
+        return self.words[place + 1]
+
+    def trusts(self, place: int) -> bool:
+        """Whether to use what is noted there."""
+        meta = self.words[place]
+        return (meta & 0xFF) <= self.threshold * (meta >> 8 & 0xFF)
+
+    def judge(self, place: int, word: int) -> None:
         """Count an answer: the slot was seen to have `word`."""
-        if place.asked >= FADE:
-            place.asked >>= 1
-            place.invalid >>= 1
-        place.asked += 1
-        if place.word != word:
-            place.invalid += 1
-            place.word = word
+        meta = self.words[place]
+        asked = (meta >> 8 & 0xFF) + 1
+        invalid = meta & 0xFF
+        if asked > FADE:
+            asked >>= 1
+            invalid >>= 1
+        if self.words[place + 1] != word:
+            self.words[place + 1] = word
+            invalid += 1
+        self.words[place] = meta >> 16 << 16 | asked << 8 | invalid
 
-    def remember(self, key: bytes, home: int, word: int) -> None:
-        """Note where the key is, according to one who has read it there or put it there."""
-        place = self.find(key)
-        if place is None:
-            if self.half:
-                self._add(key, Place(home, word))
-        elif place.home != home or place.word != word:
-            place.home = home
-            place.word = word
-
-    def _add(self, key: bytes, place: Any) -> None:
-        if len(self.young) >= self.half:
-            self.old = self.young
-            self.young = {}
-        self.young[key] = place
+    def remember(self, hashed: int, index: int, word: int) -> None:
+        """Note where a key is, according to one who has read it there or put it there."""
+        if self.size:
+            place = 2 * (hashed & self.size - 1)
+            meta = self.words[place]
+            counts = meta & 0xFFFF if meta >> TAG_SHIFT == hashed >> TAG_SHIFT else 0
+            self.words[place] = hashed >> TAG_SHIFT << TAG_SHIFT | index << 16 | counts
+            self.words[place + 1] = word

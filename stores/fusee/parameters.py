@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from limpet.shm.parameters import PoolParameters
 
 REPLICAS: Final = 2
-CACHE_SIZE: Final = 1 << 16
+CACHE_SIZE_DEFAULT_MAX: Final = 1 << 17
 CACHE_THRESHOLD: Final = 0.5
 
 
@@ -54,13 +54,13 @@ class FuseeParameters(RaceParameters):
         capacity: int | None = None,
         replicas: int | None = None,
         sequential: bool = False,
-        cache_size: int = CACHE_SIZE,
+        cache_size: int | None = None,
         cache_threshold: float = CACHE_THRESHOLD,
     ) -> FuseeParameters:
         """The parameters for a pool.
 
-        By default 2 replicas, if there are as many nodes, and a key for every 512 bytes of blocks
-        that they leave.
+        By default 2 replicas, if there are as many nodes; a key for every 512 bytes of blocks
+        that they leave; a cache for all keys, or 131,072 of them.
         """
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
@@ -72,6 +72,8 @@ class FuseeParameters(RaceParameters):
         if capacity is None:
             size = pool.nodes * layout.block_count * layout.block_size
             capacity = max(64, size // replicas // 512)
+        if cache_size is None:
+            cache_size = min(capacity, CACHE_SIZE_DEFAULT_MAX)
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
         return cls(
             base.capacity, base.subtables, base.groups, replicas, sequential, cache_size,

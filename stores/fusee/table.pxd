@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.fusee.cache cimport IndexCache, Place
+from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.snapshot cimport Snapshot
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport is_valid
@@ -25,13 +25,15 @@ cdef class Fusee(Snapshot):
 
     @cython.locals(slot=u64)
     cdef _search(self, bytes key, default)
-    @cython.locals(place=Place, slot=u64, guess=u64)
+    @cython.locals(place='long long', slot=u64, guess=u64)
     cdef u64 _guess(self, bytes key) except? 0
-    @cython.locals(place=Place)
-    cdef int _learn(self, bytes key, u64 slot, u64 word) except -1
+    @cython.locals(place='long long')
+    cdef int _learn(self, u64 slot, u64 word) except -1
     @cython.locals(outcome=int)
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
-    @cython.locals(place=Place, known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int)
+    @cython.locals(first=u64)
+    cdef u64 _index_of(self, u64 slot) noexcept
+    @cython.locals(place='long long', known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int)
     cdef int _attempt(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64)
     cdef bint _candidate(self) except -1

@@ -71,7 +71,7 @@ class Fusee(Snapshot):
         slot = self._find(key)
         if not slot:
             return default
-        self._learn(key, slot, self.word)
+        self._learn(slot, self.word)
         return self.objects.value()
 
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
@@ -88,11 +88,11 @@ class Fusee(Snapshot):
 
     def _guess(self, key: bytes) -> int:
         """The slot, if the cache knows the key and is right; `word` and the image are its pair."""
-        place = self.cache.find(key)
-        if place is None or not self.cache.trusts(place):
+        place = self.cache.find(self.hash)
+        if place < 0 or not self.cache.trusts(place):
             return 0
-        slot = self._go_to(place.home)
-        guess = place.word
+        slot = self._address(self.cache.index(place))
+        guess = self.cache.word(place)
         self.word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
@@ -107,12 +107,19 @@ class Fusee(Snapshot):
             self.endpoint.wait()
         return slot if self.objects.key_is(key) else 0
 
-    def _learn(self, key: bytes, slot: int, word: int) -> None:
+    def _learn(self, slot: int, word: int) -> None:
         """Tell the cache what a search has found."""
-        place = self.cache.find(key)
-        if place is not None:
+        place = self.cache.find(self.hash)
+        if place >= 0:
             self.cache.judge(place, word)
-        self.cache.remember(key, self._home(slot), word)
+        self.cache.remember(self.hash, self._index_of(slot), word)
+
+    def _index_of(self, slot: int) -> int:
+        """Which of the words of the key's buckets the slot is."""
+        first = self.at[0]
+        if first <= slot < first + 128:
+            return slot - first >> 3
+        return 16 + (slot - self.at[1] >> 3)
 
     # ---- changing ---------------------------------------------------------------------------
 
@@ -128,8 +135,8 @@ class Fusee(Snapshot):
 
     def _attempt(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
         self._choose(key)
-        place = None if mode == INSERT else self.cache.find(key)
-        known = place is not None and self.cache.trusts(place)
+        place = self.cache.find(self.hash)
+        known = mode != INSERT and place >= 0 and self.cache.trusts(place)
         # Without backups nobody asks for the mark before it must be there; an update has it always.
         updates = known or mode == UPDATE or not self.backups
         self.logged.birth = UPDATED if updates else 0
@@ -155,8 +162,9 @@ class Fusee(Snapshot):
                 self.logged.mark(reference, BIRTH, 0)
                 self.endpoint.wait()
             outcome = self._insert(key, desired, attempt)
+            slot = self._go_to(self.at_home)
         if outcome == DONE and self.backups:
-            self.cache.remember(key, self.at_home, desired)
+            self.cache.remember(self.hash, self._index_of(slot), desired)
         return outcome
 
     def _candidate(self) -> bool:

@@ -8,6 +8,7 @@ from limpet.stores.race.table cimport Race
 
 cdef u64 GROUP_SIZE
 cdef int NODE_SHIFT
+cdef u64 OFFSET_BITS
 cdef u64 REFERENCE_MASK
 cdef u64 REPLICAS_ROW
 cdef u64 REPLICATED

@@ -26,7 +26,7 @@ from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.tickets import Tickets
 from limpet.shm.view import FAILED, IN_SERVICE
 from limpet.shm.words import REFERENCE_MASK, REPLICATED
-from limpet.stores.fusee.links import Link
+from limpet.stores.fusee.links import OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
 from limpet.stores.fusee.reconcile import reconcile
@@ -164,7 +164,7 @@ class ReplicatedTables(Race):
         """Make a link's subtable the current one; the address of its slot."""
         self.table = home >> 40 & 0xFF
         self.backups = self.counts[self.table] - 1 if self.counts[self.table] else 0
-        return self.tables[self.table] + (home & 0xFF_FFFF_FFF8)
+        return self.tables[self.table] + (home & OFFSET_BITS)
 
     def _ticket(self) -> int:
         """A word for a vacant slot that has never been used."""
