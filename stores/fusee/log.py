@@ -99,5 +99,7 @@ class LoggedObjects(Objects):
     def load_at(self, reference: int, k: int) -> None:
         """As `load`, from replica `k`."""
         self.address = self.heap.replica(reference, k) + ENTRY_SIZE
-        size = self._extent(reference) - ENTRY_SIZE
+        size = self._extent(reference)
+        if self.complete:
+            size -= ENTRY_SIZE
         self.endpoint.read_words(self.address, self.image, size >> 3)
