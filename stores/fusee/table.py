@@ -91,8 +91,10 @@ class Fusee(Snapshot):
         place = self.cache.find(self.hash)
         if place < 0 or not self.cache.trusts(place):
             return 0
-        slot = self._address(self.cache.index(place))
         guess = self.cache.word(place)
+        if not is_valid(guess):  # the slot was vacant when we last looked
+            return 0
+        slot = self._address(self.cache.index(place))
         self.word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
@@ -162,8 +164,8 @@ class Fusee(Snapshot):
                 self.logged.mark(reference, BIRTH, 0)
                 self.endpoint.wait()
             outcome = self._insert(key, desired, attempt)
-            slot = self._go_to(self.at_home)
         if outcome == DONE and self.backups:
+            slot = self._go_to(self.at_home)
             self.cache.remember(self.hash, self._index_of(slot), desired)
         return outcome
 
