@@ -72,9 +72,9 @@ class FuseeParameters(RaceParameters):
         if capacity is None:
             size = pool.nodes * layout.block_count * layout.block_size
             capacity = max(64, size // replicas // 512)
-        if cache_size is None:
-            cache_size = min(capacity, CACHE_SIZE_DEFAULT_MAX)
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
+        if cache_size is None:
+            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
         return cls(
             base.capacity, base.subtables, base.groups, replicas, sequential, cache_size,
             cache_threshold,
