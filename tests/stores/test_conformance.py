@@ -285,6 +285,11 @@ def test_a_key_that_is_too_long(store: Any) -> None:
     sound(store)
 
 
+def _overhead(store: Any) -> int:
+    """Bytes of an object besides the value, when the key is `k`."""
+    return int(store.objects.size_of(b"k", b""))
+
+
 def _boundaries() -> Iterator[int]:
     """Sizes of objects around those of classes, images, blocks and spans."""
     for size in (*object_sizes(BLOCK)[1:], IMAGE_SIZE, *(BLOCK * n for n in (1, 2, 3, 7))):
@@ -296,7 +301,7 @@ def test_values_of_every_boundary_size(make_store: Make) -> None:
     assert store.pool.parameters.block_size == BLOCK
     source = random.Random(1)
     for size in sorted(set(_boundaries())):
-        value = source.randbytes(max(0, size - 24))
+        value = source.randbytes(max(0, size - _overhead(store)))
         _round_trip(store, b"k", [value])
     sound(store)
     store.delete(b"k")
@@ -325,8 +330,9 @@ def test_values_of_several_mebibytes(make_store: Make, mebibytes: int) -> None:
 def test_a_value_that_no_node_holds(make_store: Make) -> None:
     store = make_store(capacity=100)
     size = store.pool.parameters.node_size
+    taken = size + _overhead(store)
     for write in (store.put, store.insert, store.update):
-        with pytest.raises(limpet.ValueTooLarge, match=f"take {size + 24} bytes"):
+        with pytest.raises(limpet.ValueTooLarge, match=f"take {taken} bytes"):
             write(b"k", bytes(size))
     assert len(store) == 0
     sound(store)
@@ -516,13 +522,30 @@ def test_values_that_change_their_size_take_bounded_memory(make_store: Make) -> 
 # ---- costs --------------------------------------------------------------------------------------
 
 
+_FUSEE = {"get": 1, "miss": 1, "insert": 4, "update": 4, "put": 4, "delete": 4, "large get": 2}
 ROUND_TRIPS = {
-    "race": {"get": 2, "miss": 1, "insert": 3, "update": 3, "put": 3, "delete": 3, "large get": 3}
+    "race": {"get": 2, "miss": 1, "insert": 3, "update": 3, "put": 3, "delete": 3, "large get": 3},
+    "fusee": _FUSEE,
+    "fusee-cr": _FUSEE,
+    "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
 }
-"""Of an operation without conflict, as the paper counts them. Every store kind has its row."""
+"""Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
+Every store kind has its row."""
 
-BYTES_READ = {"race": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000}}
-BYTES_WRITTEN = {"race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0}}
+_READ = {"get": 8 + 32, "miss": 256, "large get": 8 + 4096 + 20_000, "insert": 2 * 256}
+_WRITTEN = {"get": 0, "miss": 0, "insert": 2 * (40 + 4 + 8), "update": 2 * (40 + 4 + 8), "delete": 16}
+BYTES_READ = {
+    "race": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
+    "fusee": _READ,
+    "fusee-cr": _READ,
+    "fusee-nc": {**_READ, "get": 256 + 32, "large get": 256 + 4096 + 20_000},
+}
+BYTES_WRITTEN = {
+    "race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
+    "fusee": _WRITTEN,
+    "fusee-cr": _WRITTEN,
+    "fusee-nc": _WRITTEN,
+}
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
 
 
