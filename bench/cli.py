@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.bench import machine, peers, report
+from limpet.bench import contention, machine, peers, report
 from limpet.bench.drivers import PEERS_EXTRA
 from limpet.bench.ycsb import READ_SHARE, Workload
 from limpet.cli.common import (
@@ -214,6 +214,57 @@ def virtual_command(as_json: bool, **given: Any) -> None:
             )  # fmt: skip
     if as_json:
         print_json([dataclasses.asdict(cell) for cell in cells])
+    else:
+        console().print(shown)
+
+
+@bench.command("contention")
+@click.option("--store", "stores", type=_List(str), default="race,fusee", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--processes", type=_List(int), default="2,4", show_default=True)
+@click.option("--keys", type=_List(int), default="1,10000", show_default=True,
+              help="Numbers of keys to update, drawn uniformly.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@json_option
+def contention_command(
+    stores: tuple[str, ...],
+    processes: tuple[int, ...],
+    keys: tuple[int, ...],
+    seconds: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Have processes update the same keys, and report how fair that is.
+
+    Exit status 0 only if every process came back.
+    """
+    numbers = (
+        "processes",
+        "keys",
+        "updates/s",
+        "least",
+        "most",
+        "Jain",
+        "retries",
+        "p50",
+        "longest",
+    )
+    shown = table("updates of the same keys", "store", *numbers, right=numbers)
+    found = []
+    for store in stores:
+        for count in processes:
+            for number in keys:
+                one = contention.run(store, count, number, seconds, seed)
+                found.append(one)
+                shown.add_row(
+                    one.store, str(one.processes), f"{one.keys:,}", f"{one.updates_per_s:,.0f}",
+                    f"{min(one.shares):,}", f"{max(one.shares):,}", f"{one.fairness:.3f}",
+                    f"{one.retries:,}", time_text(one.median_us * 1000),
+                    time_text(one.longest_us * 1000),
+                )  # fmt: skip
+    if as_json:
+        print_json([{**dataclasses.asdict(one), "fairness": one.fairness} for one in found])
     else:
         console().print(shown)
 
