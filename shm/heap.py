@@ -60,7 +60,7 @@ class Heap:
         self.bitmap_size = layout.bitmap_size
         self.table = layout.block_table
         self.resolver: Callable[[int, int], bool]
-        """Whether an object is linked by a replicated link, once that is decided; set by the pool."""
+        """Whether a replicated link names an object, once that is decided; set by the pool."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""

@@ -153,7 +153,8 @@ class Memory:
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
         # Its own client must not keep it alive: who drops the last handle leaves the pool.
         rejoin = weakref.WeakMethod(self._rejoin)
-        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), parameters.multi_host)
+        mortal = parameters.multi_host
+        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), mortal)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)

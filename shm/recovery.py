@@ -37,6 +37,8 @@ from limpet.shm.slots import (
 from limpet.shm.words import REPLICATED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from limpet.shm.blocks import BlockTable
     from limpet.shm.client import Client
     from limpet.shm.epoch import Grace
@@ -50,8 +52,11 @@ def recover_client(
     grace: Grace,
     slot: int,
     word: int,
+    lap: Callable[[str], None] = lambda step: None,
 ) -> dict[str, int]:
     """Recover the client of `slot` and state word `word`, which is dead.
+
+    `lap` is told of each of the steps "hand", "objects", "blocks" and "slot" when it is done.
 
     Returns how many objects and blocks were given back, and `clients`: 1 when it was we who did the
     last step, 0 when another recoverer had.
@@ -71,18 +76,22 @@ def recover_client(
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
             return counts  # somebody else has finished
+        lap("hand")
         for reference, home in zip(hand[::2], hand[1::2], strict=True):
             if reference:
                 counts["objects"] += _settle(client, reference, home)
                 # CRASH(settled): settled again by the next one, while the dead client's pin stands.
+        lap("objects")
         ident = client_id(slot, word)
         for node in range(regions.nodes):
             counts["blocks"] += blocks.recover(node, ident, grace, regions.region_of)
             # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
+        lap("blocks")
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
         client.unpin()
         endpoint.background(lane)
+    lap("slot")
     return counts
 
 

@@ -6,8 +6,8 @@ master (fusee.txt, algorithm 3). Here any client that meets a lost node does it,
 lease: the word `leader` holds its id until it is done, or dead and another takes its place.
 
 Words (control segment)
-    node states   0 in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and no
-                  replica is counted there. Verbs raise NodeFailed for both.
+    node states   0 in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and
+                  no replica is counted there. Verbs raise NodeFailed for both.
     view          counts the changes; a client compares it at the start of each operation
     leader        client id of the leader, or 0
     parked        in each client slot: the client is in an operation, pinned, has met a lost node,
@@ -21,9 +21,9 @@ Steps of the leader. All are idempotent: if it dies, the next leader begins agai
     3. the stores put in order what the hands of those clients name (`reconcile`)
     4. FAILED -> EXCLUDED; view += 1; leader = 0
 
-Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the node
-states again. So either a leader sees that it is not parked any more and waits for it, or it sees the
-next FAILED node and parks again before it has done anything.
+Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the
+node states again. So either a leader sees that it is not parked any more and waits for it, or it
+sees the next FAILED node and parks again before it has done anything.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The adaptive index cache (fusee.txt section 4.6): where a key's slot is, and what was in it.
 
-An answer is no more than a guess: whoever uses it reads the slot, and counts whether it still had what
-the cache says. A key whose invalid answers are more than a share of all is not asked for; searches go
-on counting whether it would have been right, and old counts fade, so it may be asked for again.
+An answer is no more than a guess: whoever uses it reads the slot, and counts whether it still had
+what the cache says. A key whose invalid answers are more than a share of all is not asked for;
+searches go on counting whether it would have been right, and old counts fade, so it may be asked
+for again.
 
-The paper marks objects as invalid when they are replaced; a crash between the two leaves stale reads
-for ever (trap F6). Here the slot is compared, in the same round trip.
+The paper marks objects as invalid when they are replaced; a crash between the two leaves stale
+reads for ever (trap F6). Here the slot is compared, in the same round trip.
 
-Places are chosen by the key's hash; of keys that share one, the last one met has it. A key's slot is
-one of 32 words in two buckets that follow from its hash (stores/race/index.py), so a place takes 16
-bytes:
+Places are chosen by the key's hash; of keys that share one, the last one met has it. A key's slot
+is one of 32 words in two buckets that follow from its hash (stores/race/index.py), so a place takes
+16 bytes:
     0     bits 24-63 those of the hash; bits 16-23 which of the 32 words; bits 8-15 how often it was
           asked; bits 0-7 how often the answer was invalid
     8     the slot's word, or 0

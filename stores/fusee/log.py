@@ -9,16 +9,16 @@ phase:
     16    sizes, checksum, key, value: as objects.py says
 
 `birth` is written before any slot has the object (UPDATED), or before the primary slot has it
-(INSERTED). `death` is written before the primary slot is changed, by whoever is about to do that; all
-who complete one round write the same. Both are read only by clients that are pinned since before
-the object was unlinked.
+(INSERTED). `death` is written before the primary slot is changed, by whoever is about to do that;
+all who complete one round write the same. Both are read only by clients that are pinned since
+before the object was unlinked.
 
-Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC, the
-operation and the used bit. Here the hand (client.py) is the list of what is unfinished, and used bits
-lie apart. The paper writes the old value into the new object's entry, in the same phase in which we
-write the new one into the old object's: for the old object tells all participants of a round how it
-ended, also those whose own object is gone by then (traps F4, F5, F8: a completed operation leaves a
-mark of its own, in memory that stands still).
+Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC,
+the operation and the used bit. Here the hand (client.py) is the list of what is unfinished, and
+used bits lie apart. The paper writes the old value into the new object's entry, in the same phase
+in which we write the new one into the old object's: for the old object tells all participants of a
+round how it ended, also those whose own object is gone by then (traps F4, F5, F8: a completed
+operation leaves a mark of its own, in memory that stands still).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SNAPSHOT: changing a slot that has replicas (fusee.txt section 4.3, algorithms 1, 2 and 4).
 
-A round changes a slot from one value of its primary, `old`, to another. Each phase is one round trip;
-(1) is the caller's, who has read the primary and written the object.
+A round changes a slot from one value of its primary, `old`, to another. Each phase is one round
+trip; (1) is the caller's, who has read the primary and written the object.
 
     (2) CAS all backups from `old` to the own value. What they then have, the proposals, is fixed:
         each backup is changed by one participant, since `old` does not come again
@@ -13,13 +13,13 @@ A round changes a slot from one value of its primary, `old`, to another. Each ph
     (4) CAS the primary. This decides
     losers wait until the primary changes
 
-An update that loses has taken effect just before the winner, and returns. A delete that loses begins
-again: it might have lost to an update, which found the key.
+An update that loses has taken effect just before the winner, and returns. A delete that loses
+begins again: it might have lost to an update, which found the key.
 
 Who completes a round. All proposals of an update or a delete are legal, so whoever has waited for
-PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have `old` one of
-the proposals, looks whether the primary still has `old`, and goes on as the winner. So nobody waits for
-a client that is dead or stopped.
+PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have `old`
+one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
+nobody waits for a client that is dead or stopped.
 
 A round that fills a vacant slot is different: its winner must make sure that no other slot gets the
 same key (the paper does not; trap F10), and only itself knows that it has.
@@ -32,26 +32,27 @@ same key (the paper does not; trap F10), and only itself knows that it has.
         entry
     (4) CAS the primary
 To withdraw, or to evict a client that stands in the way, is to *void* the round, which anybody may:
-CAS the primary from `old` to a number that was never used, and then every backup, the first backup last,
-to that number, too. Only its author ever writes that number, to each backup once; if it dies, another
-number is used. As the first backup is the last to be cleared, whoever wins the next round meets nothing
-from before on the others, and nobody acts upon a round's being void before that can be read from
-any backup.
+CAS the primary from `old` to a number that was never used, and then every backup, the first backup
+last, to that number, too. Only its author ever writes that number, to each backup once; if it dies,
+another number is used. As the first backup is the last to be cleared, whoever wins the next round
+meets nothing from before on the others, and nobody acts upon a round's being void before that can
+be read from any backup.
 
 Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's.
 
-What a kill leaves behind: every participant has in hand, under the slot's name, what it proposes, or
-the old object that it means to free, or the number that voids a round. `resolve` brings the round to
-its end on behalf of whoever is gone, and says whether the object is linked.
+What a kill leaves behind: every participant has in hand, under the slot's name, what it proposes,
+or the old object that it means to free, or the number that voids a round. `resolve` brings the
+round to its end on behalf of whoever is gone, and says whether the object is linked.
 
-When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed does nothing more in its
-round, waits for the new view (shm/view.py), and finds out how the round ended by the primary and the
-log entries: `_outcome`. What the leader does with the replicas that are left is in reconcile.py.
+When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed does nothing more in
+its round, waits for the new view (shm/view.py), and finds out how the round ended by the primary
+and the log entries: `_outcome`. What the leader does with the replicas that are left is in
+reconcile.py.
 
 With one replica left, there is no backup; then slots are changed as in `race`.
 
-`sequential` (FUSEE-CR): backups are CASed one after another, each in a round trip of its own, and the
-first one's value wins.
+`sequential` (FUSEE-CR): backups are CASed one after another, each in a round trip of its own, and
+the first one's value wins.
 """
 
 from __future__ import annotations

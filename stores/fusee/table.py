@@ -9,9 +9,9 @@ Phases, one round trip each:
     insert                               write the object, read both buckets; CAS backups, read
                                          the buckets there; log; CAS primary                      4
 
-The slot is read before the object, whoever says where they are: what is linked in the slot stands still
-while we are pinned, so an object that has been used again since the cache met it is not taken for
-the old one (trap F7). The key is compared in any case.
+The slot is read before the object, whoever says where they are: what is linked in the slot stands
+still while we are pinned, so an object that has been used again since the cache met it is not taken
+for the old one (trap F7). The key is compared in any case.
 
 Losing operations begin again with an object of their own that nobody has seen (trap F2).
 """

@@ -8,9 +8,9 @@ A slot's value is what the primary has. Invariant: when no operation on a slot i
 replicas are equal; when one is, the hand of some pinned client names the slot (links.py), and
 whoever meets it can bring it to its end: `resolve`.
 
-Vacant slots. 0 at first; later a number that never comes again (tickets.py). Objects' addresses do not
-come again while a client is pinned that could have seen them. So no value comes back to a slot as
-long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3).
+Vacant slots. 0 at first; later a number that never comes again (tickets.py). Objects' addresses do
+not come again while a client is pinned that could have seen them. So no value comes back to a slot
+as long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from limpet.stores.race.index import Index, is_valid, obtain_subtable, region_na
 from limpet.stores.race.outcomes import VACANT_CLASS
 from limpet.stores.race.parameters import GROUP_SIZE
 from limpet.stores.race.table import Race
-
 
 
 class ReplicatedTables(Race):
