@@ -533,7 +533,8 @@ ROUND_TRIPS = {
 Every store kind has its row."""
 
 _READ = {"get": 8 + 32, "miss": 256, "large get": 8 + 4096 + 20_000, "insert": 2 * 256}
-_WRITTEN = {"get": 0, "miss": 0, "insert": 2 * (40 + 4 + 8), "update": 2 * (40 + 4 + 8), "delete": 16}
+_NEW = 2 * (40 + 4 + 8)
+_WRITTEN = {"get": 0, "miss": 0, "insert": _NEW, "update": _NEW, "delete": 16}
 BYTES_READ = {
     "race": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
     "fusee": _READ,

@@ -1,4 +1,7 @@
-"""A memory node that is lost: what was on it raises NodeFailed, everything else is served."""
+"""A memory node that is lost: what was on it raises NodeFailed, everything else is served.
+
+So it is with the kinds that keep one copy of everything; of the others see test_fusee_loss.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from process_tools import gather
 
 import limpet
 from limpet.shm.location import SHM_DIR
+from limpet.stores.registry import KINDS, store_class
 
 KEYS = [b"%d" % number for number in range(300)]
 NODES = 3
@@ -26,6 +30,11 @@ def mark(pool: Any, node: int) -> None:
 
 
 LOSSES = pytest.mark.parametrize("lose", [truncate, mark], ids=["truncated", "marked failed"])
+
+
+@pytest.fixture(params=[kind for kind in sorted(KINDS) if not store_class(kind).replicated])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
