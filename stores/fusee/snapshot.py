@@ -106,8 +106,8 @@ class Snapshot(ReplicatedTables):
         if self._round(slot, word, desired):
             self.client.keep(0)
         else:
-            self.client.aim(0, 0)
-        self.client.aim(old, 0)
+            self.client.release(0)
+        self.client.release(old)
         return DONE
 
     def _remove(self, slot: int, word: int) -> int:
@@ -117,7 +117,7 @@ class Snapshot(ReplicatedTables):
         self._begin(DELETING, slot, word, ticket)
         old = self.client.hold(word & REFERENCE_MASK, self.at_home | OLD)
         won = self._round(slot, word, ticket)
-        self.client.aim(old, 0)
+        self.client.release(old)
         return DONE if won else AGAIN
 
     def _begin(self, doing: int, slot: int, old: int, new: int) -> None:
