@@ -10,13 +10,15 @@ cdef u64 MASK
 
 cdef class LoggedObjects(Objects):
     cdef u64 birth
+    cdef u64[::1] entry_word
 
     @cython.locals(sizes=u64, k=u64, address=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
-    @cython.locals(k=u64)
+    @cython.locals(k=u64, address=u64)
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
-    @cython.locals(last=u64, k=u64)
+    @cython.locals(k=u64)
     cpdef u64 marked(self, u64 reference, u64 offset) except? 0
+    cdef u64 _read_mark(self, u64 reference, u64 offset, u64 k) except? 0
     cpdef u64 death(self, u64 reference) except? 0
     cpdef int load(self, u64 reference) except -1
     @cython.locals(size=u64)

@@ -42,6 +42,7 @@ class LoggedObjects(Objects):
         super().__init__(heap, replicas)
         self.prefix = ENTRY_SIZE
         self.header = array("Q", [0, 0, 0, 0])
+        self.entry_word = array("Q", [0])
         self.birth = 0
 
     def write(self, reference: int, key: bytes, value: bytes) -> None:
@@ -59,22 +60,30 @@ class LoggedObjects(Objects):
                 continue
 
     def mark(self, reference: int, offset: int, word: int) -> None:
-        """Write a word of the entry, on every replica in service; not waited for."""
+        """Write a word of the entry, on every replica in service; not waited for.
+
+        As any write: objects need not be hardware-coherent.
+        """
+        self.entry_word[0] = word
         for k in range(self.heap.replicas(reference)):
             try:
-                self.endpoint.store(self.heap.replica(reference, k) + offset, word)
+                address = self.heap.replica(reference, k) + offset
+                self.endpoint.write_gather(address, self.entry_word, 1, b"", b"")
             except NodeFailed:
                 continue
 
     def marked(self, reference: int, offset: int) -> int:
         """A word of the entry, from the first replica in service."""
-        last = self.heap.replicas(reference) - 1
-        for k in range(last):
+        for k in range(self.heap.replicas(reference) - 1):
             try:
-                return self.endpoint.load(self.heap.replica(reference, k) + offset)
+                return self._read_mark(reference, offset, k)
             except NodeFailed:
                 continue
-        return self.endpoint.load(self.heap.replica(reference, last) + offset)
+        return self._read_mark(reference, offset, self.heap.replicas(reference) - 1)
+
+    def _read_mark(self, reference: int, offset: int, k: int) -> int:
+        self.endpoint.read_words(self.heap.replica(reference, k) + offset, self.entry_word, 1)
+        return self.entry_word[0]
 
     def death(self, reference: int) -> int:
         """What replaced the object, or 0."""

@@ -12,6 +12,9 @@ ENTRY_SIZE: Final = 16
 INSERTED: Final = 1
 UPDATED: Final = 2
 
+GONE: Final = 1
+"""In place of the word that replaced an object, when that is not told from others."""
+
 IDLE: Final = 0
 UPDATING: Final = 1
 DELETING: Final = 2

@@ -49,7 +49,8 @@ its round, waits for the new view (shm/view.py), and finds out how the round end
 and the log entries: `_outcome`. What the leader does with the replicas that are left is in
 reconcile.py.
 
-With one replica left, there is no backup; then slots are changed as in `race`.
+With one replica left, there is no backup; then slots are changed as in `race`, but for the mark in
+the log entry of what is replaced.
 
 `sequential` (FUSEE-CR): backups are CASed one after another, each in a round trip of its own, and
 the first one's value wins.
@@ -68,6 +69,7 @@ from limpet.stores.fusee.marks import (
     DEATH,
     DELETING,
     FAILED,
+    GONE,
     IDLE,
     INSERTED,
     INSERTING,
@@ -99,6 +101,7 @@ class Snapshot(ReplicatedTables):
 
     def _replace(self, slot: int, word: int, desired: int) -> int:
         if not self.backups:
+            self._mark_alone(word, desired)
             return Race._replace(self, slot, word, desired)
         self._begin(UPDATING, slot, word, desired)
         self.client.aim(0, self.at_home)
@@ -112,6 +115,7 @@ class Snapshot(ReplicatedTables):
 
     def _remove(self, slot: int, word: int) -> int:
         if not self.backups:
+            self._mark_alone(word, GONE)
             return Race._remove(self, slot, word)
         ticket = self._ticket()
         self._begin(DELETING, slot, word, ticket)
@@ -119,6 +123,15 @@ class Snapshot(ReplicatedTables):
         won = self._round(slot, word, ticket)
         self.client.release(old)
         return DONE if won else AGAIN
+
+    def _mark_alone(self, word: int, desired: int) -> None:
+        """Note that the object in a slot is being replaced that has no backups any more.
+
+        Its author may have lost a node as it was about to link it, and not know yet that it is.
+        """
+        if self.replicas > 1:
+            self.logged.mark(word & REFERENCE_MASK, DEATH, desired)
+            self.endpoint.wait()
 
     def _begin(self, doing: int, slot: int, old: int, new: int) -> None:
         """Remember what we are about to do, for `_outcome`."""
