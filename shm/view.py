@@ -101,21 +101,28 @@ class View:
         """
         lane = self.endpoint.background(True)
         try:
-            attempt = 0
             if lost is not None:
                 self.membership.fail_node(lost)
             while self.failed():
-                # CRASH(parked): in the hand is what we were about to do; the leader settles it.
-                self.endpoint.store(self.client.slot + PARKED, 1)
-                while failed := self.failed():
-                    if self._lead():
-                        self._change(failed)
-                    attempt += 1
-                    self.endpoint.pause(attempt)
-                # ORDER: not parked, for all to see, before we look once more.
-                self.endpoint.swap(self.client.slot + PARKED, 0)
+                self._park()
         finally:
             self.endpoint.background(lane)
+
+    def _park(self) -> None:
+        """Wait, parked, until no node is FAILED; what is raised meanwhile leaves us as we were."""
+        attempt = 0
+        # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+        self.endpoint.store(self.client.slot + PARKED, 1)
+        try:
+            while failed := self.failed():
+                if self._lead():
+                    self._change(failed)
+                attempt += 1
+                self.endpoint.pause(attempt)
+        finally:
+            self.endpoint.cas(LEADER, self.client.ident, 0)
+            # ORDER: not parked, for all to see, before we look once more.
+            self.endpoint.swap(self.client.slot + PARKED, 0)
 
     def _lead(self) -> bool:
         """Whether we are the leader, now."""

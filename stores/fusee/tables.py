@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,13 @@ class ReplicatedTables(Race):
         while FAILED in self.view.states():
             self.view.settle()
             self._look()
+        self.looked = True
 
     def _look(self) -> None:
-        """Find the replicas that are counted."""
+        """Find the replicas on nodes in service; before the next operation, `_renew` comes.
+
+        Others may not have left an older view yet.
+        """
         viewed = self.view.number()
         states = self.view.states()
         for subtable in range(self.subtables):
@@ -115,7 +120,7 @@ class ReplicatedTables(Race):
             for k, base in enumerate(bases):
                 self.bases[REPLICAS_ROW * subtable + k] = base
         self.viewed = viewed
-        self.looked = True
+        self.looked = False
 
     def _nodes(self, subtable: int) -> list[int]:
         """The nodes of a subtable's replicas, in their order."""
@@ -123,10 +128,11 @@ class ReplicatedTables(Race):
         return [(subtable + k) % nodes for k in range(self.parameters.replicas)]
 
     def _region(self, node: int, subtable: int) -> int:
-        """Address of the replica on that node; 0 when there is none."""
+        """Address of the replica on that node; 0 when there is none, or the node is lost."""
         try:
             found = self.pool.regions.find(node, region_name(self.name, subtable))
         except NodeFailed:
+            self.pool.membership.fail_node(node)  # nobody may know that yet
             return 0
         return 0 if found is None else int(found.address)
 
@@ -223,8 +229,21 @@ class ReplicatedTables(Race):
     # ---- the whole table --------------------------------------------------------------------
 
     def __len__(self) -> int:
-        self.pool.exclusively(self._look)
-        return Index.__len__(self)
+        return int(self._outliving(lambda: Index.__len__(self)))
+
+    def _outliving(self, look: Callable[[], Any]) -> Any:
+        """What `look` returns, by a view that is settled; again when a node is lost meanwhile."""
+        while True:
+            self.client.enter()
+            try:
+                self._renew()
+            finally:
+                self.client.leave()
+            try:
+                return look()
+            except NodeFailed as error:
+                if not self._outlived(error.node):
+                    raise
 
     def references(self) -> Any:
         self._look()
@@ -246,11 +265,9 @@ class ReplicatedTables(Race):
 
     def check(self) -> None:
         """As of every index; and that replicas agree on all slots that nobody is changing."""
-        self.client.enter()
-        try:
-            self._renew()
-        finally:
-            self.client.leave()
+        self._outliving(self._check_all)
+
+    def _check_all(self) -> None:
         Index.check(self)
         for subtable in range(self.subtables):
             for k in range(1, self.counts[subtable]):
