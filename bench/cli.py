@@ -64,7 +64,7 @@ def bench() -> None:
     type=_List(str),
     default="race",
     show_default=True,
-    help="Kinds of limpet's stores to measure.",
+    help="Kinds of limpet's stores to measure; with replicas: fusee:3.",
 )
 @click.option(
     "--peers",

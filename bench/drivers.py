@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from limpet.bench.ycsb import Workload
+from limpet.shm.errors import ParameterError
+from limpet.stores.registry import store_class
 
 PEERS_EXTRA: Final = "pip install 'limpet[peers]'"
 LOCK_WAIT_S: Final = 60
@@ -126,10 +128,21 @@ class DictDriver(Driver):
 
 
 class LimpetDriver(Driver):
-    """A store of limpet, of the kind `name`, in a pool of one node in POSIX shared memory."""
+    """A store of limpet in POSIX shared memory: on one node, or as many as it has replicas.
 
-    def __init__(self, kind: str) -> None:
-        self.name = kind
+    `name`: its kind; of a replicated kind also KIND:REPLICAS, by default 2. Raises ParameterError.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.kind, _, replicas = name.partition(":")
+        replicated = store_class(self.kind).replicated
+        if replicas and not (replicated and replicas.isdecimal() and int(replicas)):
+            raise ParameterError(
+                f"{name!r} is no kind of store, nor a replicated one with a number"
+            )
+        self.name = name
+        self.nodes = int(replicas or 2) if replicated else 1
+        self.parameters = {"replicas": self.nodes} if replicated else {}
         self.url = f"shm://bench-{os.getpid()}-{secrets.token_hex(4)}"
         self.pool: Any = None
 
@@ -147,10 +160,11 @@ class LimpetDriver(Driver):
         self.workload = workload
         record = workload.key_bytes + workload.value_bytes + 64
         size = max(64 << 20, 1 << (8 * workload.records * record).bit_length())
-        self.pool = limpet.create(self.url, nodes=1, node_size=size)
+        self.pool = limpet.create(self.url, nodes=self.nodes, node_size=size)
 
     def _store(self, pool: Any) -> Any:
-        return pool.store(self.name, name="bench", capacity=self.workload.records)
+        capacity = self.workload.records
+        return pool.store(self.kind, name="bench", capacity=capacity, **self.parameters)
 
     def load(self, pairs: Pairs) -> None:
         self._store(self.pool).put_many(pairs)

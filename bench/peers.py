@@ -37,7 +37,6 @@ from limpet.bench.servers import ManagerDriver, RedisDriver
 from limpet.bench.workers import Answer, Task, Workers, clock_cost_ns
 from limpet.bench.ycsb import Workload
 from limpet.shm.errors import ParameterError
-from limpet.stores.registry import store_class
 
 PEERS: Final[dict[str, type[Driver]]] = {
     "dict": DictDriver,
@@ -123,9 +122,7 @@ class Outcome:
 
 
 def drivers(stores: Sequence[str], peers: Sequence[str]) -> list[Driver]:
-    """A driver for each of the `stores` (kinds of limpet's) and each of the `peers`."""
-    for kind in stores:
-        store_class(kind)
+    """A driver for each of the `stores` (see LimpetDriver) and each of the `peers`."""
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise ParameterError(f"there is no peer {unknown[0]!r}; there are {', '.join(PEERS)}")

@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+import limpet
 from limpet.bench import drivers, peers
-from limpet.bench.drivers import Driver
+from limpet.bench.drivers import Driver, LimpetDriver
 from limpet.bench.embedded import LmdbDriver, UltraDictDriver
 from limpet.bench.servers import RedisDriver
 from limpet.bench.ycsb import Workload
@@ -195,3 +196,16 @@ def test_redis_server_that_cannot_start_says_why(
             driver.start(WORKLOAD)
     finally:
         driver.stop()
+
+
+def test_limpet_driver_of_a_replicated_kind_has_a_node_for_each_replica() -> None:
+    driver = LimpetDriver("fusee:3")
+    assert (driver.name, driver.kind, driver.nodes) == ("fusee:3", "fusee", 3)
+    assert LimpetDriver("fusee").nodes == 2
+    assert LimpetDriver("race").nodes == 1
+
+
+@pytest.mark.parametrize("name", ["race:2", "fusee:x", "fusee:0", "nothing", "nothing:2"])
+def test_limpet_driver_refuses_what_is_no_kind(name: str) -> None:
+    with pytest.raises(limpet.ParameterError):
+        LimpetDriver(name)
