@@ -25,7 +25,7 @@ A round that fills a vacant slot is different: its winner must make sure that no
 same key (the paper does not; trap F10), and only itself knows that it has.
     (2) together with the CAS, read both of the key's buckets on the first backup. Of two inserts of
         one key, at least one finds the other there
-        whoever has the first backup wins the round
+        whoever has the first backup wins the round; others begin again, and now and then void it
         another slot with the key has been decided: withdraw. Another is under way: that at the
         lower address goes first, the other withdraws or, met again and again, is evicted
     (3) change the other backups that have another value; write INSERTED into the own object's log
@@ -177,10 +177,10 @@ class Snapshot(ReplicatedTables):
             self.seen[k] = new if was == old else was
             if self.seen[k] != new:
                 ours = False
+            if self.sequential and not ours and k == 1:
+                return False
             if self.sequential and k < self.backups:
                 self.endpoint.wait()
-                if k == 1 and not ours:
-                    return False
         return ours
 
     def _spread(self, slot: int, winner: int) -> None:
@@ -276,6 +276,8 @@ class Snapshot(ReplicatedTables):
         self._read_backup(1)
         self.endpoint.wait()
         if self.seen[1] != desired:
+            if attempt % PATIENCE == PATIENCE - 1:
+                self._void(slot, vacant)  # whoever fills it may be dead, or stand still
             return self._withdraw(desired, False)
         if self._rival_found(key, index, attempt):
             return self._withdraw(desired, True)
