@@ -249,7 +249,7 @@ def _did(store: Any, kind: str) -> tuple[str, str]:
 
 
 def _in_order(there: bool, order: list[tuple[str, str]]) -> bytes | None:
-    """The value after these, b"" if there is none; None: in this order they cannot end like that."""
+    """The value after these, b"" if there is none; None: they cannot end so in this order."""
     value = b"old" if there else b""
     for kind, result in order:
         refused = bool(value) if kind == "insert" else not value and kind != "put"
