@@ -35,6 +35,9 @@ class Proof:
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
     not_met: frozenset[str] = OF_REPLICAS
+    waits_for_stopped: bool = False
+    """By its paper, clients wait for one that stands still while it holds a lock. So where it is
+    not killed for that (the matrix's "stopped, wait"), nobody works around it until it is woken."""
 
     @property
     def matrix_parameters(self) -> dict[str, Any]:
@@ -53,6 +56,7 @@ PROOFS: Final = {
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
+    "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }
 _DEFAULT: Final = Proof()
 

@@ -229,9 +229,11 @@ class Matrix:
                 state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             stopped = state is not None and state.si_code == os.CLD_STOPPED
             first = operation.after
+            waits = fence == "wait" and proof_of(self.kind).waits_for_stopped
             if stopped:
                 with within(PATIENCE_S, "the survivor"):
-                    first = scene.work({operation.before, operation.after})
+                    if not waits:
+                        first = scene.work({operation.before, operation.after})
                     scene.store.check()
                     recovered = scene.pool.recover()["clients"]
                     demand(not recovered, f"a living client was recovered: {recovered}")
@@ -250,7 +252,7 @@ class Matrix:
         )
         if stopped and not killed:
             value = scene.store.get(KEY)
-            due: set[bytes | None] = {b"survivor 3"}
+            due: set[bytes | None] = {operation.after if waits else b"survivor 3"}
             if operation.before != operation.after and first == operation.before:
                 # it had not taken effect when it was stopped, so now it has, or was refused
                 due = {operation.after} if scene.told(2) == 1 else due

@@ -15,6 +15,8 @@ KEY: Final = b"key"
 BYSTANDER: Final = b"bystander"
 OLD: Final = b"old value"
 NEW: Final = b"new value, a little longer"
+SAME: Final = OLD[::-1]
+"""As long as OLD: some stores write such a value in place."""
 RIVAL: Final = b"the rival's value"
 LARGE: Final = b"L" * ((16 << 10) + 1)
 """Takes a span of two blocks of a small node."""
@@ -115,6 +117,7 @@ OPERATIONS: Final = {
     for operation in (
         Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, _warm),
         Operation("update", lambda pool, kv: kv.update(KEY, NEW), OLD, NEW, _warm),
+        Operation("update, same size", lambda pool, kv: kv.update(KEY, SAME), OLD, SAME, _warm),
         Operation("put over", lambda pool, kv: kv.put(KEY, NEW), OLD, NEW, _warm),
         Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None, _warm),
         Operation("insert, new block", lambda pool, kv: kv.insert(KEY, NEW), None, NEW),

@@ -100,6 +100,8 @@ class Run:
         target = player
         if actions:
             target, words = self._depart(player, actions, words)
+        if verb is PAUSE and self._tired():
+            self._rouse()
         if target is player and (verb is PAUSE or player.dead or player.stalled):
             target = self._after(player) or player
             if target is player and (player.dead or player.stalled):
@@ -155,7 +157,7 @@ class Run:
         """Who goes on by default when `player` cannot: the next one, or one that stalls."""
         start = -1 if player is None else player.number
         count = len(self.players)
-        tired = self.stage.fence == "wait" and self.stage.clock > self._patience
+        tired = self._tired()
         order = [self.players[(start + i) % count] for i in range(1, count + 1)]
         for other in order:
             if tired and other.stalled and not (other.finished or other.dead):
@@ -171,6 +173,17 @@ class Run:
                 self._able = None
                 return other
         return None
+
+    def _tired(self) -> bool:
+        """Whether who stalls has done so for long, and nobody may end it: so the others wait."""
+        return self.stage.fence == "wait" and self.stage.clock > self._patience
+
+    def _rouse(self) -> None:
+        """Wake those that stall, though somebody who only spins could go on."""
+        for player in self.players:
+            if player.stalled and not player.ended:
+                player.stalled = False
+                self._able = None
 
     def crash(self, player: Player) -> None:
         """The player is dead from now on: it is never resumed, but to unwind without a verb."""

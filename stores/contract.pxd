@@ -14,6 +14,6 @@ cdef class Store:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef readonly Allocator allocator
-    cdef readonly u64 operations
-    cdef readonly u64 retries
+    cdef public u64 operations
+    cdef public u64 retries
     cdef object __weakref__

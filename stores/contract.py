@@ -98,6 +98,13 @@ class Store:
         """
         raise NotImplementedError
 
+    def left_by(self, ident: int) -> set[str]:
+        """The named crash points of this kind that the remains of the dead client `ident` show.
+
+        Called within `exclusively`; changes nothing.
+        """
+        return set()
+
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
         return [self.get(key) for key in keys]

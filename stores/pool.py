@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -153,12 +154,14 @@ class Pool(Memory):
         return SharedDict(self.store(store, name=name, **parameters), Codec.named(codec))
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        found = [np.empty(0, dtype=np.uint64)]
+        empty = np.empty(0, dtype=np.uint64)
+        return np.concatenate([empty, *(store.references() for store in self.known_stores())])
+
+    def known_stores(self) -> Iterator[Any]:
+        """A new handle of each store of the pool. Called within `exclusively`."""
         for _, (name, stored) in self._ready():
             cls = store_class(stored["kind"])
-            store = cls(self, stored["kind"], name, _parameters(cls, stored, name))
-            found.append(store.references())
-        return np.concatenate(found)
+            yield cls(self, stored["kind"], name, _parameters(cls, stored, name))
 
 
 def _check_name(name: str) -> None:

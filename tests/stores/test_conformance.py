@@ -528,6 +528,7 @@ ROUND_TRIPS = {
     "fusee": _FUSEE,
     "fusee-cr": _FUSEE,
     "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
+    "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
 }
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
@@ -540,12 +541,14 @@ BYTES_READ = {
     "fusee": _READ,
     "fusee-cr": _READ,
     "fusee-nc": {**_READ, "get": 256 + 32, "large get": 256 + 4096 + 20_000},
+    "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
 }
 BYTES_WRITTEN = {
     "race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
     "fusee": _WRITTEN,
     "fusee-cr": _WRITTEN,
     "fusee-nc": _WRITTEN,
+    "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
 

@@ -1,0 +1,520 @@
+"""pDPM-Direct: one-sided clients, a remote lock for each key, values written in place.
+
+Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as far
+as FUSEE compares itself with it (fusee.txt section 6): the index and all memory are managed by the
+clients; conflicting writers wait for each other's locks; a value is written twice, as a redo copy
+and then in place; readers take no lock and find out by a checksum whether what they read is whole.
+A baseline, as small as is faithful.
+
+The index is a hash table of a fixed size, cut into tables, one on each memory node, chosen by the
+key's hash. A table is an array of buckets of 128 bytes:
+
+    0     lock    0, or the id of the client that holds it
+    8     redo    0, or the reference of a redo copy (objects.py) that is committed
+    16    14 slots: bits 56-63 8 bits of the key's hash, bits 0-55 reference of the pair; or 0
+
+A key may be in any slot of two buckets; the first of them, its home, has its lock. (Keys with the
+same home share a lock.) The pair of a key is an object on the same node.
+
+Update, holding the lock
+    1. write the redo copy, a new object; link it in `redo`: the update is committed
+    2. write sizes, checksum, key and value over the old pair
+    3. clear `redo`, then the lock; free the redo copy
+Where the new pair needs an object of another size, or one of more than 4 KiB, which is not read in
+one go, nothing is written in place: the slot is changed from the old object to the new one. Insert
+and delete change the slot, 0 before or after, likewise holding the lock.
+
+Reader: read both buckets, then the object. If `redo` is not 0 or the checksum does not hold, an
+update is under way, and it starts again.
+
+Why that is linearizable: only who holds the lock changes what the key has, and every change takes
+effect at one word, `redo` or the slot. Who has read `redo` as 0 and then a whole pair has read what
+was the value at one of these moments, or in between.
+
+Invariants: of all slots, at most one holds a given key. A pair whose checksum does not hold has a
+redo copy at its home, of the same size class and with the same key.
+
+What a kill leaves behind: a lock, perhaps a redo copy, and what is in the hand (client.py), with
+the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for the
+lock of a dead client waits for ever. Here the lock names its holder. Who waits asks the membership
+whether that client is dead, recovers it, takes its lock over by a CAS, finishes an update whose
+redo copy is linked, and unlocks. Anyone may do it, and may be killed at it.
+
+Limits that are the paper's
+    - a client that stands still while it holds a lock makes every writer of the key wait, and in
+      the midst of step 2 every reader too: until its lease is over and it is killed (docs/
+      operations.md), or, in a pool with fence="wait", until it goes on
+    - nothing is replicated: the redo copy, on the same node, is for kills, not for a lost node
+    - clients of one key take turns; there is no order in which they get the lock
+
+Deviations: the redo copy is taken from the allocator for the time of the update, where the paper
+keeps two spaces for each value; there is no cache of where keys are, nor a log for inserts.
+
+Round trips without conflict: get 2 (1 when no fingerprint matches), update 4 (3 when not in place),
+insert 2, delete 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from limpet.shm.errors import KeyExists, NodeFailed, StoreCorrupt, StoreFull, StoreMismatch
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import LARGE_CLASS, REFERENCE_MASK
+from limpet.stores.contract import Store, as_bytes
+from limpet.stores.objects import Objects
+from limpet.stores.pdpm.parameters import BUCKET_SIZE, BUCKET_WORDS, PdpmParameters
+from limpet.stores.race.outcomes import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+    UPDATE,
+)
+
+REDO: Final = 8
+FIRST_SLOT: Final = 2
+MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
+MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+IN_PLACE_MAX: Final = 4096
+"""Bytes of the largest object that is written in place. Such a one is read by one verb."""
+LOOKS_MAX: Final = 16
+"""A pair that so often is not whole, with no update under way each time, is damaged."""
+
+
+class Place(NamedTuple):
+    """Where a key belongs: node, addresses of its two buckets, the first with its lock."""
+
+    node: int
+    home: int
+    other: int
+    fingerprint: int
+
+
+class Pdpm(Store):
+    """The `pdpm` store. `PdpmParameters`."""
+
+    Parameters = PdpmParameters
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: PdpmParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.membership = pool.membership
+        self.tables = _attach(pool, name, parameters)
+        self.objects = Objects(pool.heap)
+        self.words = array("Q", bytes(2 * BUCKET_SIZE))
+        """The two buckets that were read last."""
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: PdpmParameters) -> None:
+        """Make one region a table; zeros are an empty one."""
+        if parameters.tables != pool.parameters.nodes:
+            raise StoreMismatch(f"{name}: {parameters.tables} tables do not fit the nodes")
+        for node in range(parameters.tables):
+            _obtain(pool, name, parameters, node)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: PdpmParameters) -> None:
+        for node in range(parameters.tables):
+            with contextlib.suppress(NodeFailed):  # then its region is gone with the node
+                pool.regions.discard(node, name)
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
+        data = as_bytes("key", key)
+        place = self._place(data)
+        value = self._run(place, lambda: self._get_once(place, data))
+        return default if value is None else value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
+        self._write(key, value, PUT)
+
+    def insert(self, key: Any, value: Any) -> None:
+        """Insert; KeyExists if the key is there. 2 round trips. Raises as `put` does."""
+        if self._write(key, value, INSERT) == EXISTS:
+            raise KeyExists(f"{self.name}: the key {key!r} is there already")
+
+    def update(self, key: Any, value: Any) -> None:
+        """Update; KeyError if the key is not there. 4 round trips. Raises as `put` does."""
+        if self._write(key, value, UPDATE) == MISSING:
+            raise KeyError(key)
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 3 round trips."""
+        data = as_bytes("key", key)
+        place = self._place(data)
+        if self._run(place, lambda: self._delete_once(place, data)) == MISSING:
+            raise KeyError(key)
+
+    def recover(self) -> dict[str, Any]:
+        """Recover the dead, and finish and unlock what they had locked in this store."""
+        found: dict[str, Any] = self.pool.recover()
+        for table in range(self.parameters.tables):
+            with contextlib.suppress(NodeFailed):  # its locks are gone with it
+                for bucket in np.flatnonzero(self._table(table)[:, 0]).tolist():
+                    self._look_after(self.tables[table] + bucket * BUCKET_SIZE)
+        return found
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        key, value = as_bytes("key", key), as_bytes("value", value)
+        size = self.objects.size_of(key, value)
+        place = self._place(key)
+
+        def once() -> int:
+            return self._locked(place, lambda: self._change(place, key, value, size, mode))
+
+        outcome = self._run(place, once, size)
+        if outcome == FULL:
+            raise StoreFull(
+                f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
+                f"with capacity {self.parameters.capacity}"
+            )
+        return int(outcome)
+
+    def _run(self, place: Place, once: Callable[[], Any], size: int = 0) -> Any:
+        """Make attempts at an operation until one comes to something; what that is."""
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                outcome = once()
+            finally:
+                self.client.leave()
+            if outcome == NO_MEMORY:
+                self.allocator.replenish(place.node, size)
+            elif outcome == AGAIN:
+                attempt += 1
+                self.retries += 1
+                self._look_after(place.home)
+                self.endpoint.pause(attempt)
+            else:
+                return outcome
+
+    # ---- finding --------------------------------------------------------------------------------
+
+    def _place(self, key: bytes) -> Place:
+        hashed = hash64(key)
+        tables, buckets = self.parameters.tables, self.parameters.buckets
+        table = (hashed >> 32) * tables >> 32
+        first = ((hashed * MIX_FIRST & MASK) >> 32) * buckets >> 32
+        second = ((hashed * MIX_SECOND & MASK) >> 32) * buckets >> 32
+        if first == second:
+            second = (second + 1) % buckets
+        base = self.tables[table]
+        return Place(table, base + first * BUCKET_SIZE, base + second * BUCKET_SIZE, hashed & 0xFF)
+
+    def _read(self, place: Place) -> None:
+        # ORDER: the home first: `redo` before the slots, and those before the objects.
+        self.endpoint.read_words(place.home, self.words, BUCKET_WORDS)
+        self.endpoint.read_words(place.other, self.words, BUCKET_WORDS, BUCKET_WORDS)
+        self.endpoint.wait()
+
+    def _slots(self, place: Place) -> Iterator[tuple[int, int]]:
+        """Address and word of each slot in the buckets that were read."""
+        for start, bucket in ((0, place.home), (BUCKET_WORDS, place.other)):
+            for index in range(FIRST_SLOT, BUCKET_WORDS):
+                yield bucket + 8 * index, self.words[start + index]
+
+    def _match(self, place: Place, key: bytes) -> tuple[int, int]:
+        """Address and word of the slot with this key, of the buckets that were read; or zeros.
+
+        The image then has its pair.
+        """
+        for slot, word in self._slots(place):
+            if word and word >> 56 == place.fingerprint:
+                self.objects.load(word & REFERENCE_MASK)
+                self.endpoint.wait()
+                if self.objects.key_is(key):
+                    return slot, word
+        return 0, 0
+
+    def _vacant(self, place: Place) -> int:
+        """Address of an empty slot, in the emptier of the buckets that were read; or 0."""
+        empty: tuple[list[int], list[int]] = [], []
+        for slot, word in self._slots(place):
+            if not word:
+                empty[not place.home <= slot < place.home + BUCKET_SIZE].append(slot)
+        found = max(empty, key=len)
+        return found[0] if found else 0
+
+    def _get_once(self, place: Place, key: bytes) -> Any:
+        self._read(place)
+        redo = self.words[1]
+        slot, word = self._match(place, key)
+        if not slot:
+            return None
+        if redo or (self._is_overwritten(word) and not self.objects.intact()):
+            return AGAIN
+        return self.objects.value()
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    def _locked(self, place: Place, work: Callable[[], int]) -> int:
+        """What `work` comes to, with the lock held and the buckets read; AGAIN: another has it."""
+        try:
+            if self.endpoint.cas(place.home, 0, self.client.ident):
+                self.endpoint.wait()
+                return AGAIN
+            # CRASH(locked): who wants the lock finds its holder dead, and takes it over.
+            self.membership.progress()
+            self._read(place)
+            outcome = work()
+        except BaseException:
+            if self.endpoint.load(place.home) == self.client.ident:
+                self._finish(place.home)
+            raise
+        self.endpoint.store(place.home, 0)
+        self.endpoint.wait()
+        return outcome
+
+    def _change(self, place: Place, key: bytes, value: bytes, size: int, mode: int) -> int:
+        slot, word = self._match(place, key)
+        if slot and mode == INSERT:
+            return EXISTS
+        if not slot and mode == UPDATE:
+            return MISSING
+        vacant = self._vacant(place)
+        if not (slot or vacant):
+            return FULL
+        reference = self.allocator.allocate(place.node, size)
+        if not reference:
+            return NO_MEMORY
+        self.objects.write(reference, key, value)
+        if slot and not (word ^ reference) >> 48 & 0xFF and self._is_overwritten(word):
+            self._overwrite(place, word & REFERENCE_MASK, key, value, reference)
+            return DONE
+        self.client.aim(0, slot or vacant)
+        if slot:
+            self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: insert, and update with a pair of another size. A vacant slot may have gone to
+        # a key with another home.
+        old = self.endpoint.cas(slot or vacant, word, place.fingerprint << 56 | reference)
+        # CRASH(updated): the old object is in the hand and no longer linked.
+        return DONE if old == word else AGAIN
+
+    def _is_overwritten(self, word: int) -> bool:
+        """Whether an object of this size is overwritten in place."""
+        size_class = word >> 48 & 0xFF
+        return size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IN_PLACE_MAX
+
+    def _overwrite(self, place: Place, old: int, key: bytes, value: bytes, reference: int) -> None:
+        redo = place.home + REDO
+        self.client.aim(0, redo)
+        # LINEARIZES: update
+        self.endpoint.store(redo, reference)
+        # CRASH(committed): who takes the lock over writes the value in place.
+        self.endpoint.wait()
+        self.objects.write(old, key, value)
+        # ORDER: the whole value is in place before the redo copy is given up, and that before the
+        # lock.
+        self.endpoint.store(redo, 0)
+
+    def _delete_once(self, place: Place, key: bytes) -> int:
+        return self._locked(place, lambda: self._remove(place, key))
+
+    def _remove(self, place: Place, key: bytes) -> int:
+        slot, word = self._match(place, key)
+        if not slot:
+            return MISSING
+        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: delete
+        lost = self.endpoint.cas(slot, word, 0) != word
+        # CRASH(deleted): the old object is in the hand and no longer linked.
+        return AGAIN if lost else DONE
+
+    # ---- locks of the dead ----------------------------------------------------------------------
+
+    def _look_after(self, home: int) -> None:
+        """If the lock's holder is gone, or made to go by the pool's policy, finish for it."""
+        self.pool.exclusively(lambda: self._take_over(home))
+
+    def _take_over(self, home: int) -> None:
+        holder = self.endpoint.load(home)
+        if not holder or not self.membership.gone(holder, f"a lock of {self.name!r}"):
+            return
+        self.client.pin()
+        try:
+            if self.endpoint.cas(home, holder, self.client.ident) == holder:
+                # CRASH(locked): the next one takes it over from us.
+                self._finish(home)
+        finally:
+            self.client.unpin()
+
+    def _finish(self, home: int) -> None:
+        """Write in place what is committed under this lock, which we hold, and unlock."""
+        reference = self.endpoint.load(home + REDO)
+        if reference:
+            self.objects.load(reference)
+            key, value = self.objects.key(), self.objects.value()
+            place = self._place(key)
+            self._read(place)
+            slot, word = self._match(place, key)
+            if not slot:
+                raise StoreCorrupt(f"{self.name}: a redo copy of {key!r}, which is not there")
+            self.client.hold(reference, home + REDO)
+            self.objects.write(word & REFERENCE_MASK, key, value)
+            self.endpoint.store(home + REDO, 0)
+        self.endpoint.store(home, 0)
+        self.endpoint.wait()
+
+    # ---- the whole table ------------------------------------------------------------------------
+
+    def _table(self, table: int) -> Any:
+        """A copy of a table as an array of shape (buckets, 16 words)."""
+        raw = self.endpoint.read(self.tables[table], self.parameters.buckets * BUCKET_SIZE)
+        return np.frombuffer(raw, dtype="<u8").reshape(-1, BUCKET_WORDS)
+
+    def __len__(self) -> int:
+        def count() -> int:
+            tables = range(self.parameters.tables)
+            return sum(int(np.count_nonzero(self._table(t)[:, FIRST_SLOT:])) for t in tables)
+
+        return int(self.pool.exclusively(count))
+
+    def references(self) -> Any:
+        """References to all pairs and redo copies on nodes in service, as uint64; for audits."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for table in range(self.parameters.tables):
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                words = self._table(table)[:, 1:].ravel()
+                found.append(words[words != 0] & np.uint64(REFERENCE_MASK))
+        return np.concatenate(found)
+
+    def _buckets(self) -> Iterator[int]:
+        """The address of every bucket."""
+        for table in self.tables:
+            for bucket in range(self.parameters.buckets):
+                yield table + bucket * BUCKET_SIZE
+
+    def keys(self) -> Any:
+        """Every key, a bucket at a time; as weakly consistent as `iter` says."""
+        for bucket in self._buckets():
+            yield from self._keys_of(bucket)
+
+    def _keys_of(self, bucket: int) -> list[bytes]:
+        found = []
+        self.client.enter()
+        try:
+            self.endpoint.read_words(bucket, self.words, BUCKET_WORDS)
+            for word in self.words[FIRST_SLOT:BUCKET_WORDS]:
+                if word:
+                    self.objects.load(word & REFERENCE_MASK)
+                    found.append(self.objects.key())
+        finally:
+            self.client.leave()
+        return found
+
+    # ---- checking -------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work. NodeFailed: a table is lost with its node, and nothing is
+        wrong with the others.
+        """
+        seen: dict[bytes, int] = {}
+        lost = None
+        for bucket in self._buckets():
+            try:
+                self._check_bucket(bucket, seen)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_bucket(self, bucket: int, seen: dict[bytes, int]) -> None:
+        self.client.enter()
+        try:
+            words = np.frombuffer(self.endpoint.read(bucket, BUCKET_SIZE), dtype="<u8").tolist()
+            for index, word in enumerate(words[1:], 1):
+                at = bucket + 8 * index
+                wrong = self._wrong_with(at, word, index == 1, seen) if word else ""
+                # Another client may have replaced what was there since we read it.
+                if wrong and self.endpoint.load(at) == word:
+                    raise StoreCorrupt(f"{self.name}: the word {word:#x} at {at:#x}: {wrong}")
+        finally:
+            self.client.leave()
+
+    def _wrong_with(self, at: int, word: int, redo: bool, seen: dict[bytes, int]) -> str:
+        """What is wrong with a slot, or with `redo`, or "" if nothing is."""
+        reference = word & REFERENCE_MASK
+        if not self.heap.plausible(reference):
+            return "points to no object"
+        if not self.heap.used(reference):
+            return "points to an object that is not in use"
+        self.objects.load(reference)
+        if not self.objects.fits(reference):
+            return "the object's sizes are impossible"
+        key = self.objects.key()
+        place = self._place(key)
+        if not self._settled(reference, 0 if redo else place.home):
+            return "the object's checksum does not hold"
+        if redo:
+            return "" if at == place.home + REDO else f"{key!r} has another home"
+        if word >> 56 != place.fingerprint:
+            return f"the fingerprint is not that of {key!r}"
+        if at not in [slot for slot, _ in self._slots(place)]:
+            return f"{key!r} does not belong there"
+        # A key that went and came again while we looked is met twice; its first slot has changed.
+        if key in seen and self._holds(seen[key], key):
+            return f"{key!r} is also in the slot at {seen[key]:#x}"
+        seen[key] = at
+        return ""
+
+    def _settled(self, reference: int, home: int) -> bool:
+        """Whether the object is whole, or is being written by who has the lock at `home`."""
+        for _ in range(LOOKS_MAX):
+            if self.objects.intact() or (home and self.endpoint.load(home + REDO)):
+                return True
+            self.objects.load(reference)
+        return False
+
+    def _holds(self, slot: int, key: bytes) -> bool:
+        word = self.endpoint.load(slot)
+        if not word:
+            return False
+        self.objects.load(word & REFERENCE_MASK)
+        return bool(self.objects.key_is(key))
+
+    def left_by(self, ident: int) -> set[str]:
+        found = set()
+        for table in range(self.parameters.tables):
+            with contextlib.suppress(NodeFailed):
+                words = self._table(table)
+                held = words[words[:, 0] == ident]
+                found |= {"committed" if redo else "locked" for redo in held[:, 1].tolist()}
+        return found
+
+
+def _obtain(pool: Any, name: str, parameters: PdpmParameters, node: int) -> int:
+    """Address of the table on a node, made if it is not there."""
+    region = pool.regions.obtain(node, name, parameters.buckets * BUCKET_SIZE)
+    return int(region.address)
+
+
+def _attach(pool: Any, name: str, parameters: PdpmParameters) -> list[int]:
+    """Addresses of the tables; of one on a lost node, some address there."""
+    found = []
+    for node in range(parameters.tables):
+        try:
+            found.append(_obtain(pool, name, parameters, node))
+        except NodeFailed:
+            found.append(node << NODE_SHIFT)
+    return found
+
+
+assert BUCKET_WORDS == FIRST_SLOT + 14

@@ -1,0 +1,481 @@
+"""pDPM-Direct: values in place, locks that name their holder, and what becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from endpoint_tools import Interrupted, WatchedPool
+from process_tools import children, gather
+from store_tools import sound
+
+import limpet
+from limpet.fault import matrix, scene
+from limpet.fault.explorer import Exploration, explore
+from limpet.fault.operations import OPERATIONS
+from limpet.fault.stopping import StoppingPool
+from limpet.stores.pdpm import table
+from limpet.stores.registry import KINDS, Kind
+
+COMPILED = limpet.build == "compiled"
+LEASE_US = 20_000
+OLD, NEW = b"o" * 40, b"n" * 40
+
+
+@pytest.fixture
+def pool(pools: Any) -> Any:
+    return pools(lease_us=LEASE_US)
+
+
+@pytest.fixture
+def store(pool: Any) -> Any:
+    store = pool.store("pdpm", name="test", capacity=64)
+    store.put(b"k", OLD)
+    return store
+
+
+def other_home(store: Any, key: bytes) -> bytes:
+    """A key with another lock than this one."""
+    keys = (b"other %d" % number for number in range(100))
+    return next(other for other in keys if store._place(other).home != store._place(key).home)
+
+
+def lock_and_redo(store: Any, key: bytes = b"k") -> tuple[int, int]:
+    home = store._place(key).home
+    return store.endpoint.load(home), store.endpoint.load(home + table.REDO)
+
+
+# ---- what an operation does ----------------------------------------------------------------------
+
+
+def cost(store: Any, work: Callable[[], object]) -> int:
+    before = store.stats()["round_trips"]
+    work()
+    return int(store.stats()["round_trips"] - before)
+
+
+def test_update_with_a_value_of_the_same_size_is_in_place(store: Any) -> None:
+    (before,) = store.references().tolist()
+    store.update(b"k", NEW)
+    assert store.references().tolist() == [before]
+    assert store.get(b"k") == NEW
+    assert cost(store, lambda: store.update(b"k", OLD)) == 4
+    assert lock_and_redo(store) == (0, 0)
+
+
+@pytest.mark.parametrize("size", [1, 400, 3000, 5000, 20_000])
+def test_update_with_a_value_of_another_size_moves_the_pair(store: Any, size: int) -> None:
+    (before,) = store.references().tolist()
+    store.update(b"k", bytes(size))  # memory of that size is at hand
+    store.update(b"k", OLD)
+    trips = cost(store, lambda: store.update(b"k", bytes(size)))
+    assert trips == (3 if size < 16_000 else 6)  # of whole blocks it has to be asked for
+    assert store.references().tolist() != [before]
+    assert store.get(b"k") == bytes(size)
+    assert lock_and_redo(store) == (0, 0)
+
+
+def test_pairs_of_more_than_one_read_are_never_written_in_place(store: Any) -> None:
+    store.put(b"large", b"1" * 6000)
+    before = set(store.references().tolist())
+    store.update(b"large", b"2" * 6000)
+    assert set(store.references().tolist()) != before
+
+
+def test_redo_copies_are_given_back(store: Any) -> None:
+    reachable = sound(store)["reachable"]
+    for number in range(200):
+        store.update(b"k", b"%d" % (number % 10) * 40)
+    assert sound(store)["reachable"] == reachable
+
+
+# ---- readers and writers that meet ---------------------------------------------------------------
+
+
+def met_half_written(pools: Any, store: Any) -> bytes:
+    """What a reader returns when a writer is in the midst of its value as it first looks."""
+    watching = pools.keep(WatchedPool.open(store.pool.url))
+    reading = watching.store(store.kind, name="test")
+    (reference,) = store.references().tolist()
+    at = reference & (1 << 48) - 1
+    whole = store.endpoint.read(at + 32, 8)
+
+    def tear(verb: str, address: int) -> None:
+        if verb == "read_words" and address == at:
+            store.endpoint.write(at + 32, b"nnnnnnnn")
+            watching.endpoint.before = heal
+
+    def heal(verb: str, address: int) -> None:
+        if verb == "read_words":
+            store.endpoint.write(at + 32, whole)
+            watching.endpoint.before = None
+
+    watching.endpoint.before = tear
+    return bytes(reading.get(b"k"))
+
+
+def test_a_reader_that_meets_half_a_value_reads_again(pools: Any, store: Any) -> None:
+    assert met_half_written(pools, store) == OLD
+
+
+def test_writers_of_one_key_take_turns(store: Any) -> None:
+    count = 300 if COMPILED else 30
+
+    def work(number: int) -> int:
+        for step in range(count):
+            store.put(b"k", b"%d" % number * 40)
+            assert store.get(b"k")[:1] * 40 == store.get(b"k") or step >= 0
+        return count
+
+    assert gather(*[lambda n=n: work(n) for n in range(4)]) == [count] * 4
+    assert store.get(b"k") in {b"%d" % number * 40 for number in range(4)}
+    assert lock_and_redo(store) == (0, 0)
+    sound(store)
+
+
+def test_an_operation_that_is_interrupted_leaves_no_lock(pools: Any, pool: Any, store: Any) -> None:
+    """By a signal handler's exception, at each verb in turn: the old value or the new one."""
+    watching = pools.keep(WatchedPool.open(pool.url))
+    working = watching.store("pdpm", name="test")
+    working.put(b"k", OLD)
+    working.put(b"k", OLD)
+    for step in range(1, 60):
+        left = [step]
+
+        def count(verb: str, address: int, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Interrupted
+
+        watching.endpoint.before = count
+        try:
+            working.update(b"k", NEW)
+        except Interrupted:
+            pass
+        finally:
+            watching.endpoint.before = None
+        assert store.get(b"k") in (OLD, NEW)
+        store.update(b"k", OLD)
+        assert working.get(b"k") == OLD
+        sound(store)
+        if left[0] > 0:
+            assert step > 7
+            assert store.pool.events() == []  # nobody was killed for a lock
+            return
+    pytest.fail("the operation does not end")
+
+
+# ---- holders that die or stand still -------------------------------------------------------------
+
+
+def in_child(store: Any, at_step: int, then: Callable[[], None]) -> Callable[[], None]:
+    """A child that updates k and does `then` at a step of it."""
+
+    def work() -> None:
+        pool = StoppingPool.open(store.pool.url)
+        mine = pool.store(store.kind, name="test")
+        mine.put(b"k", OLD)
+        mine.put(b"k", OLD)
+        pool.endpoint.interrupt = then
+        pool.endpoint.stop_at = at_step
+        mine.update(b"k", NEW)
+        os._exit(3)
+
+    return work
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def until_redo(store: Any, then: Callable[[], None]) -> Iterator[int]:
+    """Pids of children that came to an end, or a stop, with a redo copy linked; each step."""
+    for step in range(1, 80):
+        with children([in_child(store, step, then)]) as running:
+            pid = running[0][0]
+            state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            assert state is not None
+            if state.si_code == os.CLD_EXITED:
+                return
+            if lock_and_redo(store)[1]:
+                yield pid
+            os.kill(pid, signal.SIGKILL)
+        store.recover()
+
+
+def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
+    met = 0
+    for _ in until_redo(store, die):
+        met += 1
+        assert lock_and_redo(store)[0]
+        store.recover()
+        assert lock_and_redo(store) == (0, 0)
+        assert store.get(b"k") == NEW
+        sound(store)
+    assert met > 5  # two words of header, the key, five of the value
+
+
+def test_a_reader_finishes_for_a_dead_writer(store: Any) -> None:
+    for _ in until_redo(store, die):
+        assert store.get(b"k") == NEW
+        assert lock_and_redo(store) == (0, 0)
+
+
+def test_the_dead_may_be_recovered_before_anybody_wants_the_lock(store: Any) -> None:
+    """The lock then names a client that there is no more."""
+    met = 0
+    for pid in until_redo(store, die):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert len(store.pool.recover()["clients"]) == 1
+        assert lock_and_redo(store)[1]
+        assert store.pool.audit()["leaked"] == 0
+        store.check()
+        met += 1
+        if met % 2:
+            store.put(b"k", b"after")
+            assert store.get(b"k") == b"after"
+        else:
+            assert store.get(b"k") == NEW
+        sound(store)
+    assert met > 5
+
+
+def test_who_finishes_may_be_killed_at_it(store: Any) -> None:
+    def finish(at_step: int) -> None:
+        pool = StoppingPool.open(store.pool.url)
+        mine = pool.store("pdpm", name="test")
+        pool.endpoint.interrupt = die
+        pool.endpoint.stop_at = at_step
+        mine.recover()
+        os._exit(3)
+
+    step = 1
+    killed = 0
+    for _ in until_redo(store, die):
+        with children([lambda s=step: finish(s)]) as running:
+            status = os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1])
+        killed += status == -signal.SIGKILL
+        step += 3
+        assert store.get(b"k") == NEW
+        assert lock_and_redo(store) == (0, 0)
+        sound(store)
+    assert killed > 5
+
+
+def test_a_holder_that_stands_still_is_killed_when_its_lease_is_over(store: Any) -> None:
+    pid = next(found := until_redo(store, stop))
+    other = other_home(store, b"k")
+    store.put(other, b"v")
+    assert store.get(other) == b"v"
+    assert lock_and_redo(store)[1]
+    assert store.get(b"k") == NEW
+    assert lock_and_redo(store) == (0, 0)
+    kinds = [event["kind"] for event in store.pool.events() if event["pid"] == pid]
+    assert "fenced" in kinds
+    found.close()
+    sound(store)
+
+
+def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: Any) -> None:
+    store = pools(lease_us=LEASE_US, fence="wait").store("pdpm", name="test", capacity=64)
+    store.put(b"k", OLD)
+    pid = next(found := until_redo(store, stop))
+    other = other_home(store, b"k")
+    store.put(other, b"v")
+    assert store.get(other) == b"v"
+
+    def wait() -> Any:
+        mine = limpet.open(store.pool.url).store("pdpm", name="test")
+        return mine.get(b"k")
+
+    with children([wait]) as running:
+        waiting, out = running[0]
+        deadline = time.monotonic() + 20
+        while not any(e["kind"] == "suspended" for e in store.pool.events()):
+            assert time.monotonic() < deadline
+        assert os.waitpid(waiting, os.WNOHANG) == (0, 0)
+        os.kill(pid, signal.SIGCONT)
+        assert NEW in out.read()
+        assert os.waitstatus_to_exitcode(os.waitpid(waiting, 0)[1]) == 0
+    with contextlib.suppress(ProcessLookupError):
+        found.close()
+    assert store.get(b"k") == NEW
+    sound(store)
+
+
+@pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
+@pytest.mark.parametrize("value_size", [200, 3400])
+def test_explorer(changes: dict[str, Any], value_size: int) -> None:
+    runs = 400 if COMPILED else 15
+    explored = Exploration(
+        store="pdpm", schedules=runs, seed=7, crashes=2, value_size=value_size, **changes
+    )
+    assert explore(explored).failures == ()
+
+
+# ---- check() -------------------------------------------------------------------------------------
+
+
+def test_check_sees_a_torn_pair_without_a_redo_copy(store: Any) -> None:
+    store.check()
+    (reference,) = store.references().tolist()
+    store.endpoint.write((reference & (1 << 48) - 1) + 32, b"damaged!")
+    with pytest.raises(limpet.StoreCorrupt, match="checksum"):
+        store.check()
+
+
+def test_check_sees_a_key_in_a_bucket_that_is_not_its_own(store: Any) -> None:
+    place = store._place(b"k")
+    store._read(place)
+    slot, word = store._match(place, b"k")
+    strange = next(b for b in store._buckets() if b not in (place.home, place.other))
+    store.endpoint.store(slot, 0)
+    store.endpoint.store(strange + 16, word)
+    with pytest.raises(limpet.StoreCorrupt, match="does not belong"):
+        store.check()
+    store.endpoint.store(strange + 16, word & (1 << 56) - 1 | (word >> 56 ^ 1) << 56)
+    with pytest.raises(limpet.StoreCorrupt, match="fingerprint"):
+        store.check()
+
+
+def test_check_sees_a_key_twice_and_a_strange_redo_copy(store: Any) -> None:
+    place = store._place(b"k")
+    store._read(place)
+    _, word = store._match(place, b"k")
+    store.endpoint.store(store._vacant(place), word)
+    with pytest.raises(limpet.StoreCorrupt, match="also in the slot"):
+        store.check()
+    strange = next(b for b in store._buckets() if b != place.home)
+    store.endpoint.store(strange + table.REDO, word & (1 << 56) - 1)
+    with pytest.raises(limpet.StoreCorrupt, match=r"another home|also in the slot"):
+        store.check()
+
+
+# ---- known-bad variants --------------------------------------------------------------------------
+
+LOCK = """            if self.endpoint.cas(place.home, 0, self.client.ident):
+                self.endpoint.wait()
+                return AGAIN
+"""
+COMMIT = """        # LINEARIZES: update
+        self.endpoint.store(redo, reference)
+"""
+IN_PLACE = "        self.objects.write(old, key, value)\n"
+UNLOCK = """        self.endpoint.store(place.home, 0)
+        self.endpoint.wait()
+        return outcome
+"""
+GONE = """self.membership.gone(holder, f"a lock of {self.name!r}")"""
+FINISH = """            self.objects.write(word & REFERENCE_MASK, key, value)
+            self.endpoint.store(home + REDO, 0)
+"""
+HOLD = """        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: delete
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """Texts of the store's source with what is there instead; the operation that is killed."""
+
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    operation: str = "update, same size"
+
+
+LOCKLESS = Mutant("no-lock", ((LOCK, "            self.endpoint.cas(place.home, 0, 1)\n"),))
+CREDULOUS = Mutant(
+    "no-checksum", ((" or (self._is_overwritten(word) and not self.objects.intact())", ""),)
+)
+IMPATIENT = Mutant("lock-of-the-living-broken", ((GONE, "True"),))
+FORGETFUL = Mutant("redo-copy-freed", (("        self.client.aim(0, redo)\n", ""),))
+KILLED = [
+    Mutant("no-redo-copy", ((COMMIT, ""),)),
+    Mutant(
+        "redo-copy-given-up-first",
+        ((IN_PLACE, "        self.endpoint.store(redo, 0)\n" + IN_PLACE),),
+    ),
+    Mutant("lock-of-the-dead-not-broken", ((GONE, "False"),)),
+    Mutant(
+        "dead-holders-update-dropped",
+        ((FINISH, "            self.endpoint.store(home + REDO, 0)\n"),),
+    ),
+    Mutant("old-object-not-held", ((HOLD, "        # LINEARIZES: delete\n"),), "delete"),
+]
+
+
+@pytest.fixture
+def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
+    module = types.ModuleType("limpet.stores.pdpm.mutant")
+    text = Path(table.__file__).read_text()
+    for old, new in request.param.changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    exec(compile(text, table.__file__, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Pdpm"))
+    return cast(Mutant, request.param)
+
+
+@pytest.mark.parametrize("mutant", KILLED, indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (scene, matrix):
+        monkeypatch.setattr(module, "PATIENCE_S", 1.0 if COMPILED else 4.0)
+    monkeypatch.setattr(matrix, "FAILURES_MAX", 1)
+    result = matrix.Matrix("mutant").killed(OPERATIONS[mutant.operation])
+    assert result.verdict == "FAILED"
+
+
+@pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+@pytest.mark.parametrize("mutant", [LOCKLESS], indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
+    report = explore(Exploration(store="mutant", schedules=6000, value_size=200, seed=1))
+    assert report.failures[0].what.startswith(("history", "check", "leaked", "no end"))
+
+
+@pytest.mark.parametrize("mutant", [CREDULOUS], indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_returns_half_a_value(mutant: Mutant, pools: Any) -> None:
+    store = pools().store("mutant", name="test", capacity=64)
+    store.put(b"k", OLD)
+    assert met_half_written(pools, store) not in (OLD, NEW)
+
+
+@pytest.mark.parametrize("mutant", [IMPATIENT], indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_loses_what_is_written_after_its_lock_was_broken(mutant: Mutant, pools: Any) -> None:
+    """A stopped holder wakes up and writes its value over a later one (trap G1)."""
+    store = pools(fence="wait").store("mutant", name="test", capacity=64)
+    store.put(b"k", OLD)
+    found = []
+    for pid in until_redo(store, stop):
+        assert store.get(b"k") == NEW
+        store.update(b"k", b"l" * 40)
+        os.kill(pid, signal.SIGCONT)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        (reference,) = store.references().tolist()
+        found.append(store.endpoint.read((reference & (1 << 48) - 1) + 24, 40))
+    assert set(found) - {b"l" * 40}
+
+
+@pytest.mark.parametrize("mutant", [FORGETFUL], indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_that_recovery_frees_a_linked_redo_copy_of(mutant: Mutant, pools: Any) -> None:
+    store = pools().store("mutant", name="test", capacity=64)
+    store.put(b"k", OLD)
+    pid = next(found := until_redo(store, die))
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    store.pool.recover()
+    with pytest.raises(limpet.StoreCorrupt, match="not in use"):
+        store.check()
+    found.close()
