@@ -44,9 +44,10 @@ class Values:
 class DrillClient:
     """One incarnation at work on `store`, whose keys are `keys`.
 
-    An operation that raises NodeFailed keeps its unknown outcome; one that raises StoreFull is
+    An operation that raises NodeFailed keeps its unknown outcome; a write that raises StoreFull is
     noted as that. Both must be among the errors that are `allowed`; any other ends the client, and
-    so does NodeFailed for a node of which `lost` does not say that it is lost.
+    so does StoreFull from a get or delete, and NodeFailed for a node of which `lost` does not say
+    that it is lost.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class DrillClient:
             if not isinstance(error, self._allowed):
                 raise
             if isinstance(error, StoreFull):
+                if operation not in WRITES:
+                    raise
                 self._log.returned(Result.FULL)
             elif not self._lost(error.node):
                 raise

@@ -60,7 +60,7 @@ from limpet.fault.sim_program import (
     program_text,
 )
 from limpet.fault.sim_run import Run, replay
-from limpet.fault.sim_shrink import shrink
+from limpet.fault.sim_shrink import NOT_REPEATABLE, shrink
 from limpet.fault.sim_stage import Stage
 from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
@@ -147,6 +147,11 @@ class Failure:
     command: str
     digest: str
     trace: tuple[str, ...] = ()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the command repeats it. If not, the explorer is at fault."""
+        return not self.what.startswith(NOT_REPEATABLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -377,7 +382,7 @@ def describe(
     schedule: Schedule,
 ) -> Failure:
     """Shrink a run that failed, and say how to repeat it."""
-    run = shrink(stage, program, schedule)
+    run = shrink(stage, program, schedule, what)
     texts = program_text(run.program), schedule_text(run.schedule)
     return Failure(
         number, run.failure, *texts, command_of(parameters, *texts), run.digest(),

@@ -22,8 +22,9 @@ class Proof:
 
     `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
     explorer the smallest that there is, so that keys meet. `capacity_never`: of a store for which a
-    pool of the matrix has no room. `parameters`: others of the store. `not_met`: named crash points
-    of the memory below that no client of this kind comes by.
+    pool of the matrix has no room, once its last node has no more than `matrix_spare` free blocks.
+    `parameters`: others of the store. `not_met`: named crash points of the memory below that no
+    client of this kind comes by.
     """
 
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -31,6 +32,7 @@ class Proof:
     matrix_node_size: int = 512 << 10
     matrix_capacity: int = 16
     capacity_never: int = 7000
+    matrix_spare: int = 2
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
@@ -49,10 +51,10 @@ class Proof:
 
 
 _REPLICATED: Final = Proof(
-    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, capacity_never=7000, not_met=frozenset()
+    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, matrix_spare=5, not_met=frozenset()
 )
 PROOFS: Final = {
-    "race": Proof(),
+    "race": Proof(capacity_never=2600, matrix_spare=1),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,

@@ -13,10 +13,11 @@ not on the node is served, can be written, and nothing is wrong with it or leake
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.fault.operations import KEY, OLD, Operation, demand
 from limpet.fault.scene import PATIENCE_S, Scene, look_away, short, within
@@ -24,6 +25,7 @@ from limpet.fault.workers import Workers
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_STATES
 from limpet.shm.location import parse_url
+from limpet.stores.pool import Pool
 
 
 class Way(NamedTuple):
@@ -33,11 +35,18 @@ class Way(NamedTuple):
     gone: bool
     killed: bool
 
+    def __str__(self) -> str:
+        how = "gone" if self.gone else "marked"
+        if not self.by_victim:
+            return f"{how} after the victim's death"
+        return f"{how} by the victim, which {'dies' if self.killed else 'goes on'}"
+
 
 WAYS: Final = (
     Way(True, False, False),
     Way(True, True, False),
     Way(True, False, True),
+    Way(True, True, True),
     Way(False, False, True),
     Way(False, True, True),
 )
@@ -47,16 +56,29 @@ ENDED, MISSED, LOST = 1, 2, 3
 """What a victim tells of its operation: done, KeyError, or NodeFailed of the lost node."""
 
 
-def one_run(scene: Scene, operation: Operation, k: int, node: int, way: Way) -> None:
-    """Lose the node at step k of the operation, and see what comes of it. Raises Broken."""
-    for key in CROWD:
-        scene.store.put(key, OLD)
+def crowded(operation: Operation) -> Operation:
+    """The operation in a new pool each time, with the crowd in it."""
+
+    def prepare(pool: Pool, store: Any) -> None:
+        operation.prepare(pool, store)
+        for key in CROWD:
+            store.put(key, OLD)
+
+    return dataclasses.replace(operation, fresh=True, prepare=prepare)
+
+
+def one_run(scene: Scene, operation: Operation, k: int, node: int, way: Way) -> bool:
+    """Lose the node at step k of a crowded operation, and see what comes of it. Raises Broken.
+
+    Returns whether the operation has that step.
+    """
     scene.bystanders = (*scene.bystanders, *CROWD)
     with within(PATIENCE_S, "the victim"), Workers(_victim(scene, operation, k, node, way)) as crew:
         ended = crew.reap(crew.start(0))
     demand(ended.status in (0, -signal.SIGKILL), f"the victim failed: {ended.traceback}")
     died = ended.status != 0
-    if not way.by_victim or not scene.told(3):
+    lost_by_victim = bool(scene.told(3))
+    if not lost_by_victim:
         _lose(scene, node, way.gone)
     outcome = scene.told(2)
     unclear = died or outcome == LOST
@@ -67,6 +89,7 @@ def one_run(scene: Scene, operation: Operation, k: int, node: int, way: Way) -> 
     else:
         with within(PATIENCE_S, "the survivor"):
             _aftermath(scene, operation, possible, node)
+    return lost_by_victim if way.by_victim else died
 
 
 def _lose(scene: Scene, node: int, gone: bool) -> None:

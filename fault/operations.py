@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from limpet.fault.kinds import proof_of
 from limpet.shm.errors import StoreFull
+from limpet.shm.words import FREE
 from limpet.stores.pool import Pool
 
 KEY: Final = b"key"
@@ -37,7 +38,7 @@ class Operation:
     """One operation: the key's value before and after, what the victim runs, and how it warms up.
 
     `warm` runs before the fuse is armed. `fresh`: needs a new pool each time. `prepare` runs in the
-    survivor when the pool is new.
+    survivor when the pool is new. `reads`: it changes nothing, so it may have no step at all.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Operation:
     after: bytes | None = None
     warm: Callable[[Pool, Any], object] = lambda pool, kv: pool.client_id
     fresh: bool = False
+    reads: bool = False
     prepare: Callable[[Pool, Any], object] = lambda pool, kv: None
     finish: Callable[[Pool, Any], object] = lambda pool, kv: None
     """What the survivor demands besides, before it recovers."""
@@ -80,8 +82,16 @@ def _make_in_vain(pool: Pool, kv: Any) -> None:
 
 
 def _fill_last_node(pool: Pool, kv: Any) -> None:
-    size = 26 * pool.parameters.block_size
-    pool.exclusively(lambda: pool.regions.obtain(pool.parameters.nodes - 1, "filler", size))
+    node, spare = pool.parameters.nodes - 1, proof_of(kv.kind).matrix_spare
+
+    def fill() -> None:
+        for count in (16, 8, 4, 2, 1):
+            with contextlib.suppress(StoreFull):
+                while (free := int((pool.blocks.words(node) >> 60 == FREE).sum())) >= count + spare:
+                    size = count * pool.parameters.block_size
+                    pool.regions.obtain(node, f"filler, {free} free", size)
+
+    pool.exclusively(fill)
 
 
 def _hoard(pool: Pool, kv: Any) -> None:
@@ -127,7 +137,7 @@ OPERATIONS: Final = {
         ),
         Operation("put large", lambda pool, kv: kv.put(KEY, LARGE), OLD, LARGE),
         Operation("shrink large", lambda pool, kv: kv.put(KEY, NEW), LARGE, NEW, _warm),
-        Operation("get", lambda pool, kv: kv.get(KEY), OLD, OLD, _warm),
+        Operation("get", lambda pool, kv: kv.get(KEY), OLD, OLD, _warm, reads=True),
         Operation(
             "join", lambda pool, kv: pool.client_id, OLD, OLD, warm=lambda pool, kv: None
         ),

@@ -9,6 +9,8 @@ from limpet.fault.sim_program import Call, Program
 from limpet.fault.sim_run import Run, replay
 from limpet.fault.sim_stage import Stage
 
+NOT_REPEATABLE: Final = "not repeatable"
+"""What a failure is called that its own schedule does not show again."""
 TRIALS_MAX: Final = 3000
 """Runs that shrinking takes, at most."""
 
@@ -35,14 +37,25 @@ def without_call(
     return tuple(shorter), kept
 
 
-def shrink(stage: Stage, program: Program, schedule: Schedule) -> Run:
-    """The shortest program and schedule found that fail as these do; the run of them.
+def shrink(stage: Stage, program: Program, schedule: Schedule, what: str) -> Run:
+    """The shortest program and schedule found that fail as these do, with `what`; the run of them.
 
     The departures are split into single actions and left out, first many at a time, and so are
     operations, until nothing more can be.
+
+    A run whose replay does not fail as `what` says is not shrunk: one seed is to drive everything,
+    so that is a defect of the explorer or of the stage, and the replay's failure says so.
     """
     best = replay(stage, program, schedule)
-    wanted = kind_of(best.failure)
+    wanted = kind_of(what)
+    if kind_of(best.failure) != wanted:
+        best.failure = (
+            f"{NOT_REPEATABLE}: the same schedule did it no more. That is a defect of the explorer "
+            "itself, whose runs depend on something besides the seed.\n"
+            f"The run had failed with: {what}\n"
+            f"The replay: {best.failure or 'everything held'}"
+        )
+        return best
     trials = 0
 
     def better(program: Program, schedule: Schedule) -> bool:

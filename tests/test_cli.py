@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -274,11 +275,34 @@ def test_drill_matrix_reports_every_dimension() -> None:
     shown = report("drill", "matrix", "race", "--op", "delete", "--limit", "4")
     assert {one["dimension"] for one in shown["results"]} >= {"killed", "killed twice"}
     assert all(one["verdict"] == "ok" and one["runs"] > 0 for one in shown["results"])
+    assert shown["every_step"] is False
+
+
+def test_drill_matrix_says_how_many_of_the_steps_were_taken() -> None:
+    some = run("drill", "matrix", "race", "--op", "get", "--limit", "4")
+    assert some.exit_code == 0
+    assert "2 of 2" in some.stdout
+    assert re.search(r"killed twice +│ +2 of 2 │ +\d+ of \d\d │", some.stdout)
+    assert "1 of 5 rows are of some of the steps only; --every takes them all" in some.stdout
+    every = report("drill", "matrix", "race", "--op", "get", "--every")
+    assert every["every_step"] is True
+    for one in every["results"]:
+        assert (one["tried"], one["next_tried"]) == (one["steps"], one["next_steps"])
 
 
 def test_drill_matrix_refuses_what_it_does_not_know() -> None:
     assert run("drill", "matrix", "race", "--op", "nonsense").exit_code == 2
     assert run("drill", "matrix", "nonsense", "--op", "insert").exit_code == 2
+
+
+def test_drill_check_of_nothing_proves_nothing(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    history.touch()
+    for words in ([], ["--json"]):
+        judged = run("drill", "check", str(history), *words)
+        assert judged.exit_code == 1
+        assert judged.stdout == ""
+        assert "has no operation in it: there is nothing to judge" in judged.stderr
 
 
 def test_drill_check_tells_a_stale_read(tmp_path: Path) -> None:

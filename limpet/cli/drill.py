@@ -244,6 +244,9 @@ def _print_report(out: Console, report: Report) -> None:
 
 
 def _print_failure(failure: Failure) -> None:
-    click.echo(f"\nrun {failure.number} failed, and so does, with digest {failure.digest},")
+    if failure.repeatable:
+        click.echo(f"\nrun {failure.number} failed, and so does, with digest {failure.digest},")
+    else:
+        click.echo(f"\nrun {failure.number} failed, but NOT, with digest {failure.digest},")
     click.echo(f"    {failure.command}")
     click.echo(failure.what)

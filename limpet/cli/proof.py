@@ -7,9 +7,10 @@ import dataclasses
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault.findings import Result
 from limpet.fault.interrupt import Interrupted, ended_by_signals
 from limpet.fault.linearizability import check_file
-from limpet.fault.matrix import Result, run, uncovered
+from limpet.fault.matrix import LIMIT, run, uncovered
 from limpet.fault.operations import OPERATIONS
 
 
@@ -17,21 +18,30 @@ from limpet.fault.operations import OPERATIONS
 @click.argument("store", default="race")
 @click.option("--op", "operations", multiple=True, type=click.Choice(list(OPERATIONS)),
               help="Only this operation; may be repeated.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(2), default=400, show_default=True,
-              help="Steps of one operation that are tried, at most.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(2), default=LIMIT, show_default=True,
+              help="Runs of an operation in one dimension, about.")  # fmt: skip
+@click.option("--every", is_flag=True, help="No limit: every step in every dimension.")
 @json_option
-def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -> None:
+def matrix(
+    store: str, operations: tuple[str, ...], limit: int, every: bool, as_json: bool
+) -> None:  # fmt: skip
     """Kill each operation of a STORE at its every step, and verify what survivors see.
 
-    At some steps, spread over the operation, it is also stopped, whoever recovers it is killed, and
-    memory nodes are lost. Exit status 0 only if everything held.
+    The dimensions: it is killed; killed, and then whoever recovers it at each step of theirs;
+    stopped, and woken or killed; and memory nodes are lost. The table says how many steps there are
+    and how many were taken: those of the operation, and those of who met the victims and was killed
+    next. Exit status 0 only if everything held.
     """
     out = console()
-    shown = table(f"crash matrix of {store}", "operation", "dimension", "steps", "runs", "verdict")
+    shown = table(
+        f"crash matrix of {store}",
+        "operation", "dimension", "steps taken", "next one's", "runs", "verdict",
+        right=("steps taken", "next one's", "runs"),
+    )  # fmt: skip
     results: list[Result] = []
     try:
         with ended_by_signals():
-            for result in run(store, list(operations) or None, limit):
+            for result in run(store, list(operations) or None, None if every else limit):
                 results.append(result)
                 if not as_json:
                     words = f"{result.operation}, {result.dimension}: {result.verdict}"
@@ -40,7 +50,11 @@ def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -
         click.echo(f"{error}: the victims have ended and the pool is removed", err=True)
         raise SystemExit(128 + error.signal) from error
     for one in results:
-        shown.add_row(one.operation, one.dimension, str(one.steps), str(one.runs), one.verdict)
+        shown.add_row(
+            one.operation, one.dimension, f"{one.tried} of {one.steps}",
+            f"{one.next_tried} of {one.next_steps}" if one.next_steps else "",
+            str(one.runs), one.verdict,
+        )  # fmt: skip
     missed = sorted(uncovered(results)) if not operations else []
     if as_json:
         print_json(
@@ -49,6 +63,7 @@ def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -
                     {**dataclasses.asdict(one), "seen": sorted(one.seen), "verdict": one.verdict}
                     for one in results
                 ],
+                "every_step": all(one.complete for one in results),
                 "crash_points_not_covered": missed,
             }
         )
@@ -57,8 +72,14 @@ def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -
         for one in results:
             for failure in one.failures:
                 click.echo(f"{one.operation}, {one.dimension}: {failure}")
-            if not one.steps:
-                click.echo(f"{one.operation}, {one.dimension}: it has no step to be killed at")
+            if not one.runs and not one.failures:
+                click.echo(f"{one.operation}, {one.dimension}: nothing was run")
+        partial = sum(not one.complete for one in results)
+        if partial:
+            click.echo(
+                f"{partial} of {len(results)} rows are of some of the steps only; "
+                "--every takes them all"
+            )
         if missed:
             click.echo(f"crash points that no run met: {', '.join(missed)}")
     if missed or any(one.verdict != "ok" for one in results):
@@ -72,9 +93,12 @@ def matrix(store: str, operations: tuple[str, ...], limit: int, as_json: bool) -
 def check(file: str, budget: int | None, as_json: bool) -> None:
     """Judge the history in FILE (JSON Lines): is it linearizable?
 
-    Exit status 0 only for "ok"; "unknown" means that the budget did not suffice.
+    Exit status 0 only for "ok"; "unknown" means that the budget did not suffice. A file without
+    an operation proves nothing: exit status 1.
     """
     report = check_file(file, budget=budget)
+    if not report.operations:
+        raise click.ClickException(f"{file} has no operation in it: there is nothing to judge")
     if as_json:
         print_json(report.as_dict())
     else:

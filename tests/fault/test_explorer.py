@@ -279,7 +279,7 @@ def test_failures_are_shrunk(stage: Stage) -> None:
     parameters = Exploration(seed=1, ops=4, crashes=2)
     with in_force(mutant), Stage("race", 3) as bad:
         run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
-        small = shrink(bad, run.program, run.schedule)
+        small = shrink(bad, run.program, run.schedule, run.failure)
     assert kind_of(small.failure) == kind_of(run.failure)
     assert sum(map(len, small.program)) <= 3 < sum(map(len, run.program))
     # What is left depends on the run that was found first; no step of it can be left out.

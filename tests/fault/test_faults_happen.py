@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -27,12 +28,13 @@ from limpet.fault.drill_report import (
     Report,
 )
 from limpet.fault.explorer import Exploration, Tally, explore, numbered_run, stage_of
-from limpet.fault.matrix import Matrix, Result
+from limpet.fault.findings import Result
+from limpet.fault.matrix import Matrix
 from limpet.fault.operations import OPERATIONS, Broken
 from limpet.fault.schedule import parse_schedule, schedule_text
 from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import replay
-from limpet.shm.errors import NodeFailed, ParameterError
+from limpet.fault.sim_run import Run, replay
+from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
 from limpet.shm.fabric import BUILD
 from limpet.shm.location import SHM_DIR
 
@@ -82,6 +84,29 @@ class BlamesAnother(Broke):
         self.store.put(key, value)
 
 
+class FullNowAndThen(Broke):
+    """Only a drill's clients meet it: what the last reader calls is as it was."""
+
+    full: tuple[str, ...] = ()
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.maker = os.getpid()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        if name not in self.full:
+            return found
+        calls = itertools.count(1)
+
+        def called(*arguments: bytes) -> Any:
+            if os.getpid() != self.maker and next(calls) % 4 == 0:
+                raise StoreFull("no room")
+            return found(*arguments)
+
+        return called
+
+
 class HangsInTheEnd(Broke):
     """A read never comes back, for whoever has made the store."""
 
@@ -129,6 +154,20 @@ def test_drill_fails_when_a_client_blames_a_node_in_service(
     report = drilled(make_url(), seconds=60.0, losses=((50.0, 1),))
     assert failed(report) == {WORKERS}
     assert "memory node 0 has failed" in report.checks[WORKERS][0]
+
+
+@pytest.mark.parametrize("operation", ["insert", "update", "put", "get", "delete"])
+def test_only_writes_may_find_the_store_full(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    variant = type("Full", (FullNowAndThen,), {"full": (operation,)})
+    put_in_force(monkeypatch, variant)
+    report = drilled(make_url(), stop_rate=0.1)
+    if operation in ("get", "delete"):
+        assert failed(report) == {WORKERS}
+        assert "StoreFull: no room" in report.checks[WORKERS][0]
+    else:
+        assert report.ok, report.checks
 
 
 def test_drill_ends_when_the_last_reads_do_not(
@@ -218,6 +257,25 @@ def test_explorer_that_is_interrupted_does_not_wait_for_its_batches(
     assert psutil.Process().children() == []
 
 
+def test_explorer_says_loudly_when_a_failure_does_not_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stage that breaks something now and then, which no schedule says."""
+    runs = itertools.count(1)
+
+    def moody(run: Run) -> str:
+        return "leaked: 64 bytes" if next(runs) == 3 else ""
+
+    monkeypatch.setattr(Run, "_inspect", moody)
+    words = ["--schedules", "9", "--seed", "1", "--processes", "1"]
+    result = CliRunner().invoke(main, ["drill", "explore", "race", *words])
+    assert result.exit_code == 1
+    assert "failed, but NOT, with digest" in result.output
+    assert "not repeatable: the same schedule did it no more" in result.output
+    assert "The run had failed with: leaked: 64 bytes" in result.output
+    assert "The replay: everything held" in result.output
+
+
 # ---- the matrix ----------------------------------------------------------------------------------
 
 
@@ -242,11 +300,11 @@ def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> No
 
 
 def test_matrix_that_killed_nobody_has_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Result("race", "get", "killed", 0, 0, frozenset(), ())
+    nothing = Result("race", "get", "killed", 0, 0, 0, 0, 0, frozenset(), ())
     monkeypatch.setattr(proof, "run", lambda *_: iter([nothing]))
     result = CliRunner().invoke(main, ["drill", "matrix", "race", "--op", "get"])
     assert result.exit_code == 1
-    assert "it has no step to be killed at" in result.output
+    assert "get, killed: nothing was run" in result.output
 
 
 def test_matrix_takes_a_write_that_is_refused_for_a_verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shlex
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from click.testing import CliRunner
 import limpet
 from limpet.__main__ import main
 from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.findings import Result
 from limpet.fault.kinds import proof_of
-from limpet.fault.matrix import Matrix, Result, uncovered
-from limpet.fault.node_loss import WAYS
+from limpet.fault.matrix import Matrix, uncovered
+from limpet.fault.node_loss import WAYS, Way
 from limpet.fault.operations import OPERATIONS
 from limpet.fault.schedule import FAIL, GONE, parse_schedule
 from limpet.fault.sim_latency import PRESETS
@@ -89,13 +91,13 @@ def test_a_kind_without_a_row_is_proved_with_the_defaults(
 @pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize("name", ["insert", "update", "delete"])
 def test_matrix_of_a_replicated_kind(name: str) -> None:
-    matrix = Matrix("twin", 30 if COMPILED else 6)
+    matrix = Matrix("twin", 60 if COMPILED else 12)
     operation = OPERATIONS[name]
     for result in (
         matrix.killed(operation),
-        matrix.killed_twice(operation, 3 if COMPILED else 1),
-        matrix.stopped(operation, "kill", 9 if COMPILED else 3),
-        matrix.node_lost(operation, 6 if COMPILED else 3),
+        matrix.killed_twice(operation),
+        matrix.stopped(operation, "kill"),
+        matrix.node_lost(operation),
     ):
         assert result.failures == ()
         assert result.verdict == "ok"
@@ -156,7 +158,7 @@ def test_mutant_that_does_not_survive_what_it_says_is_caught() -> None:
     report = explore(Exploration(store="boastful", schedules=500, seed=1, node_failures=1))
     assert report.failures[0].what.startswith("node: ")
     assert "--nodes 2" in report.failures[0].command
-    result: Result = Matrix("boastful").node_lost(OPERATIONS["update"], 3)
+    result: Result = Matrix("boastful", 36).node_lost(OPERATIONS["update"])
     assert result.verdict == "FAILED"
     assert any("NodeFailed" in failure for failure in result.failures)
 
@@ -190,6 +192,8 @@ def test_pools_have_a_node_more_than_fail() -> None:
 
 
 def test_every_way_to_lose_a_node_is_different() -> None:
-    assert len(set(WAYS)) == len(WAYS)
-    assert {way.gone for way in WAYS if way.by_victim} == {False, True}
-    assert {way.gone for way in WAYS if not way.by_victim} == {False, True}
+    possible = {Way(*bits) for bits in itertools.product((False, True), repeat=3)}
+    # somebody loses it: the victim, dying or not, or else whoever comes after its death
+    assert len(WAYS) == 6
+    assert set(WAYS) == {way for way in possible if way.by_victim or way.killed}
+    assert len({str(way) for way in WAYS}) == len(WAYS)
