@@ -19,11 +19,12 @@ from process_tools import children, gather
 from store_tools import sound
 
 import limpet
-from limpet.fault import matrix, scene
+from limpet.fault import findings, matrix, scene
 from limpet.fault.explorer import Exploration, explore
 from limpet.fault.operations import OPERATIONS
 from limpet.fault.stopping import StoppingPool
 from limpet.stores.pdpm import table
+from limpet.stores.pdpm.buckets import REDO
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED = limpet.build == "compiled"
@@ -51,7 +52,7 @@ def other_home(store: Any, key: bytes) -> bytes:
 
 def lock_and_redo(store: Any, key: bytes = b"k") -> tuple[int, int]:
     home = store._place(key).home
-    return store.endpoint.load(home), store.endpoint.load(home + table.REDO)
+    return store.endpoint.load(home), store.endpoint.load(home + REDO)
 
 
 # ---- what an operation does ----------------------------------------------------------------------
@@ -362,7 +363,7 @@ def test_check_sees_a_key_twice_and_a_strange_redo_copy(store: Any) -> None:
     with pytest.raises(limpet.StoreCorrupt, match="also in the slot"):
         store.check()
     strange = next(b for b in store._buckets() if b != place.home)
-    store.endpoint.store(strange + table.REDO, word & (1 << 56) - 1)
+    store.endpoint.store(strange + REDO, word & (1 << 56) - 1)
     with pytest.raises(limpet.StoreCorrupt, match=r"another home|also in the slot"):
         store.check()
 
@@ -437,7 +438,7 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
 def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (scene, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 1.0 if COMPILED else 4.0)
-    monkeypatch.setattr(matrix, "FAILURES_MAX", 1)
+    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
     result = matrix.Matrix("mutant").killed(OPERATIONS[mutant.operation])
     assert result.verdict == "FAILED"
 
