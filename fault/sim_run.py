@@ -303,6 +303,7 @@ class Run:
     def _play(self) -> None:
         for player, calls in zip(self.players, self.program, strict=True):
             player.endpoint.turn = self.turn
+            player.endpoint.gone = self._gone
             player.endpoint.trace = self.trace
             player.greenlet = greenlet(functools.partial(self._life, player, calls))
         last = self._after(None)
@@ -318,6 +319,7 @@ class Run:
                 player.dead = True
                 player.greenlet.throw(Crashed)
             player.endpoint.turn = at_once
+            player.endpoint.gone = frozenset()
             player.endpoint.trace = deque(maxlen=0)
 
     def _inspect(self) -> str:

@@ -8,7 +8,7 @@ from limpet.bench.cli import bench
 from limpet.cli.common import Commands
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
-from limpet.cli.pools import create, destroy, inspect, ls, watch
+from limpet.cli.pools import create, destroy, inspect, ls, replace_node, watch
 from limpet.cli.proof import check, matrix
 from limpet.cli.values import delete, get, put
 
@@ -24,7 +24,8 @@ def main() -> None:
 
 for command in (matrix, check):
     drill.add_command(command)
-for command in (demo, create, ls, inspect, get, put, delete, watch, destroy, drill, bench):
+of_pools = (create, ls, inspect, get, put, delete, watch, replace_node, destroy)
+for command in (demo, *of_pools, drill, bench):
     main.add_command(command)
 
 if __name__ == "__main__":

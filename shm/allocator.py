@@ -289,9 +289,7 @@ class Allocator:
         total = sum(slab.count for slab in slabs)
         if ready and (thrifty or ready * SLACK_SHARE >= total):
             return True
-        while claim := self.table.claim_slab(
-            node, size_class, self.client.ident, self.grace.horizon(), replicas
-        ):
+        while claim := self._claim_slab(node, size_class, replicas):
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
                 self._drop(old)  # it was taken from us meanwhile, and came back
@@ -302,6 +300,13 @@ class Allocator:
             if slab.ready_count:
                 break
         return any(slab.ready_count for slab in slabs)
+
+    def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
+        wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
+        if replicas == 1:
+            return self.table.claim_slab(*wanted)
+        found: tuple[int, bool] | None = self.client.pinned(lambda: self.table.claim_slab(*wanted))
+        return found
 
     def _reclaim(self, slabs: list[Slab]) -> None:
         """Find what others freed, and make ready what nobody can be reading any more."""
@@ -323,8 +328,14 @@ class Allocator:
         wanted = (node, blocks, replicas)
         if any(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans):
             return True
+        horizon = self.grace.horizon()
+        if replicas == 1:
+            return self._claim_span(node, blocks, replicas, horizon)
+        return bool(self.client.pinned(lambda: self._claim_span(node, blocks, replicas, horizon)))
+
+    def _claim_span(self, node: int, blocks: int, replicas: int, horizon: int) -> bool:
         ident = self.client.ident
-        first = self.table.claim_run(node, blocks, ident, self.grace.horizon(), replicas=replicas)
+        first = self.table.claim_run(node, blocks, ident, horizon, replicas=replicas)
         if first is None:
             return False
         self.table.make_span(node, first, blocks, ident, replicas)
@@ -413,7 +424,7 @@ class Allocator:
         for node in range(self.membership.parameters.nodes):
             try:
                 adopted = end_limbo(self.table, node, ident, self.grace) > 0 or adopted
-                adopted = self.table.groups.sweep(node) > 0 or adopted
+                adopted = self.table.groups.sweep(node, self.client) > 0 or adopted
                 freed = self.table.free_abandoned_slabs(node, ident, self.grace)
                 adopted = adopted or freed > 0
                 for first, word in list(self.table.abandoned_spans(node)):

@@ -22,12 +22,14 @@ cdef class Client:
     cdef readonly u64 word
     cdef u64 sequence
     cdef readonly int held
+    cdef public object steady
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
+    cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1
     cdef int disown(self) except -1
     cpdef int unpin(self) except -1

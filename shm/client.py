@@ -40,6 +40,8 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.steady: Callable[[], None] = lambda: None
+        """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
     def assume(self, ident: int, slot: int, word: int) -> None:
         """Be the client `ident` from now on, with its slot's address and its state word."""
@@ -78,6 +80,15 @@ class Client:
         endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
+
+    def pinned(self, work: Callable[[], Any]) -> Any:
+        """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
+        self.pin()
+        try:
+            self.steady()
+            return work()
+        finally:
+            self.unpin()
 
     def share_pin(self, pin: int) -> None:
         """Move our pin back to another client's, `pin`, if that one is older."""

@@ -17,7 +17,11 @@ Invariants
       closed for it alone. So a stopped client that wakes up finds its CASes refused.
 
 A mirror whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
-that only this process has lost makes a claim fail, since others would not leave it out.
+that only this process has lost makes a claim fail, since others would not leave it out. The mirror
+comes when the node is replaced (replacement.py); so its place, which nobody can claim meanwhile,
+must not be promised to two groups. Who claims a group looks whether another one, of another number
+of replicas, would have to be there too, after its own head is PENDING; so of two that do this at
+the same time at least one sees the other.
 
 What a kill leaves behind: a PENDING head of the dead client, and any of its mirrors. Recovery gives
 all of them back, in the order above.
@@ -39,13 +43,14 @@ the mirror of a tail whose head is lost and that does not follow that of its spa
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from limpet.shm.epoch import Grace
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_STATES
+from limpet.shm.states import IN_SERVICE, state_of
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -74,6 +79,8 @@ if TYPE_CHECKING:
     """Steps of a claim: node, block, word before, word after."""
 
 HEAD_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
+MIRROR_KINDS: Final = (MIRROR, STRAY)
+GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
 
 
 class Groups:
@@ -86,8 +93,8 @@ class Groups:
         self.grace = Grace(table.endpoint)
 
     def failed(self, node: int) -> bool:
-        """Whether the node is marked as failed, for everybody and for good."""
-        return self.endpoint.load(NODE_STATES + 8 * node) != 0
+        """Whether the node is marked as failed, for everybody, until it is replaced."""
+        return state_of(self.endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE
 
     def possible(self, block: int, word: int) -> bool:
         """Whether a block with this word can be the head of its group, or needs none."""
@@ -209,12 +216,42 @@ class Groups:
                 except NodeFailed:
                     if not self.failed(there):
                         raise
+                    well = not self._promised(there, at, replicas_of(pending))
         except NodeFailed:
             self._undo(done)
             raise
         if not well:
             self._undo(done)
         return well
+
+    def members(self, node: int, block: int, replicas: int) -> list[tuple[int, int]]:
+        """Node and block of all of the group of `replicas` that has this place; [] if none has."""
+        if not 1 < replicas <= self.placement.replicas_max:
+            return []
+        head = self.placement.head(node, block, replicas)
+        if head is None:
+            return []
+        return [head[:2], *self.mirrors(head[0], head[1], replicas)]
+
+    def _promised(self, node: int, block: int, replicas: int) -> bool:
+        """Whether a place on a lost node would belong to a group of other than `replicas`."""
+        return any(
+            self._is_claimed(there, at, other)
+            for other in range(2, self.placement.replicas_max + 1)
+            if other != replicas
+            for there, at in self.members(node, block, other)
+            if there != node
+        )
+
+    def _is_claimed(self, node: int, block: int, replicas: int) -> bool:
+        """Whether the place has a part of a group of that many; not if its node is lost."""
+        try:
+            word = self.endpoint.load(self.table.heap.table_word(node, block))
+        except NodeFailed:
+            if not self.failed(node):
+                raise
+            return False
+        return word >> 60 in GROUP_KINDS and replicas_of(word) == replicas
 
     def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
@@ -271,12 +308,18 @@ class Groups:
 
     # ---- without a head -------------------------------------------------------------------------
 
-    def sweep(self, node: int) -> int:
-        """Give back the mirrors on `node` that have no head, as far as may be; how many."""
-        words = self.table.words(node)
-        found = np.flatnonzero(np.isin(words >> np.uint64(60), (MIRROR, STRAY))).tolist()
-        if not found:
+    def sweep(self, node: int, client: Any) -> int:
+        """Give back the mirrors on `node` that have no head, as far as may be; how many.
+
+        `client` is ours, outside of an operation.
+        """
+        if not _mirrors(self.table.words(node)):
             return 0
+        return int(client.pinned(lambda: self._sweep(node)))
+
+    def _sweep(self, node: int) -> int:
+        words = self.table.words(node)
+        found = _mirrors(words)
         horizon = self.grace.horizon()
         released = 0
         for block in found:
@@ -339,7 +382,7 @@ class Groups:
         while before == word and block > 0:
             block -= 1
             before = self.endpoint.load(self.table.heap.table_word(node, block))
-        is_first = before >> 60 in (MIRROR, STRAY) and class_of(before) == LARGE_CLASS
+        is_first = before >> 60 in MIRROR_KINDS and class_of(before) == LARGE_CLASS
         return is_first and replicas_of(before) == replicas_of(word)
 
     def _is_astray(self, head: tuple[int, int], word: int) -> bool:
@@ -352,3 +395,9 @@ class Groups:
             return not self.head_word(head, word)
         except NodeFailed:
             return False
+
+
+def _mirrors(words: Words) -> list[int]:
+    """The blocks with these words that are mirrors."""
+    found: list[int] = np.flatnonzero(np.isin(words >> np.uint64(60), MIRROR_KINDS)).tolist()
+    return found

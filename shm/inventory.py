@@ -23,10 +23,12 @@ from limpet.shm.probe import (
     Place,
     check_owner,
     explained,
+    node_words,
     place,
     probe,
     read_first_bytes,
 )
+from limpet.shm.states import IN_SERVICE, generation_of, state_of
 from limpet.shm.superblock import ABSENT, CREATING, MAGIC, Superblock, unpack, write_word0
 
 
@@ -44,16 +46,26 @@ def unlink_all(location: Location, *, any_owner: bool = False) -> list[str]:
                 _unclaim(at)
         return [location.segment(index) for index, _ in claimed]
     with explained(str(location)):
-        indices = [index for pool, index, _ in _files(location) if pool == location.name]
-    if not indices:
+        found = [named[1:3] for named in _files(location) if named[0] == location.name]
+    if not found:
         raise PoolNotFound(f"{location}: there is no such pool")
-    for index in indices:
+    for index, generation in found:
         with explained(location.segment(index)):
-            _check_removable(location, index, any_owner)
-    for index in indices:
+            _check_removable(location, index, generation, any_owner)
+    for index, generation in found:
         with explained(location.segment(index)):
-            location.path(index).unlink(missing_ok=True)
-    return [location.segment(index) for index in indices]
+            location.path(index, generation).unlink(missing_ok=True)
+    return list(dict.fromkeys(location.segment(index) for index, _ in found))
+
+
+def unlink_generations(location: Location, index: int, keep: int | None = None) -> None:
+    """Remove the segments of a node that memory of another generation replaces; not on dax."""
+    if location.scheme == "dax":
+        return
+    with explained(location.segment(index)):
+        for pool, found, generation, _ in _files(location):
+            if (pool, found) == (location.name, index) and generation != keep:
+                location.path(index, generation).unlink(missing_ok=True)
 
 
 def list_pools(url: str = "") -> list[dict[str, Any]]:
@@ -67,15 +79,16 @@ def list_pools(url: str = "") -> list[dict[str, Any]]:
         return _list_devices(location)
     pools: dict[str, dict[str, Any]] = {}
     with explained(str(location)):
-        for pool, index, status in _files(location):
-            row = pools.setdefault(pool, {"nodes": 0, "bytes": 0, "uid": status.st_uid})
-            row["nodes"] += index != CONTROL_NODE
+        for pool, index, _, status in _files(location):
+            row = pools.setdefault(pool, {"nodes": set(), "bytes": 0, "uid": status.st_uid})
+            row["nodes"] |= {index} - {CONTROL_NODE}
             row["bytes"] += status.st_size
     rows = []
     for pool, row in sorted(pools.items()):
         found = parse_url(f"shm://{pool}") if location.scheme == "shm" else location
         if url and found.url != location.url:
             continue
+        row["nodes"] = len(row["nodes"])
         rows.append({"url": found.url, **row, "status": _status(found)[0]})
     return rows
 
@@ -95,15 +108,16 @@ def _status(location: Location) -> tuple[str, Superblock | None]:
     control = None
     try:
         control = probe(location, CONTROL_NODE)
-        for index in range(control.parameters.nodes):
-            probe(location, index, uuid=control.uuid)
+        for index, word in enumerate(node_words(location, control.parameters.nodes)):
+            if state_of(word) == IN_SERVICE:
+                probe(location, index, uuid=control.uuid, generation=generation_of(word))
     except LimpetError as error:
         return type(error).__name__, control
     return "ok", control
 
 
-def _files(location: Location) -> list[tuple[str, int, os.stat_result]]:
-    """Pool name, index and status of every file in the folder that is named like a segment."""
+def _files(location: Location) -> list[tuple[str, int, int, os.stat_result]]:
+    """Pool name, index, generation and status of every file that is named like a segment."""
     if not location.folder.is_dir():
         return []
     found = []
@@ -112,7 +126,7 @@ def _files(location: Location) -> list[tuple[str, int, os.stat_result]]:
             named = segment_of_file(location.scheme, entry.name)
             if named is not None and (status := _status_of(Path(entry.path))) is not None:
                 found.append((*named, status))
-    return sorted(found, key=lambda item: item[:2])
+    return sorted(found, key=lambda item: item[:3])
 
 
 def _status_of(path: Path) -> os.stat_result | None:
@@ -123,16 +137,16 @@ def _status_of(path: Path) -> os.stat_result | None:
         return None
 
 
-def _check_removable(location: Location, index: int, any_owner: bool) -> None:
-    where = location.segment(index)
+def _check_removable(location: Location, index: int, generation: int, any_owner: bool) -> None:
+    where, path = location.segment(index), location.path(index, generation)
     try:
-        fd = os.open(location.path(index), READ_ONLY)
+        fd = os.open(path, READ_ONLY)
     except FileNotFoundError:
         return
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise PoolForeign(f"{where}: {location.path(index)} is not a plain file; left alone")
+            raise PoolForeign(f"{where}: {path} is not a plain file; left alone")
         check_owner(where, status.st_uid, any_owner)
         word = os.pread(fd, len(MAGIC), 0)
     finally:

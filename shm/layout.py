@@ -19,7 +19,7 @@ Control segment, offsets in bytes
     4288         tickets: word; numbers of vacant slots given out so far (tickets.py)
     4352         view: word; counts changes of which nodes are in service (view.py)
     4360         leader: word; id of the client that is changing the view, or 0
-    8192         node states: 256 words, 0 in service, else failed (view.py)
+    8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (membership.py)
     20480        catalogue: 128 entries of 2048 bytes (directory.py)
     282624       client slots: 512 bytes each (client.py)

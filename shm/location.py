@@ -7,6 +7,9 @@
 NAME is up to 200 letters, digits, `_`, `-` and `.`, and does not begin with a dot: it cannot name
 another folder, and as segment names end in a component without a dot, no two pools share one.
 DIR is taken as it is written (no %-escapes), absolute and without `..`.
+
+A node whose memory was replaced has a new segment, with the generation (states.py) behind a hyphen:
+/limpet.NAME.0-1, node.0-1. On dax it is the same device.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ SHM_DIR: Path = Path("/dev/shm")
 """Where glibc's shm_open puts POSIX shared memory on Linux."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
-_SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})", re.ASCII)
+_SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,15}))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,16 +56,17 @@ class Location:
         """What messages call the segment of this index, e.g. `shm://demo node 0`."""
         return f"{self.url} {'control' if index == CONTROL_NODE else f'node {index}'}"
 
-    def path(self, index: int) -> Path:
+    def path(self, index: int, generation: int = 0) -> Path:
         """The file of the segment; for dax, the device that it is on."""
+        life = f"-{generation}" if generation else ""
         if self.scheme == "dax":
             first = 0 if index == CONTROL_NODE else index
             if first >= len(self.devices):
                 raise ParameterError(f"{self.url} has no device for node {index}")
             return self.devices[first]
         if self.scheme == "file":
-            return self.folder / ("control" if index == CONTROL_NODE else f"node.{index}")
-        suffix = "control" if index == CONTROL_NODE else str(index)
+            return self.folder / ("control" if index == CONTROL_NODE else f"node.{index}{life}")
+        suffix = "control" if index == CONTROL_NODE else f"{index}{life}"
         return self.folder / f"limpet.{self.name}.{suffix}"
 
 
@@ -95,8 +99,8 @@ def parse_url(url: str) -> Location:
     )
 
 
-def segment_of_file(scheme: str, name: str) -> tuple[str, int] | None:
-    """The pool's name ("" for file) and the index that a file's name stands for, if it does."""
+def segment_of_file(scheme: str, name: str) -> tuple[str, int, int] | None:
+    """The pool's name ("" for file), index and generation that a file's name stands for, if any."""
     pool = ""
     if scheme == "shm":
         prefix, _, rest = name.partition(".")
@@ -108,8 +112,8 @@ def segment_of_file(scheme: str, name: str) -> tuple[str, int] | None:
     if match is None:
         return None
     if match[1] is None:
-        return pool, CONTROL_NODE
-    return (pool, int(match[1])) if int(match[1]) < NODES_MAX else None
+        return pool, CONTROL_NODE, 0
+    return (pool, int(match[1]), int(match[2] or 0)) if int(match[1]) < NODES_MAX else None
 
 
 def _absolute(url: str, text: str) -> Path:

@@ -45,6 +45,7 @@ from limpet.shm.layout import (
 )
 from limpet.shm.liveness import Host, Watcher, exists, start_time, this_host
 from limpet.shm.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.states import FAILED, IN_SERVICE, node_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -344,9 +345,10 @@ class Membership:
             return True
         return self.overdue((word, pin)) and self.fence(slot, word, "memory that it may be reading")
 
-    def fail_node(self, node: int) -> None:
-        """Mark a memory node as failed, for every client."""
-        if self.endpoint.cas(NODE_STATES + 8 * node, 0, 1) == 0:
+    def fail_node(self, node: int, generation: int) -> None:
+        """Mark a memory node as failed, for every client; if it has still that memory."""
+        sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
+        if self.endpoint.cas(NODE_STATES + 8 * node, sound, failed) == sound:
             self.note(NODE_FAILED, node)
 
     # ---- fencing ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ typedef uint64_t limpet_word;
 /* layout.py asserts the same */
 #define LIMPET_OFFSET_MASK ((UINT64_C(1) << 40) - 1)
 #define LIMPET_CONTROL (UINT64_C(255) << 40)
+#define LIMPET_FORMER (UINT64_C(1) << 62) /* states.py */
 
 /* ---- atomics on 8 aligned bytes ------------------------------------------------------------ */
 

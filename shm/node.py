@@ -25,6 +25,7 @@ import dataclasses
 import mmap
 import os
 import struct
+import time
 import weakref
 from pathlib import Path
 
@@ -53,6 +54,7 @@ from limpet.shm.superblock import (
     SIZE_OFFSET,
     Superblock,
     claim_word0,
+    pack,
     write,
     write_word0,
 )
@@ -64,6 +66,7 @@ __all__ = [
     "Plan",
     "create",
     "discard",
+    "finish",
     "list_pools",
     "open_",
     "parse_url",
@@ -80,17 +83,20 @@ _READ_WRITE = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 class MemoryNode:
     """One mapped segment.
 
-    `index` (255: control segment), `size` in bytes, `name` for messages, `map` the mapping,
-    `address` where it begins in this process, `fd` its descriptor. `zeroed`: a new segment of this
-    backend is all zeros. Whoever uses `address` keeps a buffer of `map`, so that `close` cannot
-    unmap it meanwhile.
+    `index` (255: control segment), `generation` (states.py), `size` in bytes, `name` for messages,
+    `map` the mapping, `address` where it begins in this process, `fd` its descriptor. `zeroed`: a
+    new segment of this backend is all zeros. Whoever uses `address` keeps a buffer of `map`, so
+    that `close` cannot unmap it meanwhile.
     """
 
-    def __init__(self, name: str, index: int, size: int, at: Place, fd: int) -> None:
+    def __init__(
+        self, name: str, index: int, size: int, at: Place, fd: int, generation: int = 0
+    ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self._close_fd = weakref.finalize(self, os.close, fd)
         self.name = name
         self.index = index
+        self.generation = generation
         self.size = size
         self.fd = fd
         self.place = at
@@ -155,9 +161,16 @@ def plan(
 
 
 def create(
-    location: Location, index: int, size: int, *, options: NodeOptions | None = None
+    location: Location,
+    index: int,
+    size: int,
+    *,
+    options: NodeOptions | None = None,
+    generation: int = 0,
 ) -> MemoryNode:
     """Make and map a segment of `size` bytes, without a superblock yet. The control segment first.
+
+    With a `generation`, it is to replace the memory of a node that is lost.
 
     Raises PoolExists if it is there in any state, PoolPermission, and ParameterError if there is no
     room or an option cannot be had; then nothing is left behind. On dax, the contents of the new
@@ -167,9 +180,9 @@ def create(
     where = location.segment(index)
     with explained(where), contextlib.ExitStack() as undo:
         if location.scheme == "dax":
-            node = _create_on_device(location, index, size)
+            node = _create_on_device(location, index, size, generation)
         else:
-            node = _create_file(location, index, size)
+            node = _create_file(location, index, size, generation)
         undo.callback(discard, node)
         _settle(node, options, created=True)
         undo.pop_all()
@@ -181,6 +194,19 @@ def publish(node: MemoryNode, superblock: bytes) -> None:
     if len(superblock) != SUPERBLOCK_SIZE or not superblock.startswith(MAGIC):
         raise ParameterError(f"{node.name}: {len(superblock)} bytes that are no superblock")
     write(node.map, superblock)
+
+
+def finish(node: MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
+    """Publish a segment of this process's user that is ready."""
+    superblock = pack(
+        index=node.index,
+        size=node.size,
+        uuid=uuid,
+        created_ns=time.time_ns(),
+        uid=os.geteuid(),
+        parameters=parameters,
+    )
+    publish(node, superblock)
 
 
 def discard(node: MemoryNode) -> None:
@@ -200,6 +226,7 @@ def open_(
     uuid: bytes | None = None,
     size: int | None = None,
     options: NodeOptions | None = None,
+    generation: int = 0,
 ) -> tuple[MemoryNode, Superblock]:
     """Map a segment that is there, after checking it without being able to write to it.
 
@@ -211,7 +238,7 @@ def open_(
     options = options or NodeOptions()
     where = location.segment(index)
     with explained(where):
-        at = place(location, index)
+        at = place(location, index, generation)
         fd = os.open(at.path, READ_ONLY)
         try:
             found = check(at, fd, location, index, uuid=uuid, size=size, options=options)
@@ -219,7 +246,7 @@ def open_(
             writable = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         finally:
             os.close(fd)
-        node = _map(where, index, found.size, at, writable)
+        node = _map(where, index, found.size, at, writable, generation)
         try:
             _settle(node, options, created=False)
         except BaseException:
@@ -228,9 +255,9 @@ def open_(
         return node, found
 
 
-def _map(where: str, index: int, size: int, at: Place, fd: int) -> MemoryNode:
+def _map(where: str, index: int, size: int, at: Place, fd: int, generation: int) -> MemoryNode:
     try:
-        return MemoryNode(where, index, size, at, fd)
+        return MemoryNode(where, index, size, at, fd, generation)
     except ValueError as error:
         raise PoolTruncated(f"{where} was truncated while it was being opened ({error})") from error
 
@@ -250,7 +277,7 @@ def _check_size(size: int, page: int, what: str) -> None:
         raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
 
 
-def _create_file(location: Location, index: int, size: int) -> MemoryNode:
+def _create_file(location: Location, index: int, size: int, generation: int) -> MemoryNode:
     where = location.segment(index)
     _check_size(size, _page_size(location), f"{where}: its size")
     location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -260,7 +287,7 @@ def _create_file(location: Location, index: int, size: int) -> MemoryNode:
             f"{where}: {size} bytes do not fit into {location.folder}, "
             f"which has {room.f_bavail * room.f_frsize} bytes free"
         )
-    path = location.path(index)
+    path = location.path(index, generation)
     fd = _create_exclusive(location, path, where)
     with contextlib.ExitStack() as undo:
         undo.callback(path.unlink, missing_ok=True)
@@ -269,7 +296,7 @@ def _create_file(location: Location, index: int, size: int) -> MemoryNode:
         except OSError:
             os.close(fd)
             raise
-        node = MemoryNode(where, index, size, Place(path), fd)
+        node = MemoryNode(where, index, size, Place(path), fd, generation)
         undo.pop_all()
         return node
 
@@ -285,7 +312,7 @@ def _create_exclusive(location: Location, path: Path, where: str) -> int:
         raise PoolPermission(f"{where} may not be created by this user") from error
 
 
-def _create_on_device(location: Location, index: int, size: int) -> MemoryNode:
+def _create_on_device(location: Location, index: int, size: int, generation: int) -> MemoryNode:
     where = location.segment(index)
     if index == CONTROL_NODE:
         _refuse_claimed_devices(location)
@@ -302,8 +329,11 @@ def _create_on_device(location: Location, index: int, size: int) -> MemoryNode:
     except PoolError:
         os.close(fd)
         raise
-    node = MemoryNode(where, index, size, at, fd)
-    if index == 0:
+    node = MemoryNode(where, index, size, at, fd, generation)
+    if generation:
+        # the device was this node's before, and its pool says that nobody uses it now
+        write_word0(node.map, CREATING)
+    elif index == 0:
         if read_first_bytes(place(location, CONTROL_NODE))[: len(MAGIC)] != CREATING:
             node.close()
             raise PoolIncomplete(f"{where}: its control segment must be created first")

@@ -22,6 +22,7 @@ from limpet.shm.directory import Directory
 from limpet.shm.epoch import EPOCH_MAX, Grace
 from limpet.shm.errors import (
     CoherenceError,
+    LimpetError,
     NodeFailed,
     ParameterError,
     PoolClosed,
@@ -48,8 +49,9 @@ from limpet.shm.membership import Membership, log, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
+from limpet.shm.replacement import Replacement
 from limpet.shm.slots import PIN, STATES, client_id
-from limpet.shm.superblock import pack
+from limpet.shm.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
 from limpet.shm.view import View
 from limpet.shm.words import LARGE, OWNER_MASK, PENDING, SLAB
 
@@ -106,6 +108,8 @@ class Memory:
         self.uuid = uuid
         self.latency = latency
         self.options = options or nodes.NodeOptions()
+        self.handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The handles of stores; `replaced` of each is told when a node has other memory."""
         self._segments = segments
         self._adopted = os.getpid()
         try:
@@ -135,10 +139,7 @@ class Memory:
         self.endpoint.latency_ns = latency_ns
         coherent = None if parameters.coherent else parameters.coherent_bytes
         for segment in self._segments:
-            control = segment.index == CONTROL_NODE
-            self.endpoint.attach(
-                segment.index, segment.map, segment.size, None if control else coherent
-            )
+            self._attach(segment, node_word(segment.generation, IN_SERVICE))
         self.endpoint.watch_states(NODE_STATES)
         self.heap = Heap(self.endpoint, self.layout, parameters.nodes)
         self.grace = Grace(self.endpoint)
@@ -169,6 +170,17 @@ class Memory:
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
         self.membership.release = lambda: release_client(*inside)
+        remap = weakref.WeakMethod(self._remap)
+        self.view.remap = lambda: alive(remap)()
+        self.client.steady = self.view.steady
+        self._viewed = -1
+
+    def _attach(self, segment: nodes.MemoryNode, state: int) -> None:
+        """Use the segment as long as its node has this state word."""
+        parameters = self.parameters
+        whole = parameters.coherent or segment.index == CONTROL_NODE
+        coherent = None if whole else parameters.coherent_bytes
+        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state)
 
     # ---- creating and opening ---------------------------------------------------------------
 
@@ -298,7 +310,71 @@ class Memory:
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out."""
-        return self.client.exclusively(work)
+
+        def up_to_date() -> Any:
+            viewed = self.view.number()
+            if viewed != self._viewed:
+                self._remap()
+                self._viewed = viewed
+            return work()
+
+        return self.client.exclusively(up_to_date)
+
+    # ---- nodes whose memory was replaced -------------------------------------------------------
+
+    def _remap(self) -> None:
+        """Map the new memory of nodes that were replaced. Raises NodeFailed when it cannot be."""
+        for node in range(self.parameters.nodes):
+            while True:
+                word = self.view.word(node)
+                if state_of(word) != IN_SERVICE or word == self.endpoint.expected(node):
+                    break
+                try:
+                    segment, _ = nodes.open_(
+                        nodes.parse_url(self.url),
+                        node,
+                        uuid=self.uuid,
+                        size=self.parameters.node_size,
+                        options=self.options,
+                        generation=generation_of(word),
+                    )
+                except LimpetError as error:
+                    if self.view.word(node) != word:
+                        continue  # it is lost again, or was replaced again
+                    raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
+                self.use(segment, word)
+
+    def use(self, segment: nodes.MemoryNode, state: int) -> None:
+        """Use this segment in place of the one that its node had."""
+        self.drop(segment.index)
+        self._segments.insert(0, segment)
+        self._attach(segment, state)
+        for handle in list(self.handles):
+            handle.replaced(segment.index)
+
+    def drop(self, node: int) -> None:
+        """Unmap what we have of a node."""
+        self.endpoint.release(node)
+        for segment in [segment for segment in self._segments if segment.index == node]:
+            self._segments.remove(segment)
+            segment.close()
+
+    def replace_node(self, node: int) -> dict[str, Any]:
+        """Give a memory node that is lost new memory, and fill it from the nodes that are left.
+
+        Every object with replicas, and every replicated index, has as many replicas as before
+        afterwards. What only the lost node had is gone, and the stores that had it go on raising
+        NodeFailed for it. Operations on replicated stores wait until the node is filled; a client
+        that keeps them waiting is fenced as always. Returns what was done: `node`, `generation` of
+        its memory, `objects`, `blocks`, `regions` and `bytes` copied, `took_ns`.
+
+        Raises ParameterError when the node is in service or the device is in use by others (dax),
+        or there is no room for new memory; StoreFull when what belongs there does not fit any more;
+        NodeFailed when the new memory is lost, too, or more was lost than a store survives. Then
+        the node is as it was, and nothing is lost by it.
+        """
+        self._check_node(node)
+        return self.exclusively(lambda: Replacement(self, node).run())  # type: ignore[no-any-return]
 
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and what creators of regions left behind.
@@ -323,7 +399,7 @@ class Memory:
         released = 0
         for node in range(self.parameters.nodes):
             with contextlib.suppress(NodeFailed):  # then its mirrors are gone with it
-                released += self.blocks.groups.sweep(node)
+                released += self.blocks.groups.sweep(node, self.client)
         return released
 
     def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:
@@ -369,7 +445,17 @@ class Memory:
         return found
 
     def fail_node(self, node: int) -> None:
-        """Mark a memory node failed: every verb of every client on it raises NodeFailed."""
+        """Mark a memory node failed: every verb of every client on it raises NodeFailed.
+
+        Until it is replaced: `replace_node`.
+        """
+        self._check_node(node)
+        # Not through our own `exclusively`: it must work for memory that we cannot map, too.
+        self.client.exclusively(
+            lambda: self.membership.fail_node(node, generation_of(self.view.word(node)))
+        )
+
+    def _check_node(self, node: int) -> None:
         if isinstance(node, bool) or not isinstance(node, int):
             raise ParameterError(f"a node is named by its number, not {node!r}")
         if not 0 <= node < self.parameters.nodes:
@@ -377,24 +463,28 @@ class Memory:
                 f"{self.url} has nodes 0 to {self.parameters.nodes - 1}, no node {node}"
             )
 
-        self.exclusively(lambda: self.membership.fail_node(node))
-
     def nodes(self) -> list[dict[str, Any]]:
-        """The memory nodes: number, segment, size in bytes, whether in service."""
+        """The memory nodes: number, segment, size in bytes, state, generation of the memory.
+
+        State: "in service", "failed" (marked, for all), "lost" (to this process), "being replaced".
+        """
         return self.exclusively(self._nodes)  # type: ignore[no-any-return]
 
     def _nodes(self) -> list[dict[str, Any]]:
         found = []
         location = nodes.parse_url(self.url)
         for index in range(self.parameters.nodes):
-            failed = self.endpoint.load(NODE_STATES + 8 * index) != 0
-            lost = self.endpoint.lost(index)
+            word = self.view.word(index)
+            state = "lost" if self.endpoint.lost(index) else "in service"
+            if state_of(word) != IN_SERVICE:
+                state = "being replaced" if state_of(word) == RESTORING else "failed"
             found.append(
                 {
                     "node": index,
                     "segment": location.segment(index),
                     "size": self.parameters.node_size,
-                    "state": "failed" if failed else "lost" if lost else "in service",
+                    "state": state,
+                    "generation": generation_of(word),
                 }
             )
         return found
@@ -412,6 +502,10 @@ class Memory:
         inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
         audit = Audit(*inside, self.references)
         return self.exclusively(audit.run)  # type: ignore[no-any-return]
+
+    def refill(self, node: int) -> dict[str, int]:
+        """Make on a node with new memory what the replicated stores have on it; for a leader."""
+        raise NotImplementedError
 
     def references(self) -> Words:
         """All object references that the pool's stores link to. Called within `exclusively`."""
@@ -542,17 +636,7 @@ def _format(
     if control:
         epoch = EPOCH - address(CONTROL_NODE, 0)
         segment.map[epoch : epoch + 8] = (1).to_bytes(8, "little")
-    nodes.publish(
-        segment,
-        pack(
-            index=segment.index,
-            size=segment.size,
-            uuid=uuid,
-            created_ns=time.time_ns(),
-            uid=os.geteuid(),
-            parameters=parameters,
-        ),
-    )
+    nodes.finish(segment, parameters, uuid)
 
 
 def _open_segments(
@@ -566,11 +650,17 @@ def _open_segments(
         if control.size < control_size(parameters):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
         for index in range(parameters.nodes):
-            state = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
-            if any(control.map[state : state + 8]):
+            at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
+            word = int.from_bytes(control.map[at : at + 8], "little")
+            if state_of(word) != IN_SERVICE:
                 continue  # marked failed: what is there now does not matter
             segment, found = nodes.open_(
-                location, index, uuid=block.uuid, size=parameters.node_size, options=options
+                location,
+                index,
+                uuid=block.uuid,
+                size=parameters.node_size,
+                options=options,
+                generation=generation_of(word),
             )
             opened.append(segment)
             if found.parameters != parameters:

@@ -38,6 +38,7 @@ import xxhash
 from atomics import UINT, atomicview
 
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+from limpet.shm.states import FORMER, FORMERLY, why_failed
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
@@ -156,15 +157,16 @@ def _die() -> NoReturn:
 class _Node:
     """One attached mapping, as bytes and as words."""
 
-    __slots__ = ("index", "lost", "mapping", "raw", "size", "watched", "words")
+    __slots__ = ("index", "lost", "mapping", "raw", "size", "state", "watched", "words")
 
-    def __init__(self, index: int, mapping: Any, size: int) -> None:
+    def __init__(self, index: int, mapping: Any, size: int, state: int) -> None:
         whole = memoryview(mapping)
         self.index = index
         self.mapping = mapping
         self.raw = whole.cast("B")[:size]
         self.words = self.raw[: size & ~7].cast("Q")
         self.size = size
+        self.state = state
         self.lost = False
         self.watched = _file_size(mapping) is not None
 
@@ -232,12 +234,16 @@ class Endpoint:
 
     # ---- setting up -------------------------------------------------------------------------
 
-    def attach(self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None) -> None:
+    def attach(
+        self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None, state: int = 0
+    ) -> None:
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
-        otherwise. The mapping cannot be closed before `detach`.
+        otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
+        sets it.
         """
+        state = _u64(state)
         if not 0 <= node < NODES or node in self._nodes:
             raise AddressError(f"node {node} cannot be attached: out of range or attached already")
         if coherent_bytes is not None:
@@ -250,14 +256,34 @@ class Endpoint:
             raise BufferError(f"node {node}: the mapping is read-only")
         if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
-        self._nodes[node] = _Node(node, mapping, size)
+        self._nodes[node] = _Node(node, mapping, size, state)
 
     def watch_states(self, addr: int) -> None:
-        """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
+        """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
+        word is the one that it was attached with."""
         node, offset = self._at(addr, NODES * 8)
         if offset & 7:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
         self._states = (node, offset >> 3)
+
+    def expect(self, node: int, state: int) -> None:
+        """Use what is mapped of an attached node as long as its state word is `state`."""
+        if node not in self._nodes:
+            raise AddressError(f"node {node} is not attached")
+        self._nodes[node].state = _u64(state)
+
+    def expected(self, node: int) -> int:
+        """The state word under which `node` may be used; 0 when it is not attached."""
+        return self._nodes[node].state if node in self._nodes else 0
+
+    def release(self, node: int) -> None:
+        """Forget the mapping of one node, if it is attached."""
+        if node in self._nodes:
+            self._views = {}
+            self._open.close()
+            gone = self._nodes.pop(node)
+            gone.words.release()
+            gone.raw.release()
 
     def detach(self) -> None:
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
@@ -274,8 +300,10 @@ class Endpoint:
     def _at(self, addr: int, size: int) -> tuple[_Node, int]:
         addr = _u64(addr)
         node, offset = self._nodes.get(addr >> 40), addr & OFFSET_MASK
-        if node is None and self._marked_failed(addr >> 40):
-            raise NodeFailed(addr >> 40, "it was marked failed before this process opened the pool")
+        if FORMER <= addr < FORMER + (NODES - 1 << 40):
+            raise NodeFailed(addr >> 40 & 255, FORMERLY)
+        if node is None and (state := self._state(addr >> 40)):
+            raise NodeFailed(addr >> 40, why_failed(state, -1))
         if node is None or offset >= node.size:
             raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
         if not 0 <= size <= node.size - offset:
@@ -305,15 +333,17 @@ class Endpoint:
             self._burn()
         return found
 
-    def _marked_failed(self, node: int) -> bool:
+    def _state(self, node: int) -> int | None:
+        """The node's state word; None when there is nobody to say."""
         if self._states is None or not 0 <= node < NODES:
-            return False
+            return None
         table, first = self._states
-        return not table.gone() and bool(table.words[first + node])
+        return None if table.gone() else table.words[first + node]
 
     def _settled(self, node: _Node) -> None:
-        if self._marked_failed(node.index):
-            raise NodeFailed(node.index, "it is marked failed in the control segment")
+        state = self._state(node.index)
+        if state is not None and state != node.state:
+            raise NodeFailed(node.index, why_failed(state, node.state))
 
     def lost(self, node: int) -> bool:
         """Whether this process has met a truncated `node`."""

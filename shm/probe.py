@@ -30,7 +30,7 @@ from limpet.shm.errors import (
     PoolPermission,
     PoolTruncated,
 )
-from limpet.shm.layout import CONTROL_NODE, SUPERBLOCK_SIZE
+from limpet.shm.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK, SUPERBLOCK_SIZE
 from limpet.shm.location import Location
 from limpet.shm.placement import NodeOptions
 from limpet.shm.superblock import ABSENT, CREATING, MAGIC, SIZE_OFFSET, Superblock, unpack
@@ -91,15 +91,32 @@ class Place:
             return word + mapping[len(MAGIC) : SUPERBLOCK_SIZE]
 
 
-def place(location: Location, index: int) -> Place:
+def place(location: Location, index: int, generation: int = 0) -> Place:
     """Where the segment is. For node 0 on dax, the control segment must have been claimed."""
-    path = location.path(index)
+    path = location.path(index, generation)
     if location.scheme != "dax":
         return Place(path)
     device = dax.device(path)
     if index != 0:
         return Place(path, 0, device)
     return Place(path, _control_size(device, location.segment(CONTROL_NODE)), device)
+
+
+def node_words(location: Location, count: int) -> list[int]:
+    """The state words of the nodes, as the control segment has them; see states.py."""
+    at = place(location, CONTROL_NODE)
+    offset, size = NODE_STATES & OFFSET_MASK, 8 * count
+    fd = os.open(at.path, READ_ONLY)
+    try:
+        if at.device is None:
+            data = os.pread(fd, size, offset)
+        else:
+            whole = at.device.round_up(offset + size)
+            with mmap.mmap(fd, whole, mmap.MAP_SHARED, mmap.PROT_READ, offset=at.offset) as mapped:
+                data = mapped[offset : offset + size]
+    finally:
+        os.close(fd)
+    return [word for (word,) in struct.iter_unpack("<Q", data[: len(data) & ~7])]
 
 
 def read_first_bytes(at: Place) -> bytes:
@@ -186,10 +203,11 @@ def probe(
     uuid: bytes | None = None,
     size: int | None = None,
     options: NodeOptions | None = None,
+    generation: int = 0,
 ) -> Superblock:
     """The superblock of a sound segment, read-only; raises what `open_` raises."""
     with explained(location.segment(index)):
-        at = place(location, index)
+        at = place(location, index, generation)
         fd = os.open(at.path, READ_ONLY)
         try:
             options = options or NodeOptions()

@@ -1,7 +1,7 @@
 """What becomes of a dead client's belongings.
 
 Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
-    1. pin, as in every operation
+    1. pin, as in every operation; wait until no node is being filled (view.py)
     2. LIVE -> DYING; whoever finds DYING carries on
     3. move our pin back to the dead client's, read its hand, then its state word again: only if it
        has not changed is it this client's hand, and do its objects stand still until we unpin
@@ -69,6 +69,8 @@ def recover_client(
     lane = endpoint.background(True)
     try:
         client.pin()
+        # ORDER: pinned before we look; then no node is filled, and bits copied, until we are done.
+        client.steady()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
         client.share_pin(endpoint.load(at + PIN))

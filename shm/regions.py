@@ -18,6 +18,7 @@ import numpy as np
 from limpet.shm.directory import PLANNED, READY, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
+from limpet.shm.states import FORMER, generation_of
 from limpet.shm.words import FREE, OWNER_MASK, REGION, block_word
 
 if TYPE_CHECKING:
@@ -124,6 +125,20 @@ class Regions:
             return None
         first, _, size, _ = self._extent(node, entry.payload)
         return self._region(node, first, size)
+
+    def attach(self, node: int, name: str, obtain: Callable[[], int]) -> int:
+        """Address of a region that is there since its store was made; `obtain` gives it.
+
+        If it is lost, an address on the lost node; if it is gone with what the node had before it
+        was replaced, one that is FORMER (states.py).
+        """
+        try:
+            replaced = generation_of(self.blocks.endpoint.expected(node)) > 0
+            if replaced and self.find(node, name) is None:
+                return FORMER | address(node, 0)
+            return obtain()
+        except NodeFailed:
+            return address(node, 0)
 
     def discard(self, node: int, name: str) -> None:
         """Give back the region of that name, which no store uses."""

@@ -27,6 +27,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable, MutableSequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from limpet.shm.fabric import Endpoint
@@ -76,6 +77,11 @@ class SimulatedEndpoint(Endpoint):
         self.turn: Turn = at_once
         self.trace: MutableSequence[Step] = deque(maxlen=0)
         """Takes a `Step` for each verb, when it has been done."""
+        self.gone: AbstractSet[int] = frozenset()
+        """Nodes whose memory a scheduler takes from us: its `turn` raises NodeFailed for them."""
+
+    def lost(self, node: int) -> bool:
+        return node in self.gone or super().lost(node)
 
     # ---- words ----------------------------------------------------------------------------------
 

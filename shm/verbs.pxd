@@ -19,12 +19,13 @@ cdef struct Mapped:
     u64 size
     u64 coherent
     volatile unsigned char* lost
+    u64 state
 
 cdef class Endpoint:
     cdef Mapped _map[256]
     cdef int _range[256]
     cdef u64* _states
-    cdef list _keep
+    cdef dict _keep
     cdef Counters _lanes[2]
     cdef Counters* _here
     cdef int _features
@@ -41,6 +42,8 @@ cdef class Endpoint:
     cdef char* _word(self, u64 addr) except NULL
     @cython.final
     cdef void _forget(self) noexcept
+    @cython.final
+    cdef void _clear(self, int node) noexcept
     @cython.final
     cdef int _settled(self, u64 addr) except -1
     @cython.final

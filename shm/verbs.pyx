@@ -7,6 +7,8 @@ What a verb promises
     Aligned 8-byte words are read and written whole, never more. `load` acquires, `store` releases,
     every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
     A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
+    So does one on a node whose state word is not the one that its mapping belongs to: that was
+    replaced since (replacement.py), and what is mapped here is the memory that it had before.
 
 Accounting
     Plain increments, always on, in two lanes: what an operation does on memory nodes, and the
@@ -35,6 +37,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.string cimport memcmp
 
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+from limpet.shm.states import FORMERLY, why_failed
 
 
 cdef extern from "native.h":
@@ -61,6 +64,7 @@ cdef extern from "native.h":
     int LIMPET_HAS_CLFLUSHOPT
     u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
     u64 CONTROL "LIMPET_CONTROL"
+    u64 FORMER "LIMPET_FORMER"
     volatile unsigned long limpet_forks
     ctypedef struct Range "typeof(limpet_ranges[0])":
         volatile unsigned char lost
@@ -131,9 +135,10 @@ cdef class Endpoint:
             self._map[i].size = 0
             self._map[i].coherent = 0
             self._map[i].lost = NULL
+            self._map[i].state = 0
             self._range[i] = -1
         self._states = NO_STATES
-        self._keep = []
+        self._keep = {}
         self._here = &self._lanes[0]
         self._features = limpet_flush_features()
         self._incoherent = False
@@ -148,12 +153,12 @@ cdef class Endpoint:
 
     # ---- setting up -------------------------------------------------------------------------
 
-    def attach(self, int node, mapping, Py_ssize_t size, coherent_bytes=None):
+    def attach(self, int node, mapping, Py_ssize_t size, coherent_bytes=None, u64 state=0):
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes`: None when the whole node is hardware-coherent; else how many of its first
         bytes are. Raises CoherenceError when the CPU cannot flush cache lines. The mapping cannot
-        be closed before `detach`.
+        be closed before `detach` or `release`. `state`: as `expect` sets it.
         """
         cdef Py_buffer view
         cdef char* base
@@ -180,32 +185,56 @@ cdef class Endpoint:
         if coherent_bytes is not None:
             self._incoherent = True
         self._map[node].size = size
-        self._keep.append(memoryview(mapping))
+        self._map[node].state = state
+        self._keep[node] = memoryview(mapping)
         self._map[node].base = base
 
     def watch_states(self, u64 addr):
-        """Take the 256 words at `addr` for the nodes' states: not 0 means failed."""
+        """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
+        word is the one that it was attached with."""
         self._word(addr + 2040)
         self._states = <u64*>self._at(addr, 2048)
+
+    def expect(self, int node, u64 state):
+        """Use what is mapped of an attached node as long as its state word is `state`."""
+        if not 0 <= node <= 255 or self._map[node].base == NULL:
+            raise AddressError(f"node {node} is not attached")
+        self._map[node].state = state
+
+    def expected(self, int node) -> int:
+        """The state word under which `node` may be used; 0 when it is not attached."""
+        return self._map[node].state if 0 <= node <= 255 else 0
+
+    def release(self, int node):
+        """Forget the mapping of one node, if it is attached."""
+        if 0 <= node <= 255:
+            self._clear(node)
+            view = self._keep.pop(node, None)
+            if view is not None:
+                view.release()
 
     def detach(self):
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
         self._forget()
-        for view in self._keep:
+        for view in self._keep.values():
             view.release()
-        self._keep = []
+        self._keep = {}
 
     cdef void _forget(self) noexcept:
         cdef int i
         self._states = NO_STATES
         for i in range(256):
-            if self._range[i] >= 0:
-                limpet_forget_range(self._range[i])
-                self._range[i] = -1
-            self._map[i].base = NULL
-            self._map[i].size = 0
-            self._map[i].coherent = 0
-            self._map[i].lost = NULL
+            self._clear(i)
+
+    cdef void _clear(self, int node) noexcept:
+        if self._range[node] >= 0:
+            limpet_forget_range(self._range[node])
+            self._range[node] = -1
+        self._map[node].base = NULL
+        self._map[node].size = 0
+        self._map[node].coherent = 0
+        self._map[node].lost = NULL
+        self._map[node].state = 0
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -214,7 +243,9 @@ cdef class Endpoint:
         cdef u64 offset = addr & OFFSET_MASK
         if unlikely(node > 255, 0) or unlikely(offset >= self._map[node].size, 0):
             self._refuse(addr, size)
-        if unlikely(size > self._map[node].size - offset, 0) or unlikely(self._states[node], 0):
+        if unlikely(size > self._map[node].size - offset, 0):
+            self._refuse(addr, size)
+        if unlikely(self._states[node] != self._map[node].state, 0):
             self._refuse(addr, size)
         return self._map[node].base + offset
 
@@ -224,7 +255,9 @@ cdef class Endpoint:
         if unlikely(node > 255, 0) or unlikely(addr & 7, 0):
             self._refuse(addr, 8)
         # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
-        if unlikely(offset >= self._map[node].coherent, 0) or unlikely(self._states[node], 0):
+        if unlikely(offset >= self._map[node].coherent, 0):
+            self._refuse(addr, 8)
+        if unlikely(self._states[node] != self._map[node].state, 0):
             self._refuse(addr, 8)
         return self._map[node].base + offset
 
@@ -232,14 +265,16 @@ cdef class Endpoint:
         """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
+        if FORMER <= addr < FORMER + (255ULL << 40):
+            raise NodeFailed(node & 255, FORMERLY)
         if node < 256 and self._map[node].base == NULL and self._states[node] != 0:
-            raise NodeFailed(node, "it was marked failed before this process opened the pool")
+            raise NodeFailed(node, why_failed(self._states[node], -1))
         if node > 255 or offset >= self._map[node].size:
             raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
         if size > self._map[node].size - offset:
             raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
-        if self._states[node] != 0:
-            raise NodeFailed(node, "it is marked failed in the control segment")
+        if self._states[node] != self._map[node].state:
+            raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
         if addr & 7:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
         raise CoherenceError(
@@ -248,14 +283,16 @@ cdef class Endpoint:
 
     cdef int _settled(self, u64 addr) except -1:
         cdef u64 node = addr >> 40
-        if unlikely(self._map[node].lost[0], 0) or unlikely(self._states[node], 0):
+        if unlikely(self._map[node].lost[0], 0):
+            return self._mourn(node)
+        if unlikely(self._states[node] != self._map[node].state, 0):
             return self._mourn(node)
         return 0
 
     cdef int _mourn(self, u64 node) except -1:
         if self._map[node].lost[0]:
             raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
-        raise NodeFailed(node, "it is marked failed in the control segment")
+        raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
 
     cdef int _renew_edges(self, u64 addr, u64 size) except -1:
         """Before a write without coherence: the parts of its lines that others wrote, as they are.

@@ -6,12 +6,13 @@ master (fusee.txt, algorithm 3). Here any client that meets a lost node does it,
 lease: the word `leader` holds its id until it is done, or dead and another takes its place.
 
 Words (control segment)
-    node states   0 in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and
-                  no replica is counted there. Verbs raise NodeFailed for both.
+    node states   in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and no
+                  replica is counted there; RESTORING: it has new memory, which the leader fills
+                  (replacement.py). Verbs raise NodeFailed for the last three. (states.py)
     view          counts the changes; a client compares it at the start of each operation
     leader        client id of the leader, or 0
-    parked        in each client slot: the client is in an operation, pinned, has met a lost node,
-                  and does nothing until no node is FAILED
+    parked        in each client slot: the client is pinned, and does nothing until no node is
+                  FAILED or RESTORING
 
 Steps of the leader. All are idempotent: if it dies, the next leader begins again.
     1. view += 1: operations that begin from now on look at the node states, and park
@@ -20,15 +21,19 @@ Steps of the leader. All are idempotent: if it dies, the next leader begins agai
        midst of anything that concerns a FAILED node
     3. the stores put in order what the hands of those clients name (`reconcile`)
     4. FAILED -> EXCLUDED; view += 1; leader = 0
+A node that is RESTORING while its leader is dead goes back to EXCLUDED before step 1.
 
 Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the
 node states again. So either a leader sees that it is not parked any more and waits for it, or it
-sees the next FAILED node and parks again before it has done anything.
+sees the next FAILED node and parks again before it has done anything. Operations on replicated
+stores look at the view first and at the states if that has changed. What else changes groups of
+blocks or used bits of replicas, outside of them (claims, sweeps, recovery), is pinned meanwhile and
+calls `steady` first: it may go on while a node is lost, not while one is filled.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import LEADER, NODE_STATES, VIEW
@@ -43,6 +48,15 @@ from limpet.shm.slots import (
     PROGRESS,
     client_id,
 )
+from limpet.shm.states import (
+    EXCLUDED,
+    FAILED,
+    IN_SERVICE,
+    RESTORING,
+    STATE_MASK,
+    generation_of,
+    state_of,
+)
 from limpet.shm.words import REPLICATED
 
 if TYPE_CHECKING:
@@ -52,9 +66,7 @@ if TYPE_CHECKING:
     from limpet.shm.epoch import Grace, Pinned
     from limpet.shm.membership import Membership
 
-IN_SERVICE: Final = 0
-FAILED: Final = 1
-EXCLUDED: Final = 2
+__all__ = ["EXCLUDED", "FAILED", "IN_SERVICE", "View"]
 
 
 class View:
@@ -68,18 +80,31 @@ class View:
         self.nodes = nodes
         self.reconcile: Callable[[list[int]], None] = lambda failed: None
         """Puts replicas in order on what is left when those nodes are lost; set by the pool."""
+        self.remap: Callable[[], None] = lambda: None
+        """Maps the new memory of nodes that were replaced; set by the pool. Raises NodeFailed."""
 
     def number(self) -> int:
         """How often the view has changed."""
-        return self.endpoint.load(VIEW)
+        return int(self.endpoint.load(VIEW))
 
     def states(self) -> list[int]:
         """The state of each memory node."""
-        return [self.endpoint.load(NODE_STATES + 8 * node) for node in range(self.nodes)]
+        return [state_of(self.word(node)) for node in range(self.nodes)]
+
+    def word(self, node: int) -> int:
+        """The state word of a memory node."""
+        return int(self.endpoint.load(NODE_STATES + 8 * node))
 
     def failed(self) -> list[int]:
         """The nodes that are lost while the view has not changed."""
         return [node for node, state in enumerate(self.states()) if state == FAILED]
+
+    def unsettled(self) -> bool:
+        """Whether the view is being changed, or has to be."""
+        return any(state in (FAILED, RESTORING) for state in self.states())
+
+    def _restoring(self) -> bool:
+        return RESTORING in self.states()
 
     def hands(self) -> list[tuple[int, int]]:
         """Of the hands of all clients in operations, the pairs with replicated links."""
@@ -102,21 +127,31 @@ class View:
         lane = self.endpoint.background(True)
         try:
             if lost is not None:
-                self.membership.fail_node(lost)
-            while self.failed():
-                self._park()
+                self.fail_if_lost(lost)
+            while self.unsettled():
+                self._park(self.unsettled)
         finally:
             self.endpoint.background(lane)
 
-    def _park(self) -> None:
-        """Wait, parked, until no node is FAILED; what is raised meanwhile leaves us as we were."""
+    def steady(self) -> None:
+        """Wait, pinned, until no node is being filled, and map what was; as `settle` otherwise."""
+        lane = self.endpoint.background(True)
+        try:
+            while self._restoring():
+                self._park(self._restoring)
+            self.remap()
+        finally:
+            self.endpoint.background(lane)
+
+    def _park(self, unsettled: Callable[[], bool]) -> None:
+        """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
         attempt = 0
         # CRASH(parked): in the hand is what we were about to do; the leader settles it.
         self.endpoint.store(self.client.slot + PARKED, 1)
         try:
-            while failed := self.failed():
-                if self._lead():
-                    self._change(failed)
+            while unsettled():
+                if self.lead():
+                    self._change()
                 attempt += 1
                 self.endpoint.pause(attempt)
         finally:
@@ -124,13 +159,13 @@ class View:
             # ORDER: not parked, for all to see, before we look once more.
             self.endpoint.swap(self.client.slot + PARKED, 0)
 
-    def _lead(self) -> bool:
+    def lead(self) -> bool:
         """Whether we are the leader, now."""
         leader = self.endpoint.load(LEADER)
         mine = self.client.ident
         if leader != mine and leader and not self._ended(leader):
             return False
-        return leader == mine or self.endpoint.cas(LEADER, leader, mine) == leader
+        return bool(leader == mine or self.endpoint.cas(LEADER, leader, mine) == leader)
 
     def _ended(self, ident: int) -> bool:
         """Whether that client is certainly dead. It is not recovered: we are in an operation."""
@@ -143,26 +178,57 @@ class View:
             slot, word, "a change of the view"
         )
 
-    def _change(self, failed: list[int]) -> None:
-        endpoint = self.endpoint
-        endpoint.faa(VIEW, 1)
+    def _change(self) -> None:
+        for node, state in enumerate(self.states()):
+            if state == RESTORING:  # who was at it is dead; nobody has used it
+                self.move(node, RESTORING, EXCLUDED)
+        failed = self.failed()
+        if failed:
+            self.quiesce()
+            try:
+                self.reconcile(failed)
+            except NodeFailed as error:
+                self.fail_if_lost(error.node)  # one more; all is done again for both
+                return
+        for node in failed:
+            # CRASH(reconciled): the next leader does it again, and finds all in order.
+            if self.move(node, FAILED, EXCLUDED):
+                self.membership.note(NODE_EXCLUDED, node)
+        self.resign()
+
+    def fail_if_lost(self, node: int) -> None:
+        """Mark a node that raised NodeFailed, unless it is marked already.
+
+        If we have not lost its memory either, then what we had of it was replaced.
+        """
+        if self.endpoint.lost(node):
+            self.membership.fail_node(node, generation_of(self.endpoint.expected(node)))
+
+    def move(self, node: int, before: int, after: int) -> bool:
+        """Change a node's state, not its generation; False if it was another than `before`."""
+        word = self.word(node)
+        changed = word & ~STATE_MASK | after
+        return state_of(word) == before and (
+            self.endpoint.cas(NODE_STATES + 8 * node, word, changed) == word
+        )
+
+    def quiesce(self) -> None:
+        """As the leader, which has changed a node's state: wait until all others are parked.
+
+        Who begins an operation later sees that the view has changed, and what the states are.
+        """
+        self.endpoint.faa(VIEW, 1)
         closed = self.grace.close_period()
         attempt = 0
         while any(not self._quiet(laggard) for laggard in self.grace.laggards(closed)):
             attempt += 1
             self.membership.progress()
-            endpoint.pause(attempt)
-        try:
-            self.reconcile(failed)
-        except NodeFailed as error:
-            self.membership.fail_node(error.node)  # one more; all is done again for both
-            return
-        for node in failed:
-            # CRASH(reconciled): the next leader does it again, and finds all in order.
-            if endpoint.cas(NODE_STATES + 8 * node, FAILED, EXCLUDED) == FAILED:
-                self.membership.note(NODE_EXCLUDED, node)
-        endpoint.faa(VIEW, 1)
-        endpoint.cas(LEADER, self.client.ident, 0)
+            self.endpoint.pause(attempt)
+
+    def resign(self) -> None:
+        """As the leader, which has changed all states that had to be: end the change."""
+        self.endpoint.faa(VIEW, 1)
+        self.endpoint.cas(LEADER, self.client.ident, 0)
 
     def _quiet(self, laggard: Pinned) -> bool:
         slot, word, pin, _ = laggard

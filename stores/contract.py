@@ -8,6 +8,7 @@ A class provides
     unmake(pool, name, parameters)    static: give them back after `make` raised
     get, put, insert, update, delete, __len__, keys, references, check
     losses_survived, replicated       of a replicated store
+    replaced(node)                    when it remembers addresses
 and inherits everything else. Compiled classes may derive from it in turn.
 """
 
@@ -40,8 +41,8 @@ class Store:
 
     ordered = False
     replicated = False
-    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved` and
-    `reconcile`."""
+    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`,
+    `reconcile` and `refill`."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; of an instance, with its
     parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""
@@ -57,6 +58,7 @@ class Store:
         self.allocator = pool.allocator
         self.operations = 0
         self.retries = 0
+        pool.handles.add(self)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value of `key`, or `default`."""
@@ -132,6 +134,9 @@ class Store:
             value = self.get(key)
             if value is not None:
                 yield key, value
+
+    def replaced(self, node: int) -> None:
+        """From now on, `node` has other memory than what this handle knows of it."""
 
     def forget(self) -> None:
         """Forget what this handle knows besides what is in memory."""

@@ -40,14 +40,28 @@ class Pool(Memory):
         store = self._store_of(Link.of(home).entry)
         return store is None or bool(store.resolved(reference, home))
 
-    def _reconcile(self, failed: list[int]) -> None:
+    def _named_slots(self) -> dict[int, list[tuple[int, int]]]:
+        """The pairs of hands with replicated links, by the number of the store's entry."""
         pairs: dict[int, list[tuple[int, int]]] = {}
         for reference, home in self.view.hands():
             pairs.setdefault(Link.of(home).entry, []).append((reference, home))
-        for number, some in pairs.items():
+        return pairs
+
+    def _reconcile(self, failed: list[int]) -> None:
+        for number, some in self._named_slots().items():
             store = self._store_of(number)
             if store is not None:
                 store.reconcile(some, failed)
+
+    def refill(self, node: int) -> dict[str, int]:
+        pairs = self._named_slots()
+        found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
+        for number, _ in self._ready():
+            store = self._store_of(number)
+            if store is not None:
+                for what, count in store.refill(node, pairs.get(number, [])).items():
+                    found[what] += count
+        return found
 
     def _store_of(self, number: int) -> Any:
         """A handle of the replicated store with that entry in the catalogue; None: there is none.

@@ -52,7 +52,7 @@ def pool(name: str) -> str:
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
         "bench", "create", "delete", "demo", "destroy", "drill", "get", "inspect", "ls", "put",
-        "watch",
+        "replace-node", "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")
@@ -213,6 +213,24 @@ def test_a_missing_pool_is_one_line_and_status_1(name: str) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), command
         assert result.stderr.startswith(f"Error: PoolNotFound: shm://{name}")
         assert result.stderr.count("\n") == 1
+
+
+def test_replace_node_says_what_it_did(name: str) -> None:
+    made = ("--nodes", "3", "--node-size", "2MiB", "--store", "fusee:s:100")
+    assert run("create", name, *made).exit_code == 0
+    assert run("put", name, "k", "v", "--store", "s").exit_code == 0
+    result = run("replace-node", name, "1")
+    assert result.exit_code == 2
+    assert f"shm://{name}: node 1 is in service" in result.stderr
+    with limpet.open(f"shm://{name}") as pool:
+        for node in range(3):
+            pool.fail_node(node)
+            done = report("replace-node", name, str(node))
+            assert (done["node"], done["generation"], done["regions"]) == (node, 1, 2)
+        pool.fail_node(2)
+        said = run("replace-node", name, "2").stdout
+        assert said.startswith(f"replaced node 2 of shm://{name} in ")
+    assert run("get", name, "k", "--store", "s").stdout == "v"
 
 
 def test_destroy_removes_sound_and_damaged_pools(pool: str) -> None:

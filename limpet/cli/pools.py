@@ -1,4 +1,4 @@
-"""`limpet create`, `ls`, `inspect`, `watch` and `destroy`: whole pools."""
+"""`limpet create`, `ls`, `inspect`, `watch`, `replace-node` and `destroy`: whole pools."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from limpet.cli.common import (
     print_line,
     size_text,
     table,
+    time_text,
     url_argument,
 )
 from limpet.shm.inventory import list_pools
@@ -214,6 +215,28 @@ def watch(url: str, interval_ms: float, as_json: bool) -> None:
                     )
         except KeyboardInterrupt:
             click.echo("ended", err=True)
+
+
+@click.command("replace-node")
+@url_argument
+@click.argument("node", type=click.IntRange(0))
+@json_option
+def replace_node(url: str, node: int, as_json: bool) -> None:
+    """Give memory node NODE, which is lost, new memory, and fill it from the nodes that are left.
+
+    Clients go on; those of replicated stores wait until it is filled. What only this node had is
+    gone, and stays an error.
+    """
+    with limpet.open(url) as pool:
+        done = pool.replace_node(node)
+    if as_json:
+        print_json(done)
+    else:
+        click.echo(
+            f"replaced node {node} of {pool.url} in {time_text(done['took_ns'])}: "
+            f"{done['objects']} objects in {done['blocks']} blocks, {done['regions']} regions, "
+            f"{size_text(done['bytes'])}"
+        )
 
 
 @click.command()

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreMismatch
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import NODE_SHIFT, VIEW
+from limpet.shm.replacement import copy
+from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former
 from limpet.shm.tickets import Tickets
-from limpet.shm.view import FAILED, IN_SERVICE
-from limpet.shm.words import REFERENCE_MASK, REPLICATED
+from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
 from limpet.stores.fusee.links import OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
@@ -95,7 +96,7 @@ class ReplicatedTables(Race):
     def _renew(self) -> None:
         """Look at the view, in an operation; wait first until it is settled."""
         self._look()
-        while FAILED in self.view.states():
+        while self.view.unsettled():
             self.view.settle()
             self._look()
         self.looked = True
@@ -106,6 +107,7 @@ class ReplicatedTables(Race):
         Others may not have left an older view yet.
         """
         viewed = self.view.number()
+        self.view.remap()
         states = self.view.states()
         for subtable in range(self.subtables):
             found = [
@@ -115,11 +117,22 @@ class ReplicatedTables(Race):
             ]
             bases = [base for base in found if base]
             self.counts[subtable] = len(bases)
-            # of a subtable that is lost altogether, some address on a lost node: NodeFailed
-            self.tables[subtable] = bases[0] if bases else subtable % len(states) << NODE_SHIFT
+            self.tables[subtable] = bases[0] if bases else self._lost(subtable, states)
             for k, base in enumerate(bases):
                 self.bases[REPLICAS_ROW * subtable + k] = base
         self.viewed = viewed
+        self.looked = False
+
+    def _lost(self, subtable: int, states: list[int]) -> int:
+        """An address for a subtable that is lost altogether: every access raises NodeFailed."""
+        places = self._nodes(subtable)
+        lost = [node for node in places if states[node] not in (IN_SERVICE, RESTORING)]
+        return lost[0] << NODE_SHIFT if lost else FORMER | places[0] << NODE_SHIFT
+
+    def replaced(self, node: int) -> None:
+        """What we know of the node holds no more; operations find it out anew."""
+        for subtable in range(self.subtables):
+            self.tables[subtable] = former(self.tables[subtable], node)
         self.looked = False
 
     def _nodes(self, subtable: int) -> list[int]:
@@ -132,7 +145,7 @@ class ReplicatedTables(Race):
         try:
             found = self.pool.regions.find(node, region_name(self.name, subtable))
         except NodeFailed:
-            self.pool.membership.fail_node(node)  # nobody may know that yet
+            self.view.fail_if_lost(node)  # nobody may know that yet
             return 0
         return 0 if found is None else int(found.address)
 
@@ -141,6 +154,9 @@ class ReplicatedTables(Race):
 
         False when it has not: more is lost than we survive.
         """
+        if not self.looked:
+            self._renew()
+            return True
         before = self.viewed
         self.view.settle(node)
         self._renew()
@@ -217,6 +233,83 @@ class ReplicatedTables(Race):
                 if node in failed or (states[node] == IN_SERVICE and base):
                     addresses.append((node, base + offset))
             reconcile(self, links, failed, addresses)
+
+    # ---- after the replacement of a node --------------------------------------------------------
+
+    def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
+        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+
+        `pairs`: those of hands that name slots of this store. Raises NodeFailed, with nothing lost,
+        if the node had the last replica of an object.
+        """
+        self._require_replicas(node)
+        self._level(pairs)
+        found = {"objects": 0, "blocks": 0, "regions": 0, "bytes": 0}
+        size = self.groups * GROUP_SIZE
+        for subtable in range(self.subtables):
+            places = self._nodes(subtable)
+            if node not in places or not self.counts[subtable]:
+                continue  # of what is lost altogether there is nothing to copy
+            source = self.tables[subtable]
+            self._clear_tentative(subtable)
+            region = self._new_region(subtable, places.index(node))
+            copy(self.pool.membership, source, region.address, size)
+            found["regions"] += 1
+            found["bytes"] += size
+        return found
+
+    def _new_region(self, subtable: int, replica: int) -> Any:
+        try:
+            return obtain_subtable(self.pool, self.name, self.parameters, subtable, replica)
+        except StoreFull as error:
+            raise StoreFull(f"{error}, or delete entries and replace the node again") from error
+
+    def _require_replicas(self, node: int) -> None:
+        states = self.view.states()
+        if sum(state != IN_SERVICE for state in states) < self.replicas:
+            return
+        gone = 0
+        for count, reference in enumerate(self.references().tolist()):
+            if not count & 0xFFF:
+                self.pool.membership.progress()
+            places = [
+                self.heap.replica(reference, k) >> NODE_SHIFT
+                for k in range(self.heap.replicas(reference))
+            ]
+            gone += all(states[place] != IN_SERVICE for place in places)
+        if gone:
+            raise NodeFailed(
+                node,
+                f"with new memory there, {gone} entries of {self.name!r} would be missing and "
+                "nobody would know, since all of their replicas were lost; save what is left, "
+                "destroy the pool, and create it again",
+            )
+
+    def _level(self, pairs: list[tuple[int, int]]) -> None:
+        """Give all replicas of the slots that are being changed what the primary has.
+
+        As if a backup had been lost: what was proposed is not in force (reconcile.py).
+        """
+        for _, home in pairs:
+            link = Link.of(home)
+            if link.subtable >= self.subtables or link.offset >= self.groups * GROUP_SIZE:
+                continue
+            for k in range(1, self.counts[link.subtable]):
+                word = self.endpoint.load(self.tables[link.subtable] + link.offset)
+                replica = self.bases[REPLICAS_ROW * link.subtable + k] + link.offset
+                if self.endpoint.load(replica) != word:
+                    # CRASH(levelling): the rounds that differ are named in hands as before.
+                    self.endpoint.store(replica, word)
+
+    def _clear_tentative(self, subtable: int) -> None:
+        """Take back inserts that nobody has decided, of a subtable that had one replica left."""
+        words = self._slots_of(subtable).ravel()
+        tentative = (words & np.uint64(TENTATIVE) != 0) & (np.arange(len(words)) % 8 != 0)
+        for index in np.flatnonzero(tentative).tolist():
+            for k in range(self.counts[subtable]):
+                self.endpoint.store(
+                    self.bases[REPLICAS_ROW * subtable + k] + 8 * index, self.new_number()
+                )
 
     def mark_of(self, word: int, offset: int) -> int:
         """A word of the log entry of the object in a slot word; 0 of what can be no object."""

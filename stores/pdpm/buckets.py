@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from array import array
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -11,7 +12,7 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreMismatch
 from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.states import former
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import Store
 from limpet.stores.objects import Objects
@@ -64,6 +65,9 @@ class Buckets(Store):
         for node in range(parameters.tables):
             with contextlib.suppress(NodeFailed):  # then its region is gone with the node
                 pool.regions.discard(node, name)
+
+    def replaced(self, node: int) -> None:
+        self.tables = [former(table, node) for table in self.tables]
 
     # ---- finding --------------------------------------------------------------------------------
 
@@ -248,14 +252,11 @@ def _obtain(pool: Any, name: str, parameters: PdpmParameters, node: int) -> int:
 
 
 def _attach(pool: Any, name: str, parameters: PdpmParameters) -> list[int]:
-    """Addresses of the tables; of one on a lost node, some address there."""
-    found = []
-    for node in range(parameters.tables):
-        try:
-            found.append(_obtain(pool, name, parameters, node))
-        except NodeFailed:
-            found.append(node << NODE_SHIFT)
-    return found
+    """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
+    return [
+        pool.regions.attach(node, name, functools.partial(_obtain, pool, name, parameters, node))
+        for node in range(parameters.tables)
+    ]
 
 
 assert BUCKET_WORDS == FIRST_SLOT + SLOTS_PER_BUCKET

@@ -180,7 +180,7 @@ class HashStore(Index):
 
     def _make(self, key: bytes, value: bytes, size: int) -> int:
         """A new object with this pair, at place 0 of the hand; 0: there is no memory ready."""
-        node = self.tables[self.table] >> NODE_SHIFT
+        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
         reference = self.allocator.allocate(node, size, self.replicas)
         if reference:
             self.objects.write(reference, key, value)
@@ -188,7 +188,8 @@ class HashStore(Index):
 
     def _replenish(self, size: int) -> None:
         """Have memory ready for an object of that size, on the node of the current subtable."""
-        self.allocator.replenish(self.tables[self.table] >> NODE_SHIFT, size, self.replicas)
+        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
+        self.allocator.replenish(node, size, self.replicas)
 
     def _delete_once(self, key: bytes) -> int:
         self._choose(key)

@@ -38,6 +38,7 @@ import numpy as np
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.states import former
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.stores.contract import Store
 from limpet.stores.race.outcomes import BATCH, VACANT_CLASS
@@ -74,6 +75,10 @@ class Index(Store):
         self.word = 0
         self.hash = 0
         self.table = 0
+
+    def replaced(self, node: int) -> None:
+        for subtable in range(self.subtables):
+            self.tables[subtable] = former(self.tables[subtable], node)
 
     # ---- finding ----------------------------------------------------------------------------
 
@@ -299,14 +304,15 @@ def obtain_subtable(
 
 
 def attach(pool: Any, name: str, parameters: RaceParameters) -> list[int]:
-    """Addresses of the subtables; of one on a lost node, some address there."""
-    found = []
-    for subtable in range(parameters.subtables):
-        try:
-            found.append(obtain_subtable(pool, name, parameters, subtable).address)
-        except NodeFailed:
-            found.append(subtable % pool.parameters.nodes << NODE_SHIFT)
-    return found
+    """Addresses of the subtables; of one that is lost, one that raises NodeFailed."""
+    return [
+        pool.regions.attach(
+            subtable % pool.parameters.nodes,
+            region_name(name, subtable),
+            lambda subtable=subtable: obtain_subtable(pool, name, parameters, subtable).address,
+        )
+        for subtable in range(parameters.subtables)
+    ]
 
 
 assert ADDRESS_MASK >> NODE_SHIFT == 0xFF

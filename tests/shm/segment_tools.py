@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from limpet.shm import dax, node, superblock
-from limpet.shm.layout import CONTROL_NODE
+from limpet.shm.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK
 from limpet.shm.location import SHM_DIR
 from limpet.shm.parameters import PoolParameters
 
@@ -75,6 +75,8 @@ def make(location: node.Location, **changes: Any) -> bytes:
     """Create and publish a pool of two nodes, close it, and return its uuid."""
     pool = uuid.uuid4().bytes
     segments = [node.create(location, CONTROL_NODE, CONTROL_SIZE)]
+    states = NODE_STATES & OFFSET_MASK
+    segments[0].map[states : states + 2048] = bytes(2048)
     segments += [node.create(location, index, NODE_SIZE) for index in range(2)]
     for segment in reversed(segments):
         node.publish(segment, packed(segment, pool, **changes))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from segment_tools import (
@@ -20,6 +21,7 @@ from segment_tools import (
     patch,
 )
 
+import limpet
 from limpet.shm import dax, node, superblock
 from limpet.shm.errors import (
     LimpetError,
@@ -31,6 +33,7 @@ from limpet.shm.errors import (
     PoolNotFound,
     PoolTruncated,
 )
+from limpet.shm.inventory import list_pools
 from limpet.shm.layout import CONTROL_NODE
 from limpet.shm.location import Location
 from limpet.stores.pool import Pool
@@ -322,3 +325,30 @@ def test_numa_node_must_be_the_devices_own(location: Location) -> None:
         node.create(location, CONTROL_NODE, CONTROL_SIZE, options=node.NodeOptions(numa_node=0))
     options = node.NodeOptions(numa_node=1)
     node.create(location, CONTROL_NODE, CONTROL_SIZE, options=options).close()
+
+
+def test_a_device_is_used_again_by_a_client_that_is_alone(tmp_path: Path) -> None:
+    size = 2 << 20
+    devices = [make_device(tmp_path, f"dax{number}.0", 2 * size) for number in range(3)]
+    url = "dax://" + ",".join(map(str, devices))
+    values = {b"%d" % number: b"value" * number for number in range(50)}
+    with mock.patch.object(dax, "SYSFS", tmp_path / "sys"):
+        with limpet.create(url, node_size=size, clients=16) as pool:
+            store = pool.store("fusee", replicas=2, capacity=100)
+            store.put_many(values)
+            pool.fail_node(0)
+            with (
+                limpet.open(url),
+                pytest.raises(limpet.ParameterError, match=f"close it in {os.getpid()} first"),
+            ):
+                pool.replace_node(0)
+            for node in range(3):
+                pool.fail_node(node)
+                assert pool.replace_node(node)["generation"] == 1
+                store.check()
+                assert pool.audit()["leaked"] == 0
+        with limpet.open(url) as pool:
+            assert dict(pool.store("fusee").items()) == values
+        (row,) = list_pools(url)
+        assert (row["nodes"], row["status"]) == (3, "ok")
+        assert len(limpet.destroy(url)) == 4

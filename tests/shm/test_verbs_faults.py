@@ -27,6 +27,7 @@ from fabric_tools import (
 
 from limpet.shm import portable
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+from limpet.shm.states import FAILED, FORMER, IN_SERVICE, RESTORING, node_word
 
 MAX = (1 << 64) - 1
 VERBS = {
@@ -547,3 +548,61 @@ def test_processes_of_any_build_agree_on_the_same_words(pair):
         assert halves == rounds1 << 32 | rounds0
         # each value put in comes out once, but for the one that is still there
         assert swapped0 + swapped1 + last == rounds0 + 2 * rounds1
+
+
+# ---- nodes that were replaced -------------------------------------------------------------------
+
+
+def test_a_node_of_another_generation_refuses_every_verb(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as control:
+        endpoint.attach(255, control, SIZE)
+        endpoint.watch_states(address(255))
+        endpoint.store(address(255), node_word(1, IN_SERVICE))
+        for verb, arguments in VERBS.items():
+            with pytest.raises(NodeFailed, match="was replaced") as failure:
+                getattr(endpoint, verb)(0, *arguments)
+            assert failure.value.node == 0
+        endpoint.expect(0, node_word(1, IN_SERVICE))
+        assert endpoint.read(0, 64) == bytes(64)
+        for state, text in ((FAILED, "marked failed"), (RESTORING, "being replaced")):
+            endpoint.store(address(255), node_word(1, state))
+            with pytest.raises(NodeFailed, match=text):
+                endpoint.load(0)
+        endpoint.expect(0, node_word(1, RESTORING))
+        endpoint.load(0)
+        endpoint.detach()
+
+
+def test_a_node_is_mapped_anew(fabric):
+    new = mmap.mmap(-1, SIZE)
+    new[:8] = (7).to_bytes(8, "little")
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint, mmap.mmap(-1, SIZE) as control:
+        endpoint.attach(255, control, SIZE)
+        endpoint.watch_states(address(255))
+        assert endpoint.load(0) == 0
+        endpoint.store(address(255), node_word(3, IN_SERVICE))
+        endpoint.release(0)
+        endpoint.release(0)
+        with pytest.raises(NodeFailed, match="was replaced"):
+            endpoint.load(0)
+        with pytest.raises(AddressError):
+            endpoint.expect(0, 1)
+        assert endpoint.expected(0) == 0
+        endpoint.attach(0, new, SIZE, None, node_word(3, IN_SERVICE))
+        assert endpoint.load(0) == 7
+        assert endpoint.expected(0) == node_word(3, IN_SERVICE)
+        endpoint.store(address(255), node_word(4, IN_SERVICE))
+        with pytest.raises(NodeFailed):
+            endpoint.load(0)
+        endpoint.detach()
+    new.close()
+
+
+def test_what_is_gone_with_a_node_is_refused_for_ever(fabric):
+    with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
+        for verb, arguments in VERBS.items():
+            with pytest.raises(NodeFailed, match="what was there is gone") as failure:
+                getattr(endpoint, verb)(FORMER | 64, *arguments)
+            assert failure.value.node == 0
+        with pytest.raises(AddressError):
+            endpoint.load(FORMER + address(255))

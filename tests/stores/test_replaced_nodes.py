@@ -1,0 +1,261 @@
+"""Replicated stores whose memory nodes are lost and replaced, while clients work and are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from process_tools import start
+from store_tools import sound
+
+import limpet
+from limpet.shm.layout import NODE_SHIFT
+from limpet.stores.registry import KINDS, store_class
+
+KEYS = [b"%d" % number for number in range(100)]
+NODES = 5
+COMPILED = limpet.build == "compiled"
+
+
+@pytest.fixture(params=[kind for kind in sorted(KINDS) if store_class(kind).replicated])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def value(key: bytes, round_: int) -> bytes:
+    return b"%s in round %d" % (key, round_) * (1 + int(key) % 7)
+
+
+def there(store: Any, round_: int) -> None:
+    assert [store.get(key) for key in KEYS] == [value(key, round_) for key in KEYS]
+    assert dict(store.items()) == {key: value(key, round_) for key in KEYS}
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_every_node_is_replaced_in_turn(make_store: Callable[..., Any], replicas: int) -> None:
+    store = make_store(pool_nodes=NODES, capacity=300, replicas=replicas)
+    other = limpet.open(store.pool.url).store(store.kind, name="test")
+    with other.pool:
+        store.put_many((key, value(key, 0)) for key in KEYS)
+        for node in range(NODES):
+            store.pool.fail_node(node)
+            store.put_many((key, value(key, node + 1)) for key in KEYS)
+            done = store.pool.replace_node(node)
+            assert done["regions"] == replicas
+            assert done["objects"] > 0
+            for handle in (store, other, store.pool.store(store.kind, name="test")):
+                there(handle, node + 1)
+                sound(handle)
+        kinds = [event["kind"] for event in store.pool.events()]
+        assert kinds.count("node restored") == NODES
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_what_was_copied_outlives_the_rest(make_store: Callable[..., Any], replicas: int) -> None:
+    """After a replacement, any other r - 1 nodes may be lost again."""
+    for others in ([2, 3], [4, 0]):
+        store = make_store(pool_nodes=NODES, capacity=300, replicas=replicas)
+        store.put_many((key, value(key, 0)) for key in KEYS)
+        store.pool.fail_node(1)
+        store.put_many((key, value(key, 1)) for key in KEYS)
+        store.pool.replace_node(1)
+        for node in others[: replicas - 1]:
+            store.pool.fail_node(node)
+            there(store, 1)
+        store.put_many((key, value(key, 2)) for key in KEYS)
+        for node in others[: replicas - 1]:
+            store.pool.replace_node(node)
+        there(store, 2)
+        sound(store)
+
+
+def test_one_replica_is_left_and_then_all_are_there(make_store: Callable[..., Any]) -> None:
+    store = make_store(pool_nodes=3, capacity=300, replicas=3)
+    store.put_many((key, value(key, 0)) for key in KEYS)
+    for node in (0, 1):
+        store.pool.fail_node(node)
+    store.put_many((key, value(key, 1)) for key in KEYS[:-1])
+    store.delete(KEYS[-1])
+    for node in (0, 1):
+        store.pool.replace_node(node)
+    sound(store)
+    store.insert(KEYS[-1], value(KEYS[-1], 1))
+    for node in (2, 0):
+        store.pool.fail_node(node)
+        there(store, 1)
+    sound(store)
+
+
+@pytest.mark.parametrize("single", [k for k in sorted(KINDS) if not store_class(k).replicated])
+def test_what_only_the_lost_node_had_is_not_called_missing(pools: Any, single: str) -> None:
+    pool = pools(nodes=3, node_size="4MiB")
+    beside = pool.store("fusee", name="beside", capacity=300, replicas=2)
+    alone = pool.store(single, name="alone", capacity=300)
+    for key in KEYS:
+        beside.put(key, value(key, 0))
+        alone.put(key, value(key, 0))
+    pool.fail_node(1)
+    pool.replace_node(1)
+    for handle in (alone, pool.store(single, name="alone")):
+        served = set()
+        for key in KEYS:
+            with contextlib.suppress(limpet.NodeFailed):
+                assert handle.get(key) == value(key, 0)
+                handle.update(key, value(key, 0))
+                served.add(key)
+        assert 0 < len(served) < len(KEYS)
+        for key in set(KEYS) - served:
+            with pytest.raises(limpet.NodeFailed, match=r"node 1 .* was replaced"):
+                handle.put(key, b"new")
+        with pytest.raises(limpet.NodeFailed, match="was replaced"):
+            handle.check()
+    assert pool.audit()["leaked"] == 0
+    another = pool.store(single, name="another", capacity=300)
+    another.put_many((key, key) for key in KEYS)
+    assert len(another) == len(KEYS)
+    there(beside, 0)
+
+
+def test_a_node_with_the_last_replica_is_not_replaced(make_store: Callable[..., Any]) -> None:
+    """Two nodes of a store that survives one: what both had is lost, and stays an error."""
+    store = make_store(pool_nodes=NODES, capacity=300, replicas=2)
+    store.put_many((key, value(key, 0)) for key in KEYS)
+    heap = store.pool.heap
+    lost = {
+        node: mirror
+        for reference in store.pool.exclusively(store.references).tolist()
+        for node, mirror in [[heap.replica(reference, k) >> NODE_SHIFT for k in range(2)]]
+        if mirror != (node + 1) % NODES  # a replica of the slot is on that one
+    }.popitem()
+    for node in lost:
+        store.pool.fail_node(node)
+
+    def read() -> list[Any]:
+        found = []
+        for key in KEYS:
+            try:
+                found.append(store.get(key) == value(key, 0))
+            except limpet.NodeFailed as error:
+                found.append(error.node in lost)
+        return found
+
+    assert all(read())
+    for node in lost:
+        with pytest.raises(limpet.NodeFailed, match="all of their replicas were lost"):
+            store.pool.replace_node(node)
+        assert store.pool.nodes()[node]["state"] == "failed"
+    assert all(read())
+
+
+# ---- with clients at work ------------------------------------------------------------------------
+
+
+class Notes:
+    """For each key, the last value that its writer intended and the last that it acknowledged."""
+
+    def __init__(self) -> None:
+        self.words = memoryview(mmap.mmap(-1, 16 * len(KEYS))).cast("Q")
+
+    def set(self, key: int, which: int, number: int) -> None:
+        self.words[2 * key + which] = number  # one whole word: its writer may be killed
+
+    def get(self, key: int) -> tuple[int, int]:
+        return self.words[2 * key], self.words[2 * key + 1]
+
+
+def _works(store: Any, notes: Notes, keys: range, seed: int) -> None:
+    """Write ever higher numbers to own keys, and read them, until it is killed."""
+    rng = random.Random(seed)
+    store = limpet.open(store.pool.url).store(store.kind, name="test")
+    while True:
+        key = rng.choice(keys)
+        intended, acknowledged = notes.get(key)
+        found = store.get(KEYS[key])
+        number = int(found[:20]) if found else 0
+        assert acknowledged <= number <= intended, (key, acknowledged, number, intended)
+        notes.set(key, 0, intended + 1)
+        store.put(KEYS[key], b"%020d" % (intended + 1) * rng.choice((1, 8, 40)))
+        notes.set(key, 1, intended + 1)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_nodes_are_replaced_while_clients_work_and_are_killed(
+    make_store: Callable[..., Any], replicas: int
+) -> None:
+    store = make_store(
+        pool_nodes=4, pool_node_size="4MiB", pool_block_size="16KiB", capacity=300,
+        replicas=replicas,
+    )  # fmt: skip
+    rng = random.Random(replicas)
+    notes, workers = Notes(), 3
+    running: dict[int, int] = {}
+
+    def begin(number: int) -> None:
+        keys = range(number, len(KEYS), workers)
+        seed = rng.getrandbits(32)
+        running[number], out = start(lambda: _works(store, notes, keys, seed))
+        out.close()
+
+    def end(number: int) -> None:
+        pid = running.pop(number)
+        os.kill(pid, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+    try:
+        for number in range(workers):
+            begin(number)
+        for _ in range(12 if COMPILED else 3):
+            node = rng.randrange(4)
+            before = sum(notes.get(key)[1] for key in range(len(KEYS)))
+            store.pool.fail_node(node)
+            deadline = time.monotonic() + 60
+            while sum(notes.get(key)[1] for key in range(len(KEYS))) < before + 20:
+                assert time.monotonic() < deadline, "nobody gets on"
+                time.sleep(0.001)
+            number = rng.randrange(workers)
+            end(number)
+            assert store.pool.replace_node(node)["node"] == node
+            begin(number)
+        assert all(os.waitpid(pid, os.WNOHANG)[0] == 0 for pid in running.values())
+    finally:
+        for number in list(running):
+            end(number)
+    sound(store)
+    for key in range(len(KEYS)):
+        intended, acknowledged = notes.get(key)
+        found = store.get(KEYS[key])
+        assert acknowledged <= (int(found[:20]) if found else 0) <= intended
+    assert [node["state"] for node in store.pool.nodes()] == ["in service"] * 4
+
+
+def test_the_leader_is_killed_while_clients_wait(make_store: Callable[..., Any]) -> None:
+    """Who waits puts the node back, and goes on."""
+    store = make_store(pool_nodes=4, capacity=300, replicas=2)
+    store.put_many((key, value(key, 0)) for key in KEYS)
+
+    def replaces(fuse: int) -> None:
+        assert store.pool.client_id
+        store.pool.endpoint.fuse = fuse
+        store.pool.replace_node(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    killed = 0
+    for fuse in [*range(1, 60, 3 if COMPILED else 12), 200, 600, 1200, 3000, 5000, 1_000_000]:
+        store.pool.fail_node(1)
+        pid, out = start(lambda fuse=fuse: replaces(fuse))
+        out.close()
+        while os.waitpid(pid, os.WNOHANG)[0] == 0:
+            key = KEYS[fuse % len(KEYS)]
+            store.put(key, store.get(key))
+        killed += store.pool.nodes()[1]["state"] != "in service"
+        there(store, 0)
+        sound(store)
+    assert killed > 10 if COMPILED else killed > 3
+    assert store.pool.nodes()[1]["state"] == "in service"
