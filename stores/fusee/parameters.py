@@ -46,7 +46,7 @@ class FuseeParameters(RaceParameters):
             raise ParameterError(f"cache_threshold must be from 0 to 1: {threshold!r}")
 
     @classmethod
-    def for_pool(  # type: ignore[override]  # it takes more than the one that it derives from
+    def for_pool(
         cls,
         pool: PoolParameters,
         layout: NodeLayout,

@@ -46,7 +46,7 @@ PATIENCE: Final = 8
 class Race(HashStore):
     """The `race` store: unreplicated RACE hashing of a fixed capacity. `RaceParameters`."""
 
-    Parameters = RaceParameters
+    Parameters: type[RaceParameters] = RaceParameters
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RaceParameters) -> None:
         tables = attach(pool, name, parameters)
