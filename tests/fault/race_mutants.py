@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import limpet
 from limpet.fault.sim_program import VALUE_SIZE
@@ -25,25 +27,34 @@ from limpet.shm.recovery import recover_client
 from limpet.shm.slots import HAND, HAND_SIZE
 from limpet.stores import registry
 
-FOLDER: Final = Path(limpet.__file__).parent / "stores" / "race"
-SOURCES: Final = ("index.py", "hash_store.py", "table.py")
+FOLDER: Final = Path(limpet.__file__).parent
+SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/race/table.py")
 """What the store is made of; each is derived from the one before."""
-IMPORTS: Final = r"from limpet\.stores\.race\.(index|hash_store) import (\([^)]*\)|.*)\n"
 
 
-def race_from_source(name: str, *changes: tuple[str, str]) -> Any:
-    """The class Race of the store's source with each text replaced, which must be there once."""
-    module = types.ModuleType(f"limpet.stores.race.{name}")
-    texts = [(FOLDER / source).read_text() for source in SOURCES]
+def from_source(sources: Sequence[str], cls: str, *changes: tuple[str, str]) -> Any:
+    """A class of the last of these sources, run with each text replaced, which must be there once.
+
+    Each source imports the ones before it as they are made here.
+    """
+    texts = [(FOLDER / source).read_text() for source in sources]
     for old, new in changes:
         found = [index for index, text in enumerate(texts) for _ in range(text.count(old))]
-        assert len(found) == 1, f"{name}: {len(found)} times in the sources: {old}"
+        assert len(found) == 1, f"{len(found)} times in the sources: {old}"
         texts[found[0]] = texts[found[0]].replace(old, new)
-    for source, text in zip(SOURCES, texts, strict=True):
-        # What the compiled base class counts, it alone can write.
-        text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
-        exec(compile(re.sub(IMPORTS, "", text), source, "exec"), module.__dict__)
-    return module.Race
+    with mock.patch.dict(sys.modules):
+        for source, text in zip(sources, texts, strict=True):
+            name = "limpet." + source.removesuffix(".py").replace("/", ".")
+            module = sys.modules[name] = types.ModuleType(name)
+            # What the compiled base class counts, it alone can write.
+            text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
+            exec(compile(text, source, "exec"), module.__dict__)
+    return getattr(module, cls)
+
+
+def race_from_source(*changes: tuple[str, str]) -> Any:
+    """The class Race of the store's source with each text replaced, which must be there once."""
+    return from_source(SOURCES, "Race", *changes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +244,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
     kinds = dict(registry.KINDS)
     get_class: Callable[[str], Any] = registry.store_class
     original = getattr(pool_module, mutant.replaced, None)
-    made = race_from_source(mutant.name, *mutant.changes) if mutant.changes else None
+    made = race_from_source(*mutant.changes) if mutant.changes else None
     from limpet.stores import pool as stores_pool
 
     try:

@@ -34,7 +34,6 @@ AROUND: Final = (
     (EACH, ":\n            try:"),
 )
 Side: Final = race_from_source(
-    "side",
     ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side"),
     *((each + after, ITS + after) for each, after in AROUND),
 )

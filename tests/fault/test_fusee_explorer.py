@@ -1,0 +1,138 @@
+"""FUSEE under the explorer: kinds, replicas, lost nodes; and every step of a change of the view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fusee_mutants import LARGE, SMALL, crowded
+
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.schedule import Schedule, parse_schedule, schedule_text
+from limpet.fault.sim_program import parse_program
+from limpet.fault.sim_run import Run, replay
+from limpet.fault.sim_stage import Stage
+from limpet.shm.fabric import BUILD
+
+COMPILED = BUILD == "compiled"
+KINDS = ["fusee", "fusee-cr", "fusee-nc"]
+
+
+def explored(
+    kind: str, runs: int, replicas: int, lost: int, size: int = LARGE, **more: Any
+) -> Report:
+    """Explore with so many replicas and lost nodes; all keys are in one subtable."""
+    chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **more}
+    with crowded(size):
+        return explore(
+            Exploration(
+                store=kind, schedules=runs if COMPILED else max(5, runs // 25),
+                nodes=max(2, replicas), node_failures=lost, parameters={"replicas": replicas},
+                **chosen,
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> None:
+    report = explored(kind, 500 if kind == "fusee" else 200, replicas, replicas - 1)
+    assert report.failures == ()
+    assert report.node_failures > report.schedules * (replicas - 1) / 5
+    assert report.crashes > report.schedules / 10
+
+
+def test_fusee_holds_with_five_replicas() -> None:
+    report = explored("fusee", 100, 5, 4, clients=4, crashes=2)
+    assert report.failures == ()
+    assert report.node_failures > report.schedules
+
+
+def test_fusee_holds_with_one_replica() -> None:
+    assert explored("fusee", 200, 1, 0).failures == ()
+
+
+def test_fusee_holds_where_memory_is_scarce() -> None:
+    report = explored("fusee", 400, 2, 1, SMALL, value_size=3400, ops=3)
+    assert report.failures == ()
+
+
+def test_fusee_holds_where_nobody_may_be_fenced() -> None:
+    assert explored("fusee", 300, 3, 1, stalls=2, fence="wait").failures == ()
+
+
+def test_fusee_with_more_lost_than_it_survives_fails_only_of_that() -> None:
+    report = explored("fusee", 300, 2, 2)
+    assert report.failures == ()
+    assert report.node_failures > report.schedules / 2
+
+
+def test_every_moment_to_lose_a_node() -> None:
+    with crowded(LARGE):
+        report = explore(
+            Exploration(
+                store="fusee", clients=2, program="da|ua", strategy="exhaustive", bound=0,
+                crashes=0, node_failures=1, schedules=100_000 if COMPILED else 40, value_size=40,
+                parameters={"replicas": 2}, nodes=2,
+            )
+        )  # fmt: skip
+    assert report.failures == ()
+    assert report.schedules > 100 or not COMPILED
+
+
+# ---- a change of the view, at its every step -----------------------------------------------------
+
+CHANGE = 400
+"""More steps than a client takes in an operation with a change of the view."""
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """Three replicas on three nodes; two of them may be lost."""
+    with (
+        crowded(LARGE),
+        Stage("fusee", 3, nodes=3, parameters={"replicas": 3}, value_size=40) as made,
+    ):
+        yield made
+
+
+def swept(stage: Stage, program: str, schedule: str, moment: str, step: int) -> tuple[int, int]:
+    """Run with the schedule and a departure more, `moment`, at steps of client 0 from `step` on.
+
+    Until it comes too late. How many took place, and how many runs there were.
+    """
+    base = parse_schedule(schedule)
+    calls = parse_program(program)
+    took = runs = 0
+    stride = 3 if COMPILED else 23
+    for at in range(step, step + CHANGE, stride):
+        more = parse_schedule(f"0.0.{at}{moment}")
+        both = parse_schedule(schedule_text({**more, **base}))
+        run = replay(stage, calls, both)
+        assert run.failure == "", (schedule_text(both), run.failure)
+        runs += 1
+        if not _taken(run, more):
+            break
+        took += 1
+    return took, runs
+
+
+def _taken(run: Run, more: Schedule) -> bool:
+    ((point, _),) = more.items()
+    return point in run.schedule
+
+
+FIRST_LOOK = 30
+"""A step of client 0 after which it has pinned, and met nothing yet."""
+
+
+@pytest.mark.parametrize("program", ["ua|ga ua|da", "ic|ic gc|id"])
+@pytest.mark.parametrize("lost", ["f0", "m0", "f1", "m2"])
+@pytest.mark.parametrize("moment", ["x0", "s0", "f2", "m1", ">1"])
+def test_every_step_of_a_change_of_the_view(
+    stage: Stage, program: str, lost: str, moment: str
+) -> None:
+    """The leader dies, stands still and is fenced, loses another node, or others come in."""
+    took, runs = swept(stage, program, f"0.0.{FIRST_LOOK}{lost}", moment, FIRST_LOOK + 1)
+    assert runs >= took > (8 if COMPILED else 0)

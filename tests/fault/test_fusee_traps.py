@@ -1,0 +1,206 @@
+"""The traps of FUSEE, and steps of our own, left out: each variant fails, what ships does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from fusee_mutants import (
+    EXPLORED,
+    HASTE,
+    HELP_UNCHECKED,
+    LARGE,
+    MARKED_AT_ONCE,
+    NEVER_VOIDS,
+    OBJECT_BEFORE_SLOT,
+    RULES_UNCHECKED,
+    TRAPS,
+    UNCHANGED,
+    UNDECIDED_KEPT,
+    Mutant,
+    crowded,
+    in_force,
+)
+from puppets import Puppet, verb_on, verb_on_address
+
+import limpet
+from limpet.fault.explorer import Exploration, explore
+from limpet.fault.sim_shrink import kind_of
+from limpet.shm.fabric import BUILD
+from limpet.shm.layout import VIEW
+
+COMPILED = BUILD == "compiled"
+RUNS_OF_MUTANT = 8000
+SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
+"""Of bigger objects the words are greater: of several proposals, the smallest one wins."""
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+
+
+def _id(mutant: Mutant) -> str:
+    return ("trap-" if mutant in TRAPS else "") + mutant.name
+
+
+@compiled_only
+@pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
+def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
+    with in_force(mutant):
+        report = explore(mutant.parameters(RUNS_OF_MUTANT))
+    assert report.failures, f"{report.schedules} runs did not show it"
+    assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
+
+
+@compiled_only
+@pytest.mark.parametrize("mutant", [UNCHANGED, HASTE], ids=_id)
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_what_the_mutants_are_made_of_holds(mutant: Mutant, replicas: int) -> None:
+    parameters = Exploration(
+        store="fusee", schedules=250, seed=2, crashes=1, stalls=1, node_failures=replicas - 1,
+        parameters={"replicas": replicas}, nodes=3, value_size=40,
+    )  # fmt: skip
+    with in_force(mutant):
+        report = explore(parameters)
+    assert report.failures == ()
+
+
+# ---- step by step --------------------------------------------------------------------------------
+
+
+class Scene:
+    """A store with one key, k, and some clients that go on when they are told to."""
+
+    def __init__(self, pools: Any, replicas: int, clients: int) -> None:
+        with crowded(LARGE):
+            pool = pools(nodes=replicas, block_size=16 << 10)
+            self.store = pool.store("fusee", name="test", capacity=64, replicas=replicas)
+        self.clients = [Puppet(pools, pool.url, "fusee") for _ in range(clients)]
+        for client in self.clients:
+            for value in (SMALL, MIDDLE, BIG):  # so that they have memory at hand
+                client.store.put(b"k", value)
+        self.store.put(b"k", b"old")
+        for client in self.clients:
+            assert client.store.get(b"k") == b"old"
+
+    def link(self) -> int:
+        """Which object the key has."""
+        (reference,) = self.store.pool.exclusively(self.store.references)
+        return int(reference)
+
+
+def _help_meets_the_next_round(pools: Any) -> None:
+    """Backups are read in the midst of the next round, as if they were of the old one."""
+    scene = Scene(pools, 3, 3)
+    winner, helper, later = scene.clients
+    winner.begin(lambda: winner.store.update(b"k", SMALL), verb_on("cas", number=2))
+    # it has lost, has waited for long enough, and is about to look at the first backup
+    assert not helper.begin(lambda: helper.store.update(b"k", MIDDLE), verb_on("load", node=1))
+    assert winner.go()
+    later.begin(lambda: later.store.update(b"k", BIG), verb_on("cas", number=2))
+    assert helper.go()
+    assert later.go()
+    scene.store.check()
+    assert scene.store.get(b"k") == BIG
+
+
+def _rules_meet_the_next_round(pools: Any) -> None:
+    """What the backups had is of two rounds, and the least of that is nobody's."""
+    scene = Scene(pools, 3, 2)
+    late, fast = scene.clients
+    assert not late.begin(lambda: late.store.update(b"k", MIDDLE), verb_on("cas", number=2))
+    fast.store.update(b"k", SMALL)
+    fast.store.update(b"k", BIG)
+    assert late.go()
+    scene.store.check()
+    assert scene.store.get(b"k") == BIG
+
+
+def _object_before_the_slot(pools: Any) -> None:
+    """The memory of an old object is read, and then is used again and linked again."""
+    scene = Scene(pools, 2, 2)
+    reader, writer = scene.clients
+    used_again = False
+    for _ in range(100):
+        writer.store.update(b"k", b"old" + bytes(3000))
+        assert reader.store.get(b"k")
+        known = scene.link()
+        writer.store.update(b"k", b"between" + bytes(3000))
+        # it has found no memory, has made some ready, and begins again
+        again = verb_on_address("load", VIEW, 2)
+        while writer.begin(lambda: writer.store.update(b"k", b"new" + bytes(3000)), again):
+            again = verb_on_address("load", VIEW, 2)
+        reader.begin(lambda: reader.store.get(b"k"), verb_on("load"))
+        assert writer.go()
+        used_again = scene.link() == known
+        assert reader.go()
+        assert not reader.result.startswith(b"old")
+        if used_again:
+            break
+    assert used_again
+
+
+def _one_stands_in_the_slot(pools: Any) -> None:
+    """An insert that has the first backup stands still, and another one needs the slot."""
+    scene = Scene(pools, 2, 2)
+    still, other = scene.clients
+    scene.store.delete(b"k")
+    assert not still.begin(lambda: still.store.insert(b"k", SMALL), verb_on("cas", number=2))
+    ended = other.begin(lambda: other.store.insert(b"k", MIDDLE), verb_on("cas", number=60))
+    assert still.go()
+    assert ended or other.go()
+    assert ended
+    assert still.result is limpet.KeyExists
+    assert scene.store.get(b"k") == MIDDLE
+    scene.store.check()
+
+
+def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
+    """An insert is on the backup, its key has come into another slot, and the primary is lost."""
+    scene = Scene(pools, 2, 1)
+    (late,) = scene.clients
+    scene.store.delete(b"k")
+    others = [b"another %d" % number for number in range(30)]
+    for other in others:
+        scene.store.insert(other, b"")
+    room = _room(scene.store, b"k")
+    late.begin(lambda: late.store.insert(b"k", SMALL), verb_on("cas"))
+    for other in others:
+        if _room(scene.store, b"k") == room:
+            scene.store.delete(other)
+    assert _room(scene.store, b"k") != room
+    scene.store.insert(b"k", MIDDLE)
+    assert not late.go(verb_on("read_words", node=1))
+    scene.store.pool.fail_node(0)
+    assert late.go()
+    scene.store.check()
+    assert late.result is limpet.KeyExists
+    assert scene.store.get(b"k") == MIDDLE
+
+
+def _room(store: Any, key: bytes) -> int:
+    """Which slot an insert of the key would choose now; of a store that is not compiled."""
+    store._choose(key)
+    store._read_buckets()
+    return int(store._address(store._room()))
+
+
+BY_PUPPETS: Final = (
+    (OBJECT_BEFORE_SLOT, _object_before_the_slot),
+    (RULES_UNCHECKED, _rules_meet_the_next_round),
+    (HELP_UNCHECKED, _help_meets_the_next_round),
+    (NEVER_VOIDS, _one_stands_in_the_slot),
+    (UNDECIDED_KEPT, _node_lost_beside_an_undecided_insert),
+    (MARKED_AT_ONCE, _node_lost_beside_an_undecided_insert),
+)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scenario"), BY_PUPPETS, ids=[_id(mutant) for mutant, _ in BY_PUPPETS]
+)
+def test_fusee_mutant_is_caught_step_by_step(
+    mutant: Mutant, scenario: Callable[[Any], None], pools: Any
+) -> None:
+    with in_force(UNCHANGED):
+        scenario(pools)
+    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        scenario(pools)
