@@ -35,17 +35,21 @@ SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/r
 def from_source(sources: Sequence[str], cls: str, *changes: tuple[str, str]) -> Any:
     """A class of the last of these sources, run with each text replaced, which must be there once.
 
-    Each source imports the ones before it as they are made here.
+    Each source imports the ones before it as they are made here; what is put in may also use the
+    names that those have.
     """
     texts = [(FOLDER / source).read_text() for source in sources]
     for old, new in changes:
         found = [index for index, text in enumerate(texts) for _ in range(text.count(old))]
         assert len(found) == 1, f"{len(found)} times in the sources: {old}"
         texts[found[0]] = texts[found[0]].replace(old, new)
+    module: types.ModuleType | None = None
     with mock.patch.dict(sys.modules):
         for source, text in zip(sources, texts, strict=True):
             name = "limpet." + source.removesuffix(".py").replace("/", ".")
+            names = {} if module is None else vars(module)
             module = sys.modules[name] = types.ModuleType(name)
+            module.__dict__.update({**names, **vars(module)})
             # What the compiled base class counts, it alone can write.
             text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
             exec(compile(text, source, "exec"), module.__dict__)
