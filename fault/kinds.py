@@ -50,14 +50,23 @@ class Proof:
         return {"capacity": self.explorer_capacity, **self.parameters}
 
 
+OF_OTHERS: Final = frozenset(
+    {"helped", "evicting", "reconciling", "levelling", "parked", "reconciled", "tentative-link"}
+    | {"node-restoring", "node-created", "node-filled"}
+)
+"""Named crash points that take another client, or a lost node: tests/fault/test_fusee_explorer.py,
+tests/fault/test_fusee_traps.py and tests/stores/test_replaced_nodes.py have them."""
 _REPLICATED: Final = Proof(
-    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, matrix_spare=5, not_met=frozenset()
+    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, matrix_spare=5, not_met=OF_OTHERS
 )
 PROOFS: Final = {
     "race": Proof(capacity_never=2600, matrix_spare=1),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
+    "clover": Proof(
+        capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
+    ),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }
 _DEFAULT: Final = Proof()

@@ -288,6 +288,10 @@ class Memory:
     def closed(self) -> bool:
         return not self._finalizer.alive
 
+    def segments(self) -> list[nodes.MemoryNode]:
+        """The mapped memory nodes, and last the control segment."""
+        return self._segments
+
     def _unmap(self) -> None:
         self.endpoint.detach()
         for segment in self._segments:

@@ -141,6 +141,9 @@ class Store:
     def forget(self) -> None:
         """Forget what this handle knows besides what is in memory."""
 
+    def let_go(self) -> None:
+        """The pool's handle was closed: let go of what this one has outside of memory."""
+
     def recover(self) -> dict[str, Any]:
         """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
         return self.pool.recover()

@@ -106,6 +106,11 @@ class Pool(Memory):
                 )
         return self.exclusively(lambda: cls(self, kind, name, there))
 
+    def close(self) -> None:
+        super().close()
+        for handle in list(self.handles):
+            handle.let_go()
+
     def _entry(self, kind: str, name: str, made: Any) -> dict[str, Any]:
         def plan(index: int) -> bytes:
             return json.dumps(

@@ -523,11 +523,13 @@ def test_values_that_change_their_size_take_bounded_memory(make_store: Make) -> 
 
 
 _FUSEE = {"get": 1, "miss": 1, "insert": 4, "update": 4, "put": 4, "delete": 4, "large get": 2}
+_CLOVER = {"insert": 2, "large get": 2}
 ROUND_TRIPS = {
     "race": {"get": 2, "miss": 1, "insert": 3, "update": 3, "put": 3, "delete": 3, "large get": 3},
     "fusee": _FUSEE,
     "fusee-cr": _FUSEE,
     "fusee-nc": {**_FUSEE, "get": 2, "update": 5, "put": 5, "delete": 5, "large get": 3},
+    "clover": {**dict.fromkeys(("get", "miss", "update", "put", "delete"), 1), **_CLOVER},
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
 }
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
@@ -541,6 +543,7 @@ BYTES_READ = {
     "fusee": _READ,
     "fusee-cr": _READ,
     "fusee-nc": {**_READ, "get": 256 + 32, "large get": 256 + 4096 + 20_000},
+    "clover": {"get": 8 + 32 + 8, "miss": 8, "large get": 8 + 4096 + 8 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
 }
 BYTES_WRITTEN = {
@@ -548,6 +551,7 @@ BYTES_WRITTEN = {
     "fusee": _WRITTEN,
     "fusee-cr": _WRITTEN,
     "fusee-nc": _WRITTEN,
+    "clover": {"get": 0, "miss": 0, "insert": 40 + 4, "update": 40 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""

@@ -1,0 +1,158 @@
+"""A client's end of the metadata process: asking it, starting it, and doing without it.
+
+Whoever needs the metadata process and finds none starts one. It ends when its last client has left,
+or is killed; then the next request starts another, which reads the index anew. So every request may
+be repeated. One that stands still makes everybody wait: after a lease (and a second at least) it is
+killed by who waits, or, in a pool with fence="wait", named.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import weakref
+from typing import Any, Final
+
+from limpet.shm.errors import NodeFailed, StoreError
+from limpet.shm.fabric import hash64
+from limpet.shm.liveness import Watcher, start_time
+from limpet.stores.clover import server
+from limpet.stores.clover.server import PACKET_MAX, WORDS, peer
+
+log = logging.getLogger("limpet")
+
+PATIENCE_S: Final = 1.0
+STARTS_MAX: Final = 5
+"""How often a metadata process may end in the midst of one request."""
+
+
+class Remote:
+    """The connection of one handle of a store to the store's metadata process."""
+
+    def __init__(self, pool: Any, name: str, tables: list[int], heads: int) -> None:
+        self.pool = pool
+        self.name = name
+        self.tables = tables
+        self.heads = heads
+        self.address = f"\0limpet.clover.{pool.uuid.hex()}.{hash64(name.encode()):x}"
+        self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
+        self.watcher = Watcher()
+        self.socket: socket.socket | None = None
+        self.owner = 0
+        self.pid = 0
+        """Of the metadata process."""
+
+    def state(self, kind: int, key: bytes) -> tuple[int, int]:
+        """Address and word of the key's head: a LOOKUP or an ASSIGN. One round trip."""
+        head, word = WORDS.unpack(self.ask(kind, key))
+        return head, word
+
+    def ask(self, kind: int, key: bytes = b"") -> bytes:
+        """What the metadata process answers. Raises NodeFailed, StoreError."""
+        for _ in range(STARTS_MAX):
+            try:
+                connection = self._connected()
+                connection.send(bytes([kind]) + key)
+                answer = self._receive(connection)
+            except ConnectionError:
+                self._missed()
+                continue
+            except BaseException:
+                self.close()  # whatever is answered now must not be taken for another answer
+                raise
+            self.pool.endpoint.wait()
+            if answer[0]:
+                raise NodeFailed(WORDS.unpack(answer[1:])[0], "the metadata process met it as lost")
+            return answer[1:]
+        raise StoreError(
+            f"{self.pool.url}: the metadata process of {self.name!r} ended {STARTS_MAX} times in "
+            "the midst of one request; see the log"
+        )
+
+    def tell(self, kind: int, key: bytes) -> None:
+        """Send what is not answered; nothing depends on its arriving."""
+        try:
+            connection = self._connected()
+            connection.send(bytes([kind]) + key)
+        except ConnectionError:
+            self._missed()
+
+    @property
+    def connected(self) -> bool:
+        """Whether this process has a connection."""
+        return self.socket is not None and self.owner == os.getpid()
+
+    def close(self) -> None:
+        """Leave the metadata process; the last one to leave ends it."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+        self.watcher.close()
+
+    def _missed(self) -> None:
+        log.warning(
+            "%s: the metadata process %d of %r has ended; whoever needs it starts another, which "
+            "reads the index anew from memory", self.pool.url, self.pid, self.name,
+        )  # fmt: skip
+        self.close()
+
+    def _connected(self) -> socket.socket:
+        if self.socket is not None and self.owner != os.getpid():
+            self.close()  # that is our parent's
+        while self.socket is None:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                connection.connect(self.address)
+            except ConnectionRefusedError:
+                connection.close()
+                wrong = server.start(self.pool, self.address, self.tables, self.heads)
+                if wrong:
+                    raise StoreError(
+                        f"{self.pool.url}: the metadata process of {self.name!r} failed: {wrong}"
+                    ) from None
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self._use(connection)
+        return self.socket
+
+    def _use(self, connection: socket.socket) -> None:
+        self.pid, uid = peer(connection)
+        if uid != os.geteuid():
+            connection.close()
+            raise StoreError(
+                f"{self.pool.url}: another user's process, {self.pid}, listens in place of the "
+                f"metadata process of {self.name!r}"
+            )
+        connection.settimeout(self.patience_s)
+        self.socket = connection
+        self.owner = os.getpid()
+        weakref.finalize(self, connection.close)
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        named = False
+        while True:
+            try:
+                answer = connection.recv(PACKET_MAX)
+            except TimeoutError:
+                self._hurry(named)
+                named = True
+                continue
+            if not answer:
+                raise ConnectionResetError
+            return answer
+
+    def _hurry(self, named: bool) -> None:
+        """The metadata process stands still: end it, or name it once, by the pool's policy."""
+        kill = self.pool.parameters.fence == "kill"
+        if not named:
+            log.warning(
+                "%s: %s the metadata process %d of %r: it has not answered for %.3f s",
+                self.pool.url, "killing" if kill else "everyone waits for", self.pid, self.name,
+                self.patience_s,
+            )  # fmt: skip
+        started = start_time(self.pid)
+        if kill and started is not None:
+            self.watcher.kill(self.pid, started)

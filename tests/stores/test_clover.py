@@ -1,0 +1,430 @@
+"""Clover: chains of versions, and the metadata process that knows where they begin."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+import pytest
+from process_tools import children, gather
+from store_tools import sound
+
+import limpet
+from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
+from limpet.fault.kinds import PROOFS, proof_of
+from limpet.stores.clover import chains, server, table
+from limpet.stores.registry import KINDS, Kind
+
+COMPILED = limpet.build == "compiled"
+
+
+@pytest.fixture
+def store(pools: Any) -> Any:
+    return pools().store("clover", name="test", capacity=100)
+
+
+def again(pools: Any, store: Any) -> Any:
+    """A handle of another client."""
+    return pools.again(store.pool).store(store.kind, name="test")
+
+
+def await_end(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline, f"the metadata process {pid} goes on"
+        time.sleep(0.005)
+
+
+def trips(store: Any, work: Callable[[], object]) -> int:
+    before = store.stats()["round_trips"]
+    work()
+    return int(store.stats()["round_trips"] - before)
+
+
+# ---- the metadata process ------------------------------------------------------------------------
+
+
+def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
+    store: Any, pools: Any
+) -> None:
+    assert not store.remote.connected
+    assert store.get(b"k") is None
+    pid = store.remote.pid
+    other = again(pools, store)
+    other.put(b"k", b"v")
+    assert other.remote.pid == pid != os.getpid()
+    assert len(store.pool.clients()) == 2  # it is no client of the pool
+    store.pool.close()
+    assert other.get(b"j") is None
+    assert psutil.pid_exists(pid)
+    other.pool.close()
+    await_end(pid)
+
+
+def test_it_ends_when_the_handle_is_forgotten(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("clover", capacity=10)
+    store.put(b"k", b"v")
+    pid = store.remote.pid
+    del store
+    await_end(pid)
+
+
+def test_it_outlives_who_started_it(store: Any) -> None:
+    def work() -> None:
+        store.put(b"k", b"v")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children([lambda: (store.get(b"j"), signal.pause())]) as keeping:
+        other = limpet.open(store.pool.url).store("clover", name="test")
+        with children([work]) as running:
+            os.waitpid(running[0][0], 0)
+        assert other.get(b"k") == b"v"
+        pid = other.remote.pid
+        os.kill(keeping[0][0], signal.SIGKILL)
+        os.waitpid(keeping[0][0], 0)
+        assert other.insert(b"more", b"v") is None
+        assert other.remote.pid == pid
+        other.pool.close()
+    await_end(pid)
+
+
+def test_clients_that_begin_at_once_have_one(store: Any) -> None:
+    def work() -> tuple[int, int]:
+        mine = 0
+        for number in range(50):
+            try:
+                store.insert(b"%d" % number, b"v")
+                mine += 1
+            except limpet.KeyExists:
+                continue
+        return mine, store.remote.pid
+
+    found = gather(*[work] * 6)
+    assert sum(mine for mine, _ in found) == 50
+    assert len(store) == 50
+    sound(store)
+
+
+def test_nobody_waits_for_the_end_of_its_output(store: Any) -> None:
+    """It was forked by a process whose output somebody reads to the end."""
+    code = (
+        "import limpet, sys; pool = limpet.open(sys.argv[1])\n"
+        "store = pool.store('clover', name='test'); store.put(b'k', b'v'); print(store.remote.pid)"
+    )
+    with children([lambda: (time.sleep(0.3), store.get(b"k"), signal.pause())]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, store.pool.url],
+            capture_output=True, timeout=60, check=True, cwd=Path(limpet.__file__).parent.parent,
+        )  # fmt: skip
+    assert int(done.stdout) > 0
+    await_end(int(done.stdout))
+
+
+# ---- when it is killed ---------------------------------------------------------------------------
+
+
+def kill_metadata(store: Any) -> int:
+    store.remote.ask(server.LOOKUP, b"")
+    pid = int(store.remote.pid)
+    os.kill(pid, signal.SIGKILL)
+    await_end(pid)
+    return pid
+
+
+def test_when_it_is_killed_the_log_says_so_and_the_next_one_knows_all(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = {b"%d" % number: b"v" * number for number in range(60)}
+    store.put_many(pairs)
+    store.update(b"7", b"newer")
+    store.delete(b"8")
+    killed = kill_metadata(store)
+    store.cache.clear()
+    with caplog.at_level(logging.WARNING, "limpet"):
+        assert store.get(b"7") == b"newer"
+    assert f"the metadata process {killed} of 'test' has ended" in caplog.text
+    assert store.remote.pid != killed
+    assert store.get(b"8") is None
+    with pytest.raises(limpet.KeyExists):
+        store.insert(b"9", b"")
+    store.insert(b"8", b"again")
+    kill_metadata(store)
+    assert dict(store.items()) == {**pairs, b"7": b"newer", b"8": b"again"}
+    sound(store)
+
+
+def test_it_may_be_killed_at_any_time(store: Any) -> None:
+    keys = [b"%d" % number for number in range(20)]
+    over = time.monotonic() + (3 if COMPILED else 6)
+
+    def work(seed: int) -> int:
+        source = random.Random(seed)
+        done = 0
+        while time.monotonic() < over:
+            key = source.choice(keys)
+            if source.random() < 0.3:
+                try:
+                    store.delete(key)
+                except KeyError:
+                    done += 1
+            else:
+                store.put(key, key * source.randrange(1, 200))
+            value = store.get(key)
+            assert value is None or value == key * (len(value) // len(key))
+            done += 1
+        return done
+
+    def kill() -> int:
+        killed = 0
+        while time.monotonic() < over:
+            store.remote.ask(server.LOOKUP, b"")
+            os.kill(store.remote.pid, signal.SIGKILL)
+            killed += 1
+            time.sleep(0.05)
+        return killed
+
+    *done, killed = gather(*[lambda s=s: work(s) for s in range(3)], kill)
+    assert min(done) > 20
+    assert killed > 5
+    assert sum(key in store for key in keys) == len(store)
+    sound(store)
+
+
+def test_one_that_stands_still_is_killed_when_others_need_it(
+    store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put(b"k", b"v")
+    monkeypatch.setattr(store.remote, "patience_s", 0.1)
+    store.remote.close()
+    assert store.get(b"j") is None
+    pid = store.remote.pid
+    os.kill(pid, signal.SIGSTOP)
+    assert store.get(b"k") == b"v"  # it is cached
+    with caplog.at_level(logging.WARNING, "limpet"):
+        assert store.get(b"i") is None
+    assert f"killing the metadata process {pid}" in caplog.text
+    assert store.remote.pid != pid
+    sound(store)
+
+
+def test_with_fence_wait_everybody_waits_for_one_that_stands_still(
+    pools: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = pools(fence="wait").store("clover", name="test", capacity=100)
+    store.remote.patience_s = 0.05
+    store.put(b"k", b"v")
+    pid = store.remote.pid
+    os.kill(pid, signal.SIGSTOP)
+
+    def wake() -> None:
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGCONT)
+
+    with children([wake]), caplog.at_level(logging.WARNING, "limpet"):
+        assert store.get(b"j") is None
+    assert store.remote.pid == pid
+    assert caplog.text.count(f"everyone waits for the metadata process {pid}") == 1
+
+
+def test_pools_that_it_cannot_serve_are_refused(pools: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="multi_host"):
+        pools(multi_host=True).store("clover")
+
+
+# ---- chains --------------------------------------------------------------------------------------
+
+
+def test_readers_follow_the_chain_and_remember_its_end(store: Any, pools: Any) -> None:
+    store.put(b"k", b"0")
+    other = again(pools, store)
+    other.put(b"warm", b"0")  # memory is at hand
+    sound(store)
+    assert trips(other, lambda: other.get(b"k")) == 2
+    for number in range(1, 6):
+        store.update(b"k", b"%d" % number)
+    assert len(store.references()) == 7
+    values: list[bytes] = []
+    assert trips(other, lambda: values.append(other.get(b"k"))) == 6
+    assert trips(other, lambda: values.append(other.get(b"k"))) == 1
+    assert values == [b"5", b"5"]
+    assert trips(other, lambda: other.update(b"k", b"6")) == 1
+    assert trips(store, lambda: store.update(b"k", b"7")) == 2
+    assert store.get(b"k") == other.get(b"k") == b"7"
+
+
+def test_what_is_remembered_counts_for_a_period(store: Any, pools: Any) -> None:
+    """The version that a handle remembers is collected, and its memory used for another key."""
+    store.put(b"k", b"before")
+    other = again(pools, store)
+    assert other.get(b"k") == b"before"
+    collect_and_reuse(store)
+    assert trips(other, lambda: other.get(b"k")) == 2
+    assert other.get(b"k") == b"after"
+
+
+def collect_and_reuse(store: Any) -> None:
+    """Have k's value be `after`, and the object that it was in before be used for j."""
+    (before,) = store.references().tolist()
+    store.update(b"k", b"after")
+    for number in range(2000):
+        store.put(b"j", b"other%d" % (number % 10))
+        if number % server.DUE_MAX == 0:
+            store.recover()
+        if number > 100 and before in store.references().tolist():
+            return
+    pytest.fail("the memory is not used again")
+
+
+def test_every_sixty_fourth_change_collects(store: Any) -> None:
+    for number in range(1000):
+        store.put(b"%d" % (number % 5), b"v")
+    assert 5 <= len(store.references()) < 5 + 2 * server.DUE_MAX
+    assert sound(store)["reachable"] == 5 * 48
+
+
+def test_heads_of_keys_that_are_gone_are_used_again(store: Any) -> None:
+    for number in range(1000 if COMPILED else 300):
+        store.insert(b"%d" % number, b"v")
+        if number >= 90:
+            store.delete(b"%d" % (number - 90))
+    assert len(store) == 90
+    sound(store)
+
+
+def test_a_key_that_was_deleted_begins_a_new_chain(store: Any, pools: Any) -> None:
+    other = again(pools, store)
+    for number in range(20):
+        store.insert(b"k", b"%d" % number)
+        assert other.get(b"k") == b"%d" % number
+        with pytest.raises(limpet.KeyExists):
+            other.insert(b"k", b"")
+        other.delete(b"k")
+        assert store.get(b"k") is None
+        with pytest.raises(KeyError):
+            store.update(b"k", b"")
+        with pytest.raises(KeyError):
+            store.delete(b"k")
+        store.put(b"k", b"put")
+        other.delete(b"k")
+    assert sound(store)["reachable"] == 0
+
+
+def test_check_sees_damage(store: Any) -> None:
+    store.put(b"k", b"v")
+    store.put(b"j", b"v")
+    store.check()
+    (first, second) = (head for head in store._heads())
+    version = store.endpoint.load(second)
+    at = version & (1 << 48) - 1
+    store.endpoint.store(second, store.endpoint.load(first))
+    with pytest.raises(limpet.StoreCorrupt, match="also has the head"):
+        store.check()
+    store.endpoint.store(second, version)
+    store.endpoint.store(at + chains.NEWER, store.endpoint.load(first))
+    with pytest.raises(limpet.StoreCorrupt, match="has the keys"):
+        store.check()
+    store.endpoint.store(at + chains.NEWER, 0)
+    store.endpoint.write(at + 40, b"damaged!")
+    with pytest.raises(limpet.StoreCorrupt, match="checksum"):
+        store.check()
+
+
+# ---- explorer ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
+@pytest.mark.parametrize("value_size", [40, 3400])
+def test_explorer(changes: dict[str, Any], value_size: int) -> None:
+    runs = 400 if COMPILED else 15
+    explored = Exploration(
+        store="clover", schedules=runs, seed=7, crashes=2, value_size=value_size, **changes
+    )
+    assert explore(explored).failures == ()
+
+
+def test_runs_are_repeated_though_the_metadata_process_is_another_process() -> None:
+    explored = Exploration(store="clover", seed=5, crashes=2)
+    with stage_of(explored) as stage:
+        for number in range(20 if COMPILED else 4):
+            first = numbered_run(stage, explored, number).digest()
+            assert numbered_run(stage, explored, number).digest() == first
+
+
+# ---- known-bad variants --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A text of the store's source, and what is there instead."""
+
+    name: str
+    old: str
+    new: str
+
+
+CREDULOUS = Mutant(
+    "cache-without-period", "return version if known == period else 0", "return version"
+)
+EXPLORED = [
+    Mutant(
+        "version-linked-by-a-store",
+        "newer = self.endpoint.cas(at, 0, version)",
+        "newer = self.endpoint.load(at) or self.endpoint.store(at, version)",
+    ),
+    Mutant(
+        "delete-empties-the-head",
+        "newer = self.endpoint.cas(newer_of(version), 0, DELETED)",
+        "newer = self.endpoint.store(self.remote.state(LOOKUP, key)[0], 0)",
+    ),
+    Mutant("version-not-aimed", "            self.client.aim(0, at)\n", ""),
+    Mutant(
+        "insert-does-not-look-at-its-cas",
+        "        if lost:\n            return AGAIN  # somebody else was faster\n",
+        "",
+    ),
+    Mutant(
+        "ended-chain-not-noticed", "if newer == DELETED:\n                return MISSING", "pass"
+    ),
+]
+
+
+@pytest.fixture
+def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
+    module = types.ModuleType("limpet.stores.clover.mutant")
+    text = Path(table.__file__).read_text()
+    assert text.count(request.param.old) == 1
+    text = text.replace(request.param.old, request.param.new)
+    exec(compile(text, table.__file__, "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Clover"))
+    monkeypatch.setitem(PROOFS, "mutant", proof_of("clover"))
+    return cast(Mutant, request.param)
+
+
+@pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+@pytest.mark.parametrize("mutant", EXPLORED, indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
+    explored = Exploration(store="mutant", schedules=4000, value_size=40, seed=1)
+    assert explore(explored).failures
+
+
+@pytest.mark.parametrize("mutant", [CREDULOUS], indirect=True, ids=lambda mutant: mutant.name)
+def test_mutant_reads_what_was_freed(mutant: Mutant, pools: Any) -> None:
+    store = pools().store("mutant", name="test", capacity=100)
+    store.put(b"k", b"before")
+    other = again(pools, store)
+    assert other.get(b"k") == b"before"
+    collect_and_reuse(store)
+    assert other.get(b"k") != b"after"
