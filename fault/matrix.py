@@ -321,7 +321,9 @@ class Matrix:
             due: set[bytes | None] = {operation.after if waits else b"survivor 3"}
             if operation.before != operation.after and first == operation.before:
                 # it had not taken effect when it was stopped, so now it has, or was refused
-                due = {operation.after} if scene.told(2) == 1 else due
+                taken = {operation.after} if scene.told(2) == 1 else due
+                # an update that loses to another one has taken effect, just before it
+                due = taken | due if scene.store.replicated else taken
             demand(value in due, f"after it was woken the key has {short(value)}")
         with within(PATIENCE_S, "the survivor"):
             operation.finish(scene.pool, scene.store)

@@ -27,6 +27,7 @@ from limpet.shm.words import (
     PENDING,
     REGION,
     REPLICAS_MAX,
+    REPLICATED,
     SLAB,
     STRAY,
     TAIL,
@@ -95,6 +96,12 @@ def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
     pairs = [(ref, home) for ref, home in zip(words[::2], words[1::2], strict=True) if ref]
     found = set()
     for reference, home in pairs:
+        if home & REPLICATED:  # its store says what it shows: `left_by`
+            if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
+                found.add("used-in-part")
+            if dying and pool.heap.plausible(reference) and not pool.heap.used(reference):
+                found.add("settled")
+            continue
         link = pool.endpoint.load(home) if home else 0
         ours = home != 0 and not (link ^ reference) & LINK_MASK
         if len(set(_used_bits(pool, reference))) == 2:
@@ -107,7 +114,7 @@ def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
             found |= {"tentative-link", "inserting"}
         elif not link:
             found.add(UNLINKED)
-    if len(pairs) == 2 and pairs[0][1] == pairs[1][1] != 0:
+    if len(pairs) == 2 and pairs[0][1] == pairs[1][1] != 0 and not pairs[0][1] & REPLICATED:
         link = pool.endpoint.load(pairs[0][1])
         if not (link ^ pairs[0][0]) & LINK_MASK:
             found.add("updated")

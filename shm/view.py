@@ -108,15 +108,16 @@ class View:
 
     def hands(self) -> list[tuple[int, int]]:
         """Of the hands of all clients in operations, the pairs with replicated links."""
-        found = []
-        for slot, _, _, _ in self.grace.pinned():
-            hand = HAND_PAIRS.unpack(self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size))
-            found += [
-                (reference, home)
-                for reference, home in zip(hand[::2], hand[1::2], strict=True)
-                if reference and home & REPLICATED
-            ]
-        return found
+        return [pair for slot, _, _, _ in self.grace.pinned() for pair in self.hand(slot)]
+
+    def hand(self, slot: int) -> list[tuple[int, int]]:
+        """Of the hand in a client slot, the pairs with replicated links."""
+        words = HAND_PAIRS.unpack(self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size))
+        return [
+            (reference, home)
+            for reference, home in zip(words[::2], words[1::2], strict=True)
+            if reference and home & REPLICATED
+        ]
 
     def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.

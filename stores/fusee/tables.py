@@ -25,6 +25,7 @@ import numpy as np
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.replacement import copy
+from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former
 from limpet.shm.tickets import Tickets
 from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
@@ -33,7 +34,7 @@ from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
 from limpet.stores.fusee.reconcile import reconcile
 from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import Index, is_valid, obtain_subtable, region_name
+from limpet.stores.race.index import Index, is_vacant, is_valid, obtain_subtable, region_name
 from limpet.stores.race.outcomes import VACANT_CLASS
 from limpet.stores.race.parameters import GROUP_SIZE
 from limpet.stores.race.table import Race
@@ -318,6 +319,26 @@ class ReplicatedTables(Race):
 
     def new_number(self) -> int:
         return self._ticket()
+
+    def left_by(self, ident: int) -> set[str]:
+        """What the hand of a dead client shows of the rounds that it took part in."""
+        found = set()
+        for reference, home in self.view.hand(ident >> INCARNATION_BITS):
+            link = Link.of(home)
+            if link.entry != self.entry:
+                continue
+            bases = self.bases[REPLICAS_ROW * link.subtable :]
+            count = self.counts[link.subtable]
+            words = [self.endpoint.load(bases[k] + link.offset) for k in range(count)]
+            named = [word & REFERENCE_MASK == reference for word in words]
+            if reference >> 48 & 0xFF == VACANT_CLASS:
+                found |= {"voided"} if named[0] else set()
+            elif link.old:
+                found |= {"won"} if named[0] and not any(named[1:]) else set()
+                found |= set() if named[0] else {"replaced"}
+            elif any(named[1:]) and not named[0]:
+                found |= {"proposed", "inserting"} if is_vacant(words[0]) else {"proposed"}
+        return found
 
     # ---- the whole table --------------------------------------------------------------------
 

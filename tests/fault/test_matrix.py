@@ -31,7 +31,13 @@ from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
-LIMIT = 120 if BUILD == "compiled" else 24
+LIMIT = 120 if BUILD == "compiled" else 18
+VARIANTS = {kind for kind, found in KINDS.items() if found.fixed}
+"""Kinds that are another one with other parameters: a few steps of theirs will do."""
+
+
+def limit_of(kind: str) -> int:
+    return LIMIT // 6 if kind in VARIANTS else LIMIT
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +58,12 @@ def run_of(matrix: Matrix, operation: Operation, dimension: str) -> Result:
 
 @functools.cache
 def result_of(kind: str, name: str, dimension: str) -> Result:
-    return run_of(Matrix(kind, LIMIT), OPERATIONS[name], dimension)
+    return run_of(Matrix(kind, limit_of(kind)), OPERATIONS[name], dimension)
 
 
 @functools.cache
 def past_the_dead(kind: str) -> Result:
-    matrix = Matrix(kind, LIMIT)
+    matrix = Matrix(kind, limit_of(kind))
     steps = matrix.steps(OPERATIONS["insert"])
     return matrix.past_the_dead([steps - 3, steps - 2, steps - 1])
 
@@ -81,14 +87,15 @@ def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
 
 @pytest.mark.skipif(BUILD != "compiled", reason="a pure build takes only some of the steps")
 def test_every_named_crash_point_is_covered() -> None:
+    kinds = KINDS.keys() - VARIANTS
     results = [
         result_of(kind, name, dimension)
-        for kind in KINDS
+        for kind in kinds
         for name in OPERATIONS
         for dimension in ("killed", "killed twice")
     ]
-    results += [past_the_dead(kind) for kind in KINDS]
-    for kind in KINDS:
+    results += [past_the_dead(kind) for kind in kinds]
+    for kind in kinds:
         assert len(remains.defined(kind)) >= 12
         assert uncovered([result for result in results if result.store == kind]) == set()
 
