@@ -51,11 +51,13 @@ class Proof:
 
 
 OF_OTHERS: Final = frozenset(
-    {"helped", "evicting", "reconciling", "levelling", "parked", "reconciled", "tentative-link"}
-    | {"node-restoring", "node-created", "node-filled"}
+    {"helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled"}
+    | {"node-restoring", "node-created", "node-filled", "tentative-link"}
+    | {"span-shortened", "stray", "taken"}
 )
-"""Named crash points that take another client, or a lost node: tests/fault/test_fusee_explorer.py,
-tests/fault/test_fusee_traps.py and tests/stores/test_replaced_nodes.py have them."""
+"""Named crash points that take another client, a lost node, or objects larger than replicated ones
+are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
+tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
 _REPLICATED: Final = Proof(
     {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, matrix_spare=5, not_met=OF_OTHERS
 )
