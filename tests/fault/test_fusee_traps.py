@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 from fusee_mutants import (
+    ACTS_EARLY,
     EXPLORED,
     HASTE,
     HELP_UNCHECKED,
@@ -28,7 +29,7 @@ import limpet
 from limpet.fault.explorer import Exploration, explore
 from limpet.fault.sim_shrink import kind_of
 from limpet.shm.fabric import BUILD
-from limpet.shm.layout import VIEW
+from limpet.shm.layout import LEADER, VIEW
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
@@ -177,6 +178,21 @@ def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     assert scene.store.get(b"k") == MIDDLE
 
 
+def _view_changes_beside_an_undecided_insert(pools: Any) -> None:
+    """The primary is lost; what its backup has is no value before the change is over."""
+    scene = Scene(pools, 2, 2)
+    late, reader = scene.clients
+    scene.store.delete(b"k")
+    late.begin(lambda: late.store.insert(b"k", SMALL), verb_on("read_words", node=1))
+    scene.store.pool.fail_node(0)
+    reader.store.forget()
+    waits = not reader.begin(lambda: reader.store.get(b"k"), verb_on_address("load", LEADER))
+    assert late.go()
+    assert not waits or reader.go()
+    assert waits
+    assert reader.result == scene.store.get(b"k") == SMALL
+
+
 def _room(store: Any, key: bytes) -> int:
     """Which slot an insert of the key would choose now; of a store that is not compiled."""
     store._choose(key)
@@ -190,6 +206,7 @@ BY_PUPPETS: Final = (
     (HELP_UNCHECKED, _help_meets_the_next_round),
     (NEVER_VOIDS, _one_stands_in_the_slot),
     (UNDECIDED_KEPT, _node_lost_beside_an_undecided_insert),
+    (ACTS_EARLY, _view_changes_beside_an_undecided_insert),
     (MARKED_AT_ONCE, _node_lost_beside_an_undecided_insert),
 )
 
