@@ -18,6 +18,8 @@ from limpet.__main__ import main
 from limpet.stores.contract import Store
 
 ROOT = Path(__file__).resolve().parent.parent
+HANG_S = 500
+"""Compiling everything takes minutes on a busy machine."""
 
 PROGRAM = """
 import sys, limpet
