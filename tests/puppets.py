@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from endpoint_tools import WatchedPool
+from endpoint_tools import WatchedEndpoint, WatchedPool
 from greenlet import getcurrent, greenlet
 
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
+
+
+class PuppetEndpoint(WatchedEndpoint):
+    """Stores can be met, too."""
+
+    def store(self, addr: int, value: int) -> int:
+        return int(self._watched("store", addr, value))
+
+
+class PuppetPool(WatchedPool):
+    endpoint_class = PuppetEndpoint
+
 
 Where = Callable[[str, int], bool]
 
@@ -44,7 +56,7 @@ class Puppet:
     """A client with a store of the pool, which does one operation at a time, step by step."""
 
     def __init__(self, pools: Any, url: str, kind: str, name: str = "test") -> None:
-        self.pool = pools.keep(WatchedPool.open(url))
+        self.pool = pools.keep(PuppetPool.open(url))
         self.store = self.pool.store(kind, name=name)
         self.result: Any = None
         self._until: Where | None = None
