@@ -1,0 +1,62 @@
+"""Numbers of vacant slots: nobody ever has one twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from process_tools import gather
+
+from limpet.shm.layout import TICKETS
+from limpet.shm.tickets import RANGE, Tickets
+
+
+def test_numbers_are_counted_up_from_a_range_of_ones_own(pools: Any) -> None:
+    pool = pools()
+    tickets = Tickets(pool.client)
+    first = tickets.take()
+    assert [tickets.take() for _ in range(RANGE - 1)] == list(range(first + 1, first + RANGE))
+    assert pool.endpoint.load(TICKETS) == first + RANGE
+    assert tickets.take() >= first + RANGE
+
+
+def test_no_two_clients_have_the_same_number(pools: Any) -> None:
+    pool = pools()
+    makers = [Tickets(p.client) for p in (pool, pool, pools.again(pool))]
+    taken = [maker.take() for _ in range(2 * RANGE) for maker in makers]
+    assert len(set(taken)) == len(taken)
+
+
+def test_forked_children_take_numbers_of_their_own(pools: Any) -> None:
+    pool = pools()
+    tickets = Tickets(pool.client)
+    mine = [tickets.take() for _ in range(10)]
+
+    def child() -> list[int]:
+        return [pool.exclusively(tickets.take) for _ in range(RANGE + 10)]
+
+    theirs = gather(child, child)
+    mine += [tickets.take() for _ in range(RANGE)]
+    every = [*mine, *theirs[0], *theirs[1]]
+    assert len(set(every)) == len(every)
+
+
+def test_what_is_left_of_a_range_that_was_forgotten_is_never_used(pools: Any) -> None:
+    pool = pools()
+    tickets = Tickets(pool.client)
+    taken = []
+    for _ in range(5):
+        taken += [tickets.take() for _ in range(3)]
+        tickets.forget()
+    assert len(set(taken)) == len(taken)
+    assert pool.endpoint.load(TICKETS) == 5 * RANGE
+
+
+def test_numbers_cost_no_round_trips_and_are_housekeeping(pools: Any) -> None:
+    pool = pools()
+    tickets = Tickets(pool.client)
+    pool.endpoint.reset_counters()
+    for _ in range(2 * RANGE):
+        tickets.take()
+    assert pool.endpoint.counters()["atomics"] == 0
+    assert pool.endpoint.counters("background")["atomics"] == 2
+    assert pool.endpoint.counters()["round_trips"] == 0

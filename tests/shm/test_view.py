@@ -1,0 +1,281 @@
+"""Changes of the view: who leads, who waits for whom, what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
+from process_tools import gather, start
+
+import limpet
+from limpet.shm.layout import LEADER, NODE_SHIFT
+from limpet.shm.location import SHM_DIR
+from limpet.shm.slots import PARKED
+from limpet.shm.states import EXCLUDED, FAILED, IN_SERVICE
+from limpet.shm.words import REPLICATED
+
+NODES = 3
+
+
+class Impatient(WatchedEndpoint):
+    """Waits no longer than for so many pauses; then it is interrupted."""
+
+    patience = 1 << 60
+
+    def pause(self, attempt: int) -> int:
+        self.patience -= 1
+        if self.patience < 0:
+            raise Interrupted
+        return int(super().pause(attempt))
+
+
+class ImpatientPool(WatchedPool):
+    endpoint_class = Impatient
+    endpoint: Impatient
+
+
+@pytest.fixture
+def pool(pools: Any) -> Any:
+    return pools.keep(ImpatientPool.open(pools(nodes=NODES, lease_us=50_000).url))
+
+
+@contextlib.contextmanager
+def inside(pool: Any) -> Iterator[Any]:
+    """In an operation."""
+    pool.client.enter()
+    try:
+        yield pool.view
+    finally:
+        pool.client.leave()
+
+
+def settle(pool: Any, lost: int | None = None) -> None:
+    with inside(pool) as view:
+        view.settle(lost)
+
+
+def settled(pool: Any, *lost: int) -> None:
+    """Nobody leads or waits, and nothing is counted on these nodes any more."""
+    assert pool.view.states() == [EXCLUDED if node in lost else IN_SERVICE for node in range(NODES)]
+    assert pool.endpoint.load(LEADER) == 0
+    assert pool.endpoint.load(pool.client.slot + PARKED) == 0
+
+
+# ---- one client ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_at_first(pool: Any) -> None:
+    assert pool.view.number() == 0
+    assert pool.view.failed() == []
+    settle(pool)
+    assert pool.view.number() == 0
+    settled(pool)
+
+
+def test_who_meets_a_lost_node_changes_the_view(pool: Any) -> None:
+    asked: list[tuple[list[int], list[int]]] = []
+    pool.view.reconcile = lambda failed: asked.append((failed, pool.view.states()))
+    pool.fail_node(1)
+    assert pool.view.failed() == [1]
+    assert pool.view.number() == 0
+    settle(pool)
+    assert asked == [([1], [IN_SERVICE, FAILED, IN_SERVICE])]
+    assert pool.view.number() == 2
+    settled(pool, 1)
+    settle(pool)
+    assert pool.view.number() == 2
+    kinds = [(e["kind"], e["subject"]) for e in pool.events()]
+    assert kinds == [("node failed", 1), ("node excluded", 1)]
+
+
+def test_a_node_that_nobody_knew_to_be_lost(pool: Any) -> None:
+    os.truncate(SHM_DIR / f"limpet.{pool.url.removeprefix('shm://')}.2", 0)
+    with inside(pool) as view:
+        with pytest.raises(limpet.NodeFailed) as caught:
+            pool.endpoint.load(2 << NODE_SHIFT)
+        view.settle(caught.value.node)
+    settled(pool, 2)
+
+
+def test_several_nodes_at_once_and_one_after_another(pool: Any) -> None:
+    asked: list[list[int]] = []
+    pool.view.reconcile = asked.append
+    pool.fail_node(0)
+    pool.fail_node(2)
+    settle(pool)
+    settled(pool, 0, 2)
+    pool.fail_node(1)
+    settle(pool)
+    settled(pool, 0, 1, 2)
+    assert asked == [[0, 2], [1]]
+
+
+def test_another_node_is_lost_during_the_change(pool: Any, pools: Any) -> None:
+    asked: list[list[int]] = []
+    other = pools.again(pool)
+
+    def reconcile(failed: list[int]) -> None:
+        asked.append(failed)
+        if len(asked) == 1:
+            other.fail_node(2)
+            pool.endpoint.load(2 << NODE_SHIFT)
+
+    pool.view.reconcile = reconcile
+    pool.fail_node(0)
+    settle(pool)
+    assert asked == [[0], [0, 2]]
+    settled(pool, 0, 2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, limpet.StoreCorrupt])
+def test_an_error_in_the_change_leaves_nobody_leading_or_parked(
+    pool: Any, error: type[BaseException]
+) -> None:
+    def reconcile(failed: list[int]) -> None:
+        raise error("on purpose")
+
+    whole, pool.view.reconcile = pool.view.reconcile, reconcile
+    pool.fail_node(1)
+    with pytest.raises(error):
+        settle(pool)
+    assert pool.view.failed() == [1]
+    assert pool.endpoint.load(LEADER) == 0
+    assert pool.endpoint.load(pool.client.slot + PARKED) == 0
+    pool.view.reconcile = whole
+    settle(pool)
+    settled(pool, 1)
+
+
+# ---- several clients -----------------------------------------------------------------------------
+
+
+def test_the_leader_waits_for_who_is_in_an_operation(pool: Any, pools: Any) -> None:
+    other = pools.again(pool)
+    pool.fail_node(1)
+    pool.endpoint.patience = 3
+    with inside(other):
+        with pytest.raises(Interrupted):
+            settle(pool)
+        assert pool.view.failed() == [1]
+        assert pool.endpoint.load(LEADER) == 0
+    pool.endpoint.patience = 1 << 60
+    settle(pool)
+    settled(pool, 1)
+
+
+def test_the_leader_does_not_wait_for_the_parked(pool: Any, pools: Any) -> None:
+    parked = pools.again(pool)
+    pool.endpoint.patience = 1
+    pool.fail_node(1)
+    with inside(parked):
+        parked.endpoint.store(parked.client.slot + PARKED, 1)
+        settle(pool)
+        parked.endpoint.store(parked.client.slot + PARKED, 0)
+    settled(pool, 1)
+
+
+def test_who_comes_later_is_not_waited_for_and_sees_the_new_view(pool: Any, pools: Any) -> None:
+    later = pools.again(pool)
+    seen: list[tuple[int, list[int]]] = []
+
+    def reconcile(failed: list[int]) -> None:
+        with inside(later) as view:
+            seen.append((view.number(), view.failed()))
+
+    pool.view.reconcile = reconcile
+    pool.fail_node(1)
+    settle(pool)
+    assert seen == [(1, [1])]
+    settled(pool, 1)
+
+
+def test_two_that_meet_the_loss_agree_on_one_leader(pool: Any, pools: Any) -> None:
+    other = pools.keep(ImpatientPool.open(pool.url))
+    pool.fail_node(1)
+    with inside(pool), inside(other):
+        assert pool.view.lead()
+        assert not other.view.lead()
+        assert pool.view.lead()
+        other.endpoint.patience = 3
+        with pytest.raises(Interrupted):
+            other.view.settle()
+        assert pool.endpoint.load(LEADER) == pool.client.ident
+    other.endpoint.patience = 1 << 60
+    settle(pool)
+    settle(other)
+    settled(pool, 1)
+
+
+def _lead(pool: Any, then: Callable[[], object]) -> Callable[[], None]:
+    """A client that begins to change the view, and comes to `then` in the midst of it."""
+
+    def child() -> None:
+        pool.view.reconcile = lambda failed: then()
+        pool.fail_node(1)
+        settle(pool)
+
+    return child
+
+
+def test_a_leader_that_dies_is_followed_by_another(pool: Any) -> None:
+    killed = _lead(pool, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(AssertionError, match="-9"):
+        gather(killed)
+    assert pool.endpoint.load(LEADER) != 0
+    assert pool.view.failed() == [1]
+    settle(pool)
+    settled(pool, 1)
+    assert len(pool.recover()["clients"]) == 1
+
+
+def test_a_leader_that_stands_still_is_ended_after_a_lease(pool: Any) -> None:
+    pid, out = start(_lead(pool, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+    try:
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        settle(pool)
+        settled(pool, 1)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    finally:
+        out.close()
+    assert "fenced" in [event["kind"] for event in pool.events()]
+    assert len(pool.recover()["clients"]) == 1
+
+
+def test_where_nobody_may_be_ended_the_leader_is_named_and_waited_for(pools: Any) -> None:
+    url = pools(nodes=NODES, lease_us=10_000, fence="wait").url
+    pool = pools.keep(ImpatientPool.open(url))
+    pid, out = start(_lead(pool, lambda: os.kill(os.getpid(), signal.SIGSTOP)))
+    try:
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        while "suspended" not in [event["kind"] for event in pool.events()]:
+            pool.endpoint.patience = 50
+            with pytest.raises(Interrupted):
+                settle(pool)
+        assert pool.view.failed() == [1]
+        pool.endpoint.patience = 1 << 60
+        os.kill(pid, signal.SIGCONT)
+        settle(pool)
+        settled(pool, 1)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    finally:
+        out.close()
+
+
+def test_hands_are_those_of_clients_in_operations(pool: Any, pools: Any) -> None:
+    other = pools.again(pool)
+    reference, home = 0x123450, 1 << 48 | 8 | REPLICATED
+    assert pool.view.hands() == []
+    with inside(other):
+        other.client.hold(reference, home)
+        place = other.client.hold(0x543210, 64)  # a link that is not replicated
+        assert pool.view.hands() == [(reference, home)]
+        other.client.keep(place)
+        other.client.keep(0)
+        assert pool.view.hands() == []
