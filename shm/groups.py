@@ -399,5 +399,6 @@ class Groups:
 
 def _mirrors(words: Words) -> list[int]:
     """The blocks with these words that are mirrors."""
-    found: list[int] = np.flatnonzero(np.isin(words >> np.uint64(60), MIRROR_KINDS)).tolist()
+    kinds = words >> np.uint64(60)
+    found: list[int] = np.flatnonzero((kinds == MIRROR) | (kinds == STRAY)).tolist()
     return found

@@ -71,8 +71,17 @@ class ReplicatedTables(Race):
         if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
             raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
         for subtable in range(parameters.subtables):
+            made = 0
             for replica in range(parameters.replicas):
-                obtain_subtable(pool, name, parameters, subtable, replica)
+                node = (subtable + replica) % pool.parameters.nodes
+                try:
+                    obtain_subtable(pool, name, parameters, subtable, replica)
+                    made += 1
+                except NodeFailed:
+                    # the node gets its replica when it is replaced
+                    pool.view.fail_if_lost(node)
+                    if made == 0 and replica == parameters.replicas - 1:
+                        raise
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: Any) -> None:

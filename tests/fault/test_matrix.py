@@ -29,15 +29,11 @@ from limpet.shm.recovery import recover_client
 from limpet.shm.slots import DYING, HAND, state_word
 from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
-from limpet.stores.registry import KINDS, store_class
+from limpet.stores.registry import KINDS
 
 LIMIT = 120 if BUILD == "compiled" else 18
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed}
 """Kinds that are another one with other parameters: a few steps of theirs will do."""
-
-
-def too_large(kind: str, name: str) -> bool:
-    return bool(store_class(kind).replicated) and name == "put over, hoarded memory"
 
 
 def limit_of(kind: str) -> int:
@@ -76,8 +72,6 @@ def past_the_dead(kind: str) -> Result:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimension: str) -> None:
-    if too_large(kind, name):
-        pytest.skip("a replicated object is no larger than a region, of these small nodes 32 KiB")
     result = result_of(kind, name, dimension)
     assert result.failures == ()
     assert result.verdict == "ok"
@@ -98,7 +92,6 @@ def test_every_named_crash_point_is_covered() -> None:
         result_of(kind, name, dimension)
         for kind in kinds
         for name in OPERATIONS
-        if not too_large(kind, name)
         for dimension in ("killed", "killed twice")
     ]
     results += [past_the_dead(kind) for kind in kinds]
