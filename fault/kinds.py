@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-OF_REPLICAS: Final = frozenset(
-    {"group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled"}
-)
-"""The named crash points that only clients of kinds with replicated objects come by."""
+OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
+"""The named crash points of who replaces a node: tests/stores/test_replaced_nodes.py."""
+OF_REPLICAS: Final = OF_REPLACEMENT | {
+    "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
+}  # fmt: skip
+"""These, and those that only clients of kinds with replicated objects come by."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +52,10 @@ class Proof:
         return {"capacity": self.explorer_capacity, **self.parameters}
 
 
-OF_OTHERS: Final = frozenset(
-    {"helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled"}
-    | {"node-restoring", "node-created", "node-filled", "tentative-link"}
-    | {"span-shortened", "stray", "taken"}
-)
+OF_OTHERS: Final = OF_REPLACEMENT | {
+    "helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled",
+    "tentative-link", "span-shortened", "stray", "taken",
+}  # fmt: skip
 """Named crash points that take another client, a lost node, or objects larger than replicated ones
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
 tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""

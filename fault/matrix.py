@@ -192,8 +192,9 @@ class Matrix:
             return again
 
         if not found.failures:
-            cost = self._then(found, operation, found.steps + 1, second, "kj")
-            for k in self.chosen(found.steps, cost):
+            ends = {found.steps, found.steps + 1} - {0}
+            cost = max([self._then(found, operation, k, second, "kj") for k in sorted(ends)])
+            for k in set(self.chosen(found.steps, cost)) - ends:
                 self._then(found, operation, k, second, "kj")
         return found.result()
 
@@ -248,7 +249,7 @@ class Matrix:
         steps = None if found.full else found.counted(f"{at}never", count)
         if steps is None:
             return 1
-        js = [*self.chosen(steps), steps + 1]
+        js = [*self.chosen(steps, 3), steps + 1]
         struck = self._sweep(found, operation, at, js, one)
         found.next_steps += max(steps, *struck, 0)
         found.next_tried += len(struck)
