@@ -269,7 +269,7 @@ class Stage:
         self.image = self.founder.image()
 
     def _use_up(self) -> None:
-        """Have the first player own an empty block, and a region take all blocks that are free."""
+        """Have the first player own an empty block, and regions take all blocks that are free."""
         hoarder = self.players[0].store
         for name in (b"hoard 0", b"hoard 1"):
             hoarder.put(name, self.value_of(INITIAL))
@@ -279,8 +279,12 @@ class Stage:
 
         def fill() -> None:
             for node in range(self.nodes):
-                free = int((founder.blocks.words(node) >> np.uint64(60) == FREE).sum())
-                founder.regions.obtain(node, "filler", free * BLOCK_SIZE)
+                kinds = founder.blocks.words(node) >> np.uint64(60)
+                free = np.flatnonzero(kinds == FREE)
+                for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1):
+                    if len(run):
+                        size = len(run) * BLOCK_SIZE
+                        founder.regions.obtain(node, f"filler {run[0]}", size)
 
         founder.exclusively(fill)
 

@@ -270,10 +270,12 @@ class Allocator:
             self.membership.sweep_sometimes()
             ident, size_class = self.client.ident, self.heap.size_class(size)
             hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
-            attempt = 0
+            attempt = hopeless = 0
             while not self._try(node, size, replicas, attempt > 0):
                 attempt += 1
-                if attempt > ATTEMPTS_MAX or not self._find_room(attempt, hunger):
+                hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
+                # Twice, since a block may have been on its way from one client to another.
+                if attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, size))
         finally:
             self.heap.endpoint.background(lane)

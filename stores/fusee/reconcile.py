@@ -5,7 +5,8 @@ whose replicas may differ are named in hands. For each that had a replica on a l
 
     its primary is still there: all backups get what it has. What was proposed is not in force
     its primary is lost: all replicas that are left get what `chosen` picks from them, and the old
-        objects of the round are marked with it
+        objects of the round are marked with it. (A delete that was completed by others, and does
+        not know it yet, goes by the mark of its round, not of a later one.)
 
 `chosen`, from what the backups had, never undoes what was committed, and never commits a key twice:
     all have one value    it was committed, or may be: a number; an object with a mark in its log
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.fusee.links import Link
-from limpet.stores.fusee.marks import BIRTH, DEATH, UPDATED
+from limpet.stores.fusee.marks import BIRTH, DEATH, GONE, UPDATED
 from limpet.stores.race.index import is_vacant
 
 if TYPE_CHECKING:
@@ -63,13 +64,29 @@ def reconcile(
     if len(left) == len(addresses) or not left:
         return
     values = [endpoint.load(address) for address in left]
+    decided = addresses[0][0] in failed
     word = values[0]
-    if addresses[0][0] in failed:
+    if decided:
         word = chosen(values, lambda value: store.mark_of(value, BIRTH), store.new_number)
-        for reference, link in links:
-            if link.old and reference != word & REFERENCE_MASK:
-                store.logged.mark(reference, DEATH, word)
     for address, value in zip(left, values, strict=True):
         if value != word:
             # CRASH(reconciling): what is left then gives the next leader a choice as good.
             endpoint.store(address, word)
+    # ORDER: the marks after the slot, or the next leader might choose otherwise than they say.
+    tell(store, links, word, decided)
+
+
+def tell(store: Any, links: list[tuple[int, Link]], word: int, decided: bool) -> None:
+    """Have the log entries of old objects say how the round of a slot has ended that has `word`.
+
+    An object that is still linked loses its mark: its round was undone. One that has a mark is of
+    an earlier round, whose participants may not have looked yet, so the mark stays. `decided`: by
+    us, and the others are to be told.
+    """
+    for reference, link in links:
+        if not link.old:
+            continue
+        if reference == word & REFERENCE_MASK:
+            store.logged.mark(reference, DEATH, 0)
+        elif decided and store.mark_of(reference, DEATH) in (0, GONE):
+            store.logged.mark(reference, DEATH, word)

@@ -101,7 +101,7 @@ class Snapshot(ReplicatedTables):
 
     def _replace(self, slot: int, word: int, desired: int) -> int:
         if not self.backups:
-            self._mark_alone(word, desired)
+            self._mark_alone(word)
             return Race._replace(self, slot, word, desired)
         self._begin(UPDATING, slot, word, desired)
         self.client.aim(0, self.at_home)
@@ -115,7 +115,7 @@ class Snapshot(ReplicatedTables):
 
     def _remove(self, slot: int, word: int) -> int:
         if not self.backups:
-            self._mark_alone(word, GONE)
+            self._mark_alone(word)
             return Race._remove(self, slot, word)
         ticket = self._ticket()
         self._begin(DELETING, slot, word, ticket)
@@ -124,13 +124,13 @@ class Snapshot(ReplicatedTables):
         self.client.release(old)
         return DONE if won else AGAIN
 
-    def _mark_alone(self, word: int, desired: int) -> None:
+    def _mark_alone(self, word: int) -> None:
         """Note that the object in a slot is being replaced that has no backups any more.
 
         Its author may have lost a node as it was about to link it, and not know yet that it is.
         """
         if self.replicas > 1:
-            self.logged.mark(word & REFERENCE_MASK, DEATH, desired)
+            self.logged.mark(word & REFERENCE_MASK, DEATH, GONE)
             self.endpoint.wait()
 
     def _begin(self, doing: int, slot: int, old: int, new: int) -> None:

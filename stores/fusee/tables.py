@@ -31,8 +31,8 @@ from limpet.shm.tickets import Tickets
 from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
 from limpet.stores.fusee.links import OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import REPLICAS_ROW
-from limpet.stores.fusee.reconcile import reconcile
+from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
+from limpet.stores.fusee.reconcile import reconcile, tell
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index, is_vacant, is_valid, obtain_subtable, region_name
 from limpet.stores.race.outcomes import VACANT_CLASS
@@ -300,16 +300,19 @@ class ReplicatedTables(Race):
 
         As if a backup had been lost: what was proposed is not in force (reconcile.py).
         """
-        for _, home in pairs:
+        for reference, home in pairs:
             link = Link.of(home)
             if link.subtable >= self.subtables or link.offset >= self.groups * GROUP_SIZE:
                 continue
+            if not self.counts[link.subtable]:
+                continue
+            word = self.endpoint.load(self.tables[link.subtable] + link.offset)
             for k in range(1, self.counts[link.subtable]):
-                word = self.endpoint.load(self.tables[link.subtable] + link.offset)
                 replica = self.bases[REPLICAS_ROW * link.subtable + k] + link.offset
                 if self.endpoint.load(replica) != word:
                     # CRASH(levelling): the rounds that differ are named in hands as before.
                     self.endpoint.store(replica, word)
+            tell(self, [(reference, link)], word, False)
 
     def _clear_tentative(self, subtable: int) -> None:
         """Take back inserts that nobody has decided, of a subtable that had one replica left."""
@@ -322,9 +325,20 @@ class ReplicatedTables(Race):
                 )
 
     def mark_of(self, word: int, offset: int) -> int:
-        """A word of the log entry of the object in a slot word; 0 of what can be no object."""
+        """A word of the log entry of the object in a slot word; 0 of what can be no object.
+
+        UPDATED when all of the object's replicas are lost, more than the store survives: it is left
+        where it is, so that who wants it is told, not that there is none.
+        """
         reference = word & REFERENCE_MASK
-        return self.logged.marked(reference, offset) if self.heap.plausible(reference) else 0
+        if not self.heap.plausible(reference):
+            return 0
+        try:
+            return int(self.logged.marked(reference, offset))
+        except NodeFailed as error:
+            if self.view.states()[error.node] == IN_SERVICE:
+                raise  # nobody else knows that yet
+            return UPDATED
 
     def new_number(self) -> int:
         return self._ticket()

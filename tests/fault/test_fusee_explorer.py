@@ -58,6 +58,15 @@ def test_fusee_holds_where_memory_is_scarce() -> None:
     assert report.failures == ()
 
 
+def test_fusee_holds_where_clients_take_memory_from_each_other() -> None:
+    """Memory on its way from one client to another was not seen by a third: StoreFull."""
+    runs = 250 if COMPILED else 10
+    parameters = Exploration(
+        store="fusee", clients=4, schedules=runs, seed=3, scarce=True, crashes=2, stalls=2
+    )
+    assert explore(parameters).failures == ()
+
+
 def test_fusee_holds_where_nobody_may_be_fenced() -> None:
     assert explored("fusee", 300, 3, 1, stalls=2, fence="wait").failures == ()
 
@@ -79,6 +88,25 @@ def test_every_moment_to_lose_a_node() -> None:
         )  # fmt: skip
     assert report.failures == ()
     assert report.schedules > 100 or not COMPILED
+
+
+@pytest.mark.parametrize("lost", ["f0", "f1"])
+def test_delete_that_others_completed_takes_effect_once(lost: str) -> None:
+    """Its client stands still meanwhile, and wakes up to a lost node and the key inserted again.
+
+    The leader gave what the slot has now for the end of that earlier round, too, and the delete
+    began again.
+    """
+    calls = parse_program("da|ua ia ga gb")
+    helped = 0
+    with crowded(LARGE), Stage("fusee", 2, nodes=2, value_size=40) as made:
+        for step in range(1, 60, 1 if COMPILED else 4):
+            schedule = f"0.0.{step}s0,1.2.1{lost},1.2.2w0"
+            run = replay(made, calls, parse_schedule(schedule))
+            assert run.failure == "", schedule
+            results = [(record.op, record.result) for record in run.history[:3]]
+            helped += results[-1] == ("insert", "ok")
+    assert helped > (3 if COMPILED else 0)
 
 
 # ---- a change of the view, at its every step -----------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
 
+import limpet
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.words import REFERENCE_MASK
 
 
 class Impatient(WatchedEndpoint):
@@ -58,6 +61,47 @@ def test_nobody_reads_by_a_view_that_others_have_not_left(pools: Any, fresh: str
     assert set(seen) == {"waits"}
     assert writer.get(b"k") == reader.get(b"k") == b"v"
     writer.check()
+
+
+def test_view_changes_when_all_replicas_of_an_object_are_lost_at_once(pools: Any) -> None:
+    """More than the store survives. The object's slot has a backup left, which names it.
+
+    The leader could not read the object, and began again for ever.
+    """
+    apart = 0
+    for number in range(8):
+        writing = pools.keep(WatchedPool.open(pools(nodes=5).url))
+        other = pools.keep(limpet.open(writing.url))
+        store = writing.store("fusee", name="test", capacity=300, replicas=2)
+        for filler in range(number):
+            store.put(b"filler %d" % filler, b"v")
+        store.put(b"k%d" % number, b"v")
+        slots: list[int] = []
+        lost: set[int] = set()
+
+        def lose(
+            verb: str, address: int, slots: list[int] = slots, lost: set[int] = lost,
+            pool: Any = writing, other: Any = other,
+        ) -> None:  # fmt: skip
+            if verb != "cas" or address >> NODE_SHIFT == CONTROL_NODE:
+                return
+            slots.append(address >> NODE_SHIFT)
+            if len(slots) == 2:  # the backup has the new object, the primary not yet
+                word = pool.endpoint.load(address) & REFERENCE_MASK
+                lost.update(pool.heap.replica(word, k) >> NODE_SHIFT for k in range(2))
+                for node in lost:
+                    other.fail_node(node)
+
+        writing.endpoint.before = lose
+        with contextlib.suppress(limpet.NodeFailed):
+            store.update(b"k%d" % number, b"w")
+        writing.endpoint.before = None
+        assert not writing.view.unsettled()
+        with pytest.raises(limpet.NodeFailed) as raised:
+            store.get(b"k%d" % number)
+        assert raised.value.node in lost
+        apart += lost != set(slots[:2])
+    assert apart
 
 
 def _interrupted(work: Any) -> object:
