@@ -246,9 +246,27 @@ def test_the_change_of_the_view_is_logged_once(filled: Callable[..., Any]) -> No
         assert [event["subject"] for event in events if event["kind"] == kind] == [1, 2]
 
 
-def test_a_new_store_needs_every_node(filled: Callable[..., Any]) -> None:
+def test_a_new_store_is_made_without_the_lost_node(filled: Callable[..., Any]) -> None:
+    """It gets its replicas there when the node is replaced; then another may be lost."""
     store = filled(2)
-    store.pool.fail_node(1)
+    pool = store.pool
+    pool.fail_node(1)
+    another = pool.store(store.kind, name="another", capacity=100, replicas=2)
+    another.put_many((key, b"another " + key) for key in KEYS[:60])
+    sound(another)
+    pool.replace_node(1)
+    for lost in (0, 2):
+        pool.fail_node(lost)
+        assert [another.get(key) for key in KEYS[:60]] == [b"another " + key for key in KEYS[:60]]
+        _writable(store)
+        pool.replace_node(lost)
+    assert pool.audit()["leaked"] == 0
+
+
+def test_a_new_store_needs_a_node_for_every_subtable(filled: Callable[..., Any]) -> None:
+    store = filled(3)
+    for node in (1, 2):
+        store.pool.fail_node(node)
     for _ in range(2):
         with pytest.raises(limpet.NodeFailed):
             store.pool.store(store.kind, name="another", capacity=100, replicas=2)
