@@ -207,10 +207,11 @@ class Stage:
         """How many steps an operation takes; set by who has counted them."""
         url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
         try:
+            size = self._node_size(proof.explorer_node_size, clients)
             founder = StagePool.create(
-                url, nodes=self.nodes, node_size=proof.explorer_node_size, block_size=BLOCK_SIZE,
+                url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
                 clients=clients + 2, lease_us=LEASE_US, fence=fence, coherent=coherent,
-                coherent_bytes=0 if coherent else proof.explorer_node_size // 2,
+                coherent_bytes=0 if coherent else size // 2,
             )  # fmt: skip
             self.pools.append(founder)
             try:
@@ -221,6 +222,15 @@ class Stage:
         except BaseException:
             self.close()
             raise
+
+    def _node_size(self, least: int, clients: int) -> int:
+        """Bytes of a node: with replicas, so many that everybody can have the heads of groups."""
+        replicas = self.parameters.get("replicas", 1)
+        blocks = replicas * (clients + 3) if isinstance(replicas, int) and replicas > 1 else 0
+        size = least
+        while size < (blocks + 2) * BLOCK_SIZE:
+            size *= 2
+        return size
 
     def value_of(self, label: bytes) -> bytes:
         """The value that a label stands for."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REPLICAS: Final = 2
 CACHE_SIZE_DEFAULT_MAX: Final = 1 << 17
+CACHE_SIZE_MAX: Final = 1 << 24
+"""Of 16 bytes each, which every handle has at once."""
 CACHE_THRESHOLD: Final = 0.5
 
 
@@ -36,7 +38,7 @@ class FuseeParameters(RaceParameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
-        _check_whole("cache_size", self.cache_size, 0, 1 << 32)
+        _check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
         if not isinstance(self.sequential, bool):
             raise ParameterError(f"sequential must be True or False, not {self.sequential!r}")
         threshold = self.cache_threshold

@@ -49,6 +49,14 @@ def test_fusee_holds_with_five_replicas() -> None:
     assert report.node_failures > (report.schedules if COMPILED else 0)
 
 
+def test_stage_has_room_for_many_clients_and_replicas() -> None:
+    """Its preparation raised StoreFull."""
+    parameters = Exploration(
+        store="fusee", clients=6, schedules=5, seed=1, nodes=5, parameters={"replicas": 5}
+    )
+    assert explore(parameters).failures == ()
+
+
 def test_fusee_holds_with_one_replica() -> None:
     assert explored("fusee", 200, 1, 0).failures == ()
 
