@@ -400,14 +400,14 @@ def test_no_room_for_the_index_leaves_nothing(pools: Any, kind: str) -> None:
 # ---- fullness -----------------------------------------------------------------------------------
 
 
-CAPACITIES = [1, 2, 10, 100, 1000] + ([3000] if PURE else [20_000])
+CAPACITIES = [1, 2, 10, 100, 1000] + ([] if PURE else [20_000])
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("nodes", [1, 3] if PURE else [1, 2, 3, 4])
 def test_capacity_many_keys_surely_fit(pools: Any, kind: str, capacity: int, nodes: int) -> None:
     pool = pools(nodes=nodes, node_size="4MiB")
-    for seed in range(2 if PURE or capacity > 1000 else 8):
+    for seed in range(1 if PURE else 2 if capacity > 1000 else 8):
         store = pool.store(kind, name=f"seed {seed}", capacity=capacity)
         source = random.Random(seed)
         keys = {b"%d" % i if seed == 0 else source.randbytes(12) for i in range(capacity)}
