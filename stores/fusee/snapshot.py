@@ -273,9 +273,10 @@ class Snapshot(ReplicatedTables):
         self.client.aim(0, self.at_home)
         self._propose(slot, vacant, desired)
         # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
+        # And our slot there after all CASes: what these saw on other backups is of our round.
         self._read_backup(1)
         self.endpoint.wait()
-        if self.seen[1] != desired:
+        if self.slots[32 + index] != desired:
             if attempt % PATIENCE == PATIENCE - 1:
                 self._void(slot, vacant)  # whoever fills it may be dead, or stand still
             return self._withdraw(desired, False)

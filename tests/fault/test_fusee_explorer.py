@@ -172,3 +172,16 @@ def test_every_step_of_a_change_of_the_view(
     """The leader dies, stands still and is fenced, loses another node, or others come in."""
     took, runs = swept(stage, program, f"0.0.{FIRST_LOOK}{lost}", moment, FIRST_LOOK + 1)
     assert runs >= took > (8 if COMPILED else 0)
+
+
+@pytest.mark.skipif(not COMPILED, reason="some hundred runs")
+def test_an_insert_that_stands_still_at_any_step_undoes_no_other() -> None:
+    """It may have proposed to one backup, been made void, and find another one's on the next."""
+    took = 0
+    with Stage("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
+        for step in range(1, 400):
+            schedule = parse_schedule(f"0.0.{step}s0")
+            run = replay(stage, parse_program("ic|ic"), schedule)
+            assert run.failure == "", (step, run.failure)
+            took += run.schedule == schedule
+    assert took > 50
