@@ -170,11 +170,6 @@ HOLD: Final = """        old = self.client.hold(word & REFERENCE_MASK, self.at_h
 RELEASE: Final = """            self.client.release(0)
         self.client.release(old)
 """
-VOID_DIRECTION: Final = (
-    "for k in range(self.backups, 0, -1):",
-    "for k in range(1, self.backups + 1):",
-)
-
 _EXPLORED_TRAPS: Final = (
     Mutant(
         "f1-deletes-propose-nothing", ("history", "check"),
@@ -220,20 +215,25 @@ _EXPLORED_TRAPS: Final = (
         exploration={"program": "ic|id", "stalls": 1},
     ),
     Mutant(
-        "f9-insert-again-with-the-same-object", ("history", "check"),
+        "f9-insert-again-with-the-same-object", ("history", "check", "leaked"),
         (
             (MAKE, f"{KEPT}        else:\n    {MAKE}"),
             (GIVE_UP, KEEP),
             HASTY,
         ),
-        exploration={"program": "ic|id|id", "stalls": 2, **THREE},
+        exploration={"program": "ic dc|ic|pc", "crashes": 1, "stalls": 1, **THREE},
     ),
     Mutant(
         "f10-no-look-for-rivals", ("history", "check"), ((RIVAL, ""),), exploration=DUPLICATE
     ),
     Mutant(
         "f10-rivals-on-the-primary-only", ("history", "check"),
-        (("        self._read_backup(1)\n", "        self._read_row(1)\n"),),
+        (
+            (
+                "        if self._rival_found(",
+                "        self._read_row(1)\n        if self._rival_found(",
+            ),
+        ),
         exploration=DUPLICATE,
     ),
     Mutant(
@@ -270,11 +270,6 @@ ACTS_EARLY: Final = Mutant("acts-before-others-have-left-the-old-view", (), ((RE
 """These seven are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
-    Mutant(
-        "void-clears-the-first-backup-first", ("history", "check", "no end"),
-        (VOID_DIRECTION, HASTY),
-        exploration={"program": "ic|id|pc", "stalls": 2, **THREE},
-    ),
     Mutant(
         "updates-are-not-marked", ("history", "check"), ((BIRTH, "self.logged.birth = 0"),),
         exploration={"program": "ua ga|ga", "node_failures": 1},
