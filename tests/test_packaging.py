@@ -213,7 +213,7 @@ def test_quick_start_of_the_readme_runs(tmp_path: Path) -> None:
 def test_readme_names_what_exists() -> None:
     text = (ROOT / "README.md").read_text()
     blocks = "".join(text.split("```")[1::2])
-    command_line = set(re.findall(r"^limpet ([a-z]+)", blocks, re.M))
+    command_line = set(re.findall(r"^limpet ([a-z-]+)", blocks, re.M))
     assert "demo" in command_line
     assert command_line <= main.commands.keys()
     for owner, thing in (("limpet", limpet), ("pool", limpet.Pool), ("store", Store)):

@@ -102,9 +102,12 @@ def test_every_named_crash_point_is_covered(kind: str) -> None:
     dimensions = ("killed",) if kind in BASELINES else ("killed", "killed twice")
     results = [past_the_dead(kind)]
     results += [result_of(kind, name, one) for one in dimensions for name in OPERATIONS]
-    for name in OPERATIONS:
-        if uncovered(results) & names:  # some points are few among the steps
-            results.append(Matrix(kind, 250).killed(OPERATIONS[name]))
+    # some points are few among the steps
+    more = [("put large", "killed"), ("insert, new block", "killed twice")]
+    more += [("put large", "killed twice"), *((name, "killed") for name in OPERATIONS)]
+    for name, one in more:
+        if uncovered(results) & names:
+            results.append(run_of(Matrix(kind, 250), OPERATIONS[name], one))
     assert names
     assert uncovered(results) & names == set()
 
