@@ -192,9 +192,10 @@ class Matrix:
             return again
 
         if not found.failures:
+            # The last step leaves most to recover: it tells what a step costs.
             ends = {found.steps, found.steps + 1} - {0}
             cost = max([self._then(found, operation, k, second, "kj") for k in sorted(ends)])
-            for k in set(self.chosen(found.steps, cost)) - ends:
+            for k in sorted(set(self.chosen(found.steps, cost)) - ends):
                 self._then(found, operation, k, second, "kj")
         return found.result()
 
@@ -249,6 +250,7 @@ class Matrix:
         steps = None if found.full else found.counted(f"{at}never", count)
         if steps is None:
             return 1
+        # There are two or three such rows: the limit is for all of them.
         js = [*self.chosen(steps, 3), steps + 1]
         struck = self._sweep(found, operation, at, js, one)
         found.next_steps += max(steps, *struck, 0)

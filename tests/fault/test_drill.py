@@ -139,8 +139,7 @@ def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str])
     )
     assert report.ok, report.checks
     assert report.fenced > 0
-    # each has a successor, but those that are fenced when the run is all but over
-    assert report.fenced - 3 <= report.restarts <= report.fenced
+    assert report.restarts == report.fenced
 
 
 def test_drill_loses_a_node_and_the_rest_is_served(make_url: Callable[[], str]) -> None:

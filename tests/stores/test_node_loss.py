@@ -203,8 +203,6 @@ def test_a_new_client_of_a_pool_with_a_failed_node(store: Any, pools: Any) -> No
 
 
 def test_a_new_store_without_replicas_needs_every_node(store: Any) -> None:
-    if store.replicated:
-        pytest.skip("it has replicas of what would be on the lost node")
     store.pool.fail_node(LOST)
     for _ in range(2):
         with pytest.raises(limpet.NodeFailed):
