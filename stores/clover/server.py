@@ -18,13 +18,16 @@ Requests are one byte and a key, answers one byte and words; both are packets (S
     LOOKUP   -> address and word of the key's head, or zeros
     ASSIGN   -> the same; a free head becomes the key's if it has none; zeros: none is free
     NOTICE   no answer: the key's chain has become longer, or ended
-    DUE      -> heads of up to DUE_MAX chains to collect
+    DUE      -> heads of up to DUE_MAX chains to collect, the lowest first
     REBUILD  -> nothing; the index has been read anew
+Before DUE and REBUILD the notices of all clients are taken that were sent before: whoever is told
+what is due is told of every change that had been told.
 The first byte of an answer is 0, or 1 if a memory node is lost: then the word says which.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -80,7 +83,7 @@ class Metadata:
         self.index: dict[bytes, int] = {}
         self.free: list[list[int]] = []
         self.idle: dict[bytes, int] = {}
-        self.due: dict[int, None] = {}
+        self.due: set[int] = set()
         for table in self.tables:
             try:
                 self.free.append(self._read_table(table))
@@ -122,7 +125,7 @@ class Metadata:
             if kind == DUE:
                 return b"\0" + self._due()
             if key in self.index:
-                self.due[self.index[key]] = None
+                self.due.add(self.index[key])
             return None
         except NodeFailed as error:
             return b"\1" + WORDS.pack(error.node, 0)
@@ -158,9 +161,8 @@ class Metadata:
                 self.free[table_of(key, len(self.tables))].append(head)
 
     def _due(self) -> bytes:
-        heads = list(self.due)[:DUE_MAX]
-        for head in heads:
-            del self.due[head]
+        heads = sorted(self.due)[:DUE_MAX]
+        self.due.difference_update(heads)
         return struct.pack(f"<{len(heads)}Q", *heads)
 
 
@@ -256,25 +258,38 @@ def _serve(listener: socket.socket, metadata: Metadata) -> None:
                     selector.register(client, selectors.EVENT_READ)
                 else:
                     client.close()
-            elif not _converse(key.fileobj, metadata):
+            elif not _converse(key.fileobj, selector, metadata):
                 selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
                 if len(selector.get_map()) == 1:
                     return
 
 
-def _converse(client: Any, metadata: Metadata) -> bool:
-    """Answer one request; False when the client has left."""
+def _converse(client: Any, selector: selectors.BaseSelector, metadata: Metadata) -> bool:
+    """Answer one request, if there is one; False when the client has left."""
     try:
-        request = client.recv(PACKET_MAX)
+        request = client.recv(PACKET_MAX, socket.MSG_DONTWAIT)
         if not request:
             return False
+        if request[0] in (DUE, REBUILD):
+            _take_notices(selector, metadata)
         answer = metadata.answer(request)
         if answer is not None:
             client.send(answer)
+    except BlockingIOError:
+        return True  # it was a notice, and has been taken
     except ConnectionError:
         return False
     return True
+
+
+def _take_notices(selector: selectors.BaseSelector, metadata: Metadata) -> None:
+    """Take the notices that wait to be read, up to the first request of each client."""
+    for key, _ in selector.select(0):
+        client: Any = key.fileobj
+        with contextlib.suppress(OSError):  # nothing more is there, or the client has left
+            while client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == bytes([NOTICE]):
+                metadata.answer(client.recv(PACKET_MAX))
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

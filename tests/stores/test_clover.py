@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import psutil
 import pytest
 from process_tools import children, gather
@@ -24,6 +25,7 @@ import limpet
 from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
 from limpet.fault.kinds import PROOFS, proof_of
 from limpet.stores.clover import chains, server, table
+from limpet.stores.clover.server import DUE, LOOKUP, NOTICE
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED = limpet.build == "compiled"
@@ -236,6 +238,29 @@ def test_with_fence_wait_everybody_waits_for_one_that_stands_still(
         assert store.get(b"j") is None
     assert store.remote.pid == pid
     assert caplog.text.count(f"everyone waits for the metadata process {pid}") == 1
+
+
+def test_what_is_due_is_told_after_the_notices_of_all(pools: Any) -> None:
+    """However many it finds at once, and whichever of their senders it finds first."""
+    store = pools(fence="wait").store("clover", name="test", capacity=100)
+    other = again(pools, store)
+    other.put(b"k0", b"v")
+    for number in range(6):
+        store.put(b"k%d" % number, b"v")
+    store.remote.ask(DUE)
+    pid = store.remote.pid
+    os.kill(pid, signal.SIGSTOP)
+    for number in range(6):
+        (store if number else other).remote.tell(NOTICE, b"k%d" % number)
+
+    def wake() -> None:
+        time.sleep(0.2)
+        os.kill(pid, signal.SIGCONT)
+
+    with children([wake]):
+        due = np.frombuffer(other.remote.ask(DUE), "<u8").tolist()
+    assert store.remote.pid == pid
+    assert due == sorted(store.remote.state(LOOKUP, b"k%d" % number)[0] for number in range(6))
 
 
 def test_pools_that_it_cannot_serve_are_refused(pools: Any) -> None:
