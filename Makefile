@@ -60,6 +60,8 @@ soak: .venv/tools
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \
 	    over || ! grep -qw clflushopt /proc/cpuinfo || $(BIN)/limpet $(EXPLORE) --incoherent; \
+	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
+	        --strategy exhaustive --bound 1 --schedules 100000; \
 	    over || $(BIN)/limpet drill matrix race; \
 	    over || LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
 	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \

@@ -122,8 +122,8 @@ class View:
     def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
 
-        `lost`: a node that raised NodeFailed; nobody may know that yet. Nothing that was read
-        before may be relied on afterwards.
+        Then map what was replaced. `lost`: a node that raised NodeFailed; nobody may know that yet.
+        Nothing that was read before may be relied on afterwards.
         """
         lane = self.endpoint.background(True)
         try:
@@ -131,6 +131,7 @@ class View:
                 self.fail_if_lost(lost)
             while self.unsettled():
                 self._park(self.unsettled)
+            self.remap()
         finally:
             self.endpoint.background(lane)
 
@@ -186,6 +187,7 @@ class View:
         failed = self.failed()
         if failed:
             self.quiesce()
+            self.remap()  # nodes may have been replaced since we parked
             try:
                 self.reconcile(failed)
             except NodeFailed as error:

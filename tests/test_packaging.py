@@ -161,6 +161,7 @@ def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) 
     try_out(wheel, tmp_path, "pure")
 
 
+@pytest.mark.skipif(limpet.build != "compiled", reason="the other build's tests do it")
 def test_compiled_wheel_works_and_says_what_it_is_for(sdist: Path, tmp_path: Path) -> None:
     wheel = wheel_of(sdist, tmp_path, pure=False)
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -175,6 +176,7 @@ def test_compiled_wheel_works_and_says_what_it_is_for(sdist: Path, tmp_path: Pat
     try_out(wheel, tmp_path, "compiled")
 
 
+@pytest.mark.skipif(limpet.build != "compiled", reason="the other build's tests do it")
 def test_compile_failure_is_an_error(sdist: Path, tmp_path: Path) -> None:
     source = unpacked(sdist, tmp_path / "source")
     done = subprocess.run(

@@ -91,7 +91,7 @@ def test_a_kind_without_a_row_is_proved_with_the_defaults(
 @pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize("name", ["insert", "update", "delete"])
 def test_matrix_of_a_replicated_kind(name: str) -> None:
-    matrix = Matrix("twin", 60 if COMPILED else 12)
+    matrix = Matrix("twin", 24 if COMPILED else 8)
     operation = OPERATIONS[name]
     for result in (
         matrix.killed(operation),

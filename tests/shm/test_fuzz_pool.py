@@ -60,7 +60,7 @@ PAIRS = {b"%d" % i: bytes([i]) * (i * i % 3000) for i in range(60)} | {b"large":
 
 fuzzed = settings(
     deadline=None,
-    max_examples=8 if PURE else 80,
+    max_examples=8 if PURE else 40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -59,6 +59,15 @@ def settle(pool: Any, lost: int | None = None) -> None:
         view.settle(lost)
 
 
+def reaches(pool: Any, node: int) -> bool:
+    """Whether the memory that the node has now is mapped."""
+    try:
+        pool.endpoint.load(pool.heap.table_word(node, 0))
+    except limpet.NodeFailed:
+        return False
+    return True
+
+
 def settled(pool: Any, *lost: int) -> None:
     """Nobody leads or waits, and nothing is counted on these nodes any more."""
     assert pool.view.states() == [EXCLUDED if node in lost else IN_SERVICE for node in range(NODES)]
@@ -75,6 +84,27 @@ def test_nothing_is_lost_at_first(pool: Any) -> None:
     settle(pool)
     assert pool.view.number() == 0
     settled(pool)
+
+
+def test_what_was_replaced_is_mapped_before_anything_is_put_in_order(pool: Any, pools: Any) -> None:
+    """Others may have lost and replaced a node while we were parked, and another is lost now."""
+    other = pools.again(pool)
+    seen: list[bool] = []
+    pool.view.reconcile = lambda failed: seen.append(reaches(pool, 1))
+    with inside(pool) as view:
+        pool.endpoint.store(pool.client.slot + PARKED, 1)
+        other.fail_node(1)
+        other.replace_node(1)
+        assert not reaches(pool, 1)
+        other.fail_node(2)
+        view.settle()
+        assert seen == [True]
+        pool.endpoint.store(pool.client.slot + PARKED, 1)
+        other.replace_node(2)
+        pool.endpoint.swap(pool.client.slot + PARKED, 0)
+        assert not reaches(pool, 2)
+        view.settle()
+        assert reaches(pool, 2)
 
 
 def test_who_meets_a_lost_node_changes_the_view(pool: Any) -> None:

@@ -16,6 +16,8 @@ import limpet
 from limpet.shm.location import SHM_DIR
 from limpet.stores.registry import KINDS, store_class
 
+COMPILED = limpet.build == "compiled"
+
 KEYS = [b"%d" % number for number in range(120)]
 NODES = 5
 Lose = Callable[[Any, int], None]
@@ -82,7 +84,7 @@ def _writable(store: Any) -> None:
 
 
 @LOSSES
-@pytest.mark.parametrize("replicas", [2, 3, 5])
+@pytest.mark.parametrize("replicas", [2, 3, 5] if COMPILED else [3])
 def test_all_but_one_replica_may_be_lost(
     filled: Callable[..., Any], lose: Lose, replicas: int
 ) -> None:
@@ -99,7 +101,7 @@ def test_all_but_one_replica_may_be_lost(
 
 @LOSSES
 def test_several_nodes_may_be_lost_at_once(filled: Callable[..., Any], lose: Lose) -> None:
-    for lost in itertools.combinations(range(4), 2):
+    for lost in itertools.combinations(range(4), 2) if COMPILED else [(0, 2), (1, 2)]:
         store = filled(3, nodes=4)
         for node in lost:
             lose(store.pool, node)
