@@ -1,5 +1,5 @@
 # make demo    watch processes being killed, and nothing being lost
-# make test    all tests, on the compiled build and on the pure-Python build
+# make test    all tests, on the compiled build and on the pure-Python build (with -j2: at once)
 #
 # Both set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
@@ -19,14 +19,18 @@ SOURCES := setup.py pyproject.toml $(COMPILED) \
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(wildcard limpet/*.py limpet/*/*.py limpet/*/*/*.py)
 
-.PHONY: demo test test-compiled test-pure lint bench soak clean
+.PHONY: demo setup test test-compiled test-pure lint bench soak clean
+
+setup:
+	$(MAKE) -j1 .venv/tools
+	$(MAKE) -j1 .venv-pure/built
 
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
 
-# Both, also when the first one fails.
-test: .venv/tools .venv-pure/built
-	status=0; for build in compiled pure; do $(MAKE) test-$$build || status=1; done; exit $$status
+# Both, also when one fails. What they need is made one after the other: they share a directory.
+test: setup
+	$(MAKE) -k test-compiled test-pure
 
 test-compiled: .venv/tools
 	LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest $(ARGS)
