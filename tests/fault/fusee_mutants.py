@@ -140,7 +140,6 @@ MAKE: Final = """        reference = self._make(key, value, size)
 KEPT: Final = """        reference = self.__dict__.pop("spare", 0)
         if reference:
             self.client.hold(reference, 0)
-            self.logged.mark(reference, BIRTH, 0)
 """
 GIVE_UP: Final = """        self.client.aim(0, 0)
         return AGAIN
@@ -215,15 +214,6 @@ _EXPLORED_TRAPS: Final = (
         exploration={"program": "ic|id", "stalls": 1},
     ),
     Mutant(
-        "f9-insert-again-with-the-same-object", ("history", "check", "leaked"),
-        (
-            (MAKE, f"{KEPT}        else:\n    {MAKE}"),
-            (GIVE_UP, KEEP),
-            HASTY,
-        ),
-        exploration={"program": "ic dc|ic|pc", "crashes": 1, "stalls": 1, **THREE},
-    ),
-    Mutant(
         "f10-no-look-for-rivals", ("history", "check"), ((RIVAL, ""),), exploration=DUPLICATE
     ),
     Mutant(
@@ -266,8 +256,18 @@ MARKED_AT_ONCE: Final = Mutant(
         ("            if updates and self.backups:\n", "            if False:\n"),
     ),
 )
+SAME_OBJECT: Final = Mutant(
+    "f9-insert-again-with-the-same-object",
+    (),
+    ((MAKE, f"{KEPT}        else:\n    {MAKE}"), (GIVE_UP, KEEP)),
+)
+VOIDS_FIRST_BACKUP_FIRST: Final = Mutant(
+    "void-clears-the-first-backup-first",
+    (),
+    (("for k in range(self.backups, 0, -1):", "for k in range(1, self.backups + 1):"),),
+)
 ACTS_EARLY: Final = Mutant("acts-before-others-have-left-the-old-view", (), ((RENEW, ""),))
-"""These seven are shown step by step: it takes many schedules to come by them."""
+"""These nine are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
     Mutant(

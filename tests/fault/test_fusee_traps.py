@@ -16,9 +16,11 @@ from fusee_mutants import (
     NEVER_VOIDS,
     OBJECT_BEFORE_SLOT,
     RULES_UNCHECKED,
+    SAME_OBJECT,
     TRAPS,
     UNCHANGED,
     UNDECIDED_KEPT,
+    VOIDS_FIRST_BACKUP_FIRST,
     Mutant,
     crowded,
     in_force,
@@ -155,6 +157,33 @@ def _one_stands_in_the_slot(pools: Any) -> None:
     scene.store.check()
 
 
+def _void_meets_the_next_insert(pools: Any) -> None:
+    """A round is void, and one backup is cleared, when the next one begins in the same slot."""
+    scene = Scene(pools, 3, 3)
+    still, voider, later = scene.clients
+    scene.store.delete(b"k")
+    slot = _room(scene.store, b"k")
+    backups = [scene.store._backup(slot, k) for k in (1, 2)]
+    assert not still.begin(lambda: still.store.insert(b"k", SMALL), verb_on_address("cas", slot))
+    after_void: list[int] = []
+
+    def second_clearing(verb: str, address: int) -> bool:
+        if verb == "cas" and (address == slot or (after_void and address in backups)):
+            after_void.append(address)
+        return len(after_void) == 3
+
+    assert not voider.begin(lambda: voider.store.insert(b"k", MIDDLE), second_clearing)
+    assert not later.begin(lambda: later.store.insert(b"k", BIG), verb_on_address("cas", slot))
+    voider.go(verb_on("read_words"))
+    assert later.go()
+    assert voider.go()
+    assert still.go()
+    scene.store.check()
+    assert (later.result, voider.result) == (None, limpet.KeyExists)
+    assert still.result is limpet.KeyExists
+    assert scene.store.get(b"k") == BIG
+
+
 def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     """An insert is on the backup, its key has come into another slot, and the primary is lost."""
     scene = Scene(pools, 2, 1)
@@ -176,6 +205,33 @@ def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     scene.store.check()
     assert late.result is limpet.KeyExists
     assert scene.store.get(b"k") == MIDDLE
+
+
+def _node_lost_beside_an_insert_that_had_failed(pools: Any) -> None:
+    """What was almost linked once is proposed again, and the key has come into another slot."""
+    scene = Scene(pools, 2, 2)
+    late, other = scene.clients
+    scene.store.delete(b"k")
+    fillers = [b"another %d" % number for number in range(30)]
+    for filler in fillers:
+        scene.store.insert(filler, b"")
+    slot = _room(scene.store, b"k")
+    proposal = verb_on_address("cas", scene.store._backup(slot, 1))
+    assert not late.begin(lambda: late.store.insert(b"k", SMALL), verb_on_address("cas", slot))
+    other.store.insert(b"k", MIDDLE)
+    other.store.delete(b"k")
+    assert not late.go(proposal)
+    for filler in fillers:
+        if _room(scene.store, b"k") == slot:
+            scene.store.delete(filler)
+    assert _room(scene.store, b"k") != slot
+    scene.store.insert(b"k", BIG)
+    assert not late.go(verb_on("read_words", node=1))
+    scene.store.pool.fail_node(0)
+    assert late.go()
+    scene.store.check()
+    assert late.result is limpet.KeyExists
+    assert scene.store.get(b"k") == BIG
 
 
 def _view_changes_beside_an_undecided_insert(pools: Any) -> None:
@@ -205,6 +261,8 @@ BY_PUPPETS: Final = (
     (RULES_UNCHECKED, _rules_meet_the_next_round),
     (HELP_UNCHECKED, _help_meets_the_next_round),
     (NEVER_VOIDS, _one_stands_in_the_slot),
+    (VOIDS_FIRST_BACKUP_FIRST, _void_meets_the_next_insert),
+    (SAME_OBJECT, _node_lost_beside_an_insert_that_had_failed),
     (UNDECIDED_KEPT, _node_lost_beside_an_undecided_insert),
     (ACTS_EARLY, _view_changes_beside_an_undecided_insert),
     (MARKED_AT_ONCE, _node_lost_beside_an_undecided_insert),
