@@ -295,7 +295,7 @@ OWN: Final = (
 """Steps of our own, left out."""
 
 EXPLORED: Final = (*_EXPLORED_TRAPS, *OWN)
-TRAPS: Final = (*_EXPLORED_TRAPS, OBJECT_BEFORE_SLOT, RULES_UNCHECKED)
+TRAPS: Final = (*_EXPLORED_TRAPS, OBJECT_BEFORE_SLOT, RULES_UNCHECKED, SAME_OBJECT)
 """Those that put a trap of FUSEE back in."""
 UNCHANGED: Final = Mutant("unchanged", ())
 HASTE: Final = Mutant("hasty", (), (HASTY,))
