@@ -120,14 +120,27 @@ class Pool(Memory):
         def make(index: int, payload: bytes) -> None:
             stored = self._stored(payload, name)
             there = store_class(stored["kind"])
-            there.make(self, name, _parameters(there, stored, name))
+            parameters = _parameters(there, stored, name)
+            while True:
+                there.make(self, name, parameters)
+                # ORDER: pinned before we look, until the entry is READY: a node that is replaced
+                # is filled with the stores that are READY, when nobody is pinned any more.
+                self.client.pin()
+                self.view.steady()
+                if there.complete(self, name, parameters):
+                    return
+                self.client.unpin()
 
         def undo(index: int, payload: bytes) -> None:
             stored = self._stored(payload, name)
             there = store_class(stored["kind"])
+            self.client.unpin()
             there.unmake(self, name, _parameters(there, stored, name))
 
-        entry, _ = self.catalogue.obtain(name.encode(), self.membership, plan, make, undo)
+        try:
+            entry, _ = self.catalogue.obtain(name.encode(), self.membership, plan, make, undo)
+        finally:
+            self.client.unpin()
         return self._stored(entry.payload, name)
 
     def _stored(self, payload: bytes, name: str) -> dict[str, Any]:

@@ -40,6 +40,19 @@ def verb_on_address(verb: str, where: int, number: int = 1) -> Where:
     return _counted(verb, lambda address: address == where, number)
 
 
+def after(*steps: tuple[str, int], then: tuple[str, int]) -> Where:
+    """The verb on an address `then`, when these have been met before in this order."""
+    left = [*steps, then]
+
+    def reached(verb: str, address: int) -> bool:
+        if left and (verb, address) == left[0]:
+            del left[0]
+            return not left
+        return False
+
+    return reached
+
+
 def _counted(verb: str, there: Callable[[int], bool], number: int) -> Where:
     left = [number]
 

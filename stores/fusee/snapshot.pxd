@@ -55,7 +55,7 @@ cdef class Snapshot(ReplicatedTables):
     cdef int _fill(self, u64 slot, u64 old) except -1
     @cython.locals(differs=bint, k=u64)
     cdef bint _look_at_backups(self, u64 slot, u64 value) except -1
-    @cython.locals(index=int, slot=u64, vacant=u64, won=bint)
+    @cython.locals(index=int, slot=u64, vacant=u64, ours=bint, still=bint, won=bint)
     cdef int _insert(self, bytes key, u64 desired, u64 attempt) except -1
     cdef int _read_backup(self, int row) except -1
     cdef int _withdraw(self, u64 desired, bint hurry) except -1

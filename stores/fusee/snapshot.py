@@ -271,12 +271,14 @@ class Snapshot(ReplicatedTables):
         vacant = self.slots[index]
         self._begin(INSERTING, slot, vacant, desired)
         self.client.aim(0, self.at_home)
-        self._propose(slot, vacant, desired)
+        ours = self._propose(slot, vacant, desired)
         # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
-        # And our slot there after all CASes: what these saw on other backups is of our round.
         self._read_backup(1)
+        # ORDER: the primary after the backups: what they had was of this round. The first backup
+        # does not say so: it is the last that is cleared, and others may have the next round's.
+        still = ours or self.endpoint.load(slot) == vacant
         self.endpoint.wait()
-        if self.slots[32 + index] != desired:
+        if self.slots[32 + index] != desired or not still:
             if attempt % PATIENCE == PATIENCE - 1:
                 self._void(slot, vacant)  # whoever fills it may be dead, or stand still
             return self._withdraw(desired, False)

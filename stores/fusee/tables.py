@@ -71,17 +71,33 @@ class ReplicatedTables(Race):
         if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
             raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
         for subtable in range(parameters.subtables):
-            made = 0
             for replica in range(parameters.replicas):
                 node = (subtable + replica) % pool.parameters.nodes
                 try:
                     obtain_subtable(pool, name, parameters, subtable, replica)
-                    made += 1
-                except NodeFailed:
+                except NodeFailed as error:
+                    if error.node != node:
+                        raise
                     # the node gets its replica when it is replaced
                     pool.view.fail_if_lost(node)
-                    if made == 0 and replica == parameters.replicas - 1:
-                        raise
+
+    @staticmethod
+    def complete(pool: Any, name: str, parameters: Any) -> bool:
+        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
+        for subtable in range(parameters.subtables):
+            found = 0
+            for replica in range(parameters.replicas):
+                node = (subtable + replica) % pool.parameters.nodes
+                try:
+                    if pool.regions.find(node, region_name(name, subtable)) is None:
+                        return False
+                    found += 1
+                except NodeFailed as error:
+                    pool.view.fail_if_lost(node)
+                    lost = error
+            if not found:
+                raise lost
+        return True
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: Any) -> None:

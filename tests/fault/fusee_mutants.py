@@ -261,13 +261,16 @@ SAME_OBJECT: Final = Mutant(
     (),
     ((MAKE, f"{KEPT}        else:\n    {MAKE}"), (GIVE_UP, KEEP)),
 )
+INSERT_UNCHECKED: Final = Mutant(
+    "insert-without-a-look-at-the-primary", (), ((" or not still:", ":"),)
+)
 VOIDS_FIRST_BACKUP_FIRST: Final = Mutant(
     "void-clears-the-first-backup-first",
     (),
     (("for k in range(self.backups, 0, -1):", "for k in range(1, self.backups + 1):"),),
 )
 ACTS_EARLY: Final = Mutant("acts-before-others-have-left-the-old-view", (), ((RENEW, ""),))
-"""These nine are shown step by step: it takes many schedules to come by them."""
+"""These ten are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
     Mutant(

@@ -139,7 +139,8 @@ def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str])
     )
     assert report.ok, report.checks
     assert report.fenced > 0
-    assert report.restarts == report.fenced
+    # each has a successor, but for those whose end is seen when the run is over
+    assert report.fenced - report.parameters.clients <= report.restarts <= report.fenced
 
 
 def test_drill_loses_a_node_and_the_rest_is_served(make_url: Callable[[], str]) -> None:

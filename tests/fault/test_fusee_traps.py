@@ -11,6 +11,7 @@ from fusee_mutants import (
     EXPLORED,
     HASTE,
     HELP_UNCHECKED,
+    INSERT_UNCHECKED,
     LARGE,
     MARKED_AT_ONCE,
     NEVER_VOIDS,
@@ -25,7 +26,7 @@ from fusee_mutants import (
     crowded,
     in_force,
 )
-from puppets import Puppet, verb_on, verb_on_address
+from puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.explorer import Exploration, explore
@@ -184,6 +185,32 @@ def _void_meets_the_next_insert(pools: Any) -> None:
     assert scene.store.get(b"k") == BIG
 
 
+def _insert_meets_the_next_round(pools: Any) -> None:
+    """It has the first backup, of a round that is void, and meets a proposal of the next one."""
+    scene = Scene(pools, 3, 3)
+    still, voider, later = scene.clients
+    scene.store.delete(b"k")
+    slot = _room(scene.store, b"k")
+    first, second = (scene.store._backup(slot, k) for k in (1, 2))
+    in_vain = [("cas", first), ("cas", second)]
+    assert not still.begin(lambda: still.store.insert(b"k", SMALL), verb_on_address("cas", second))
+    voided = after(*in_vain, ("cas", slot), ("cas", second), then=("cas", first))
+    assert not voider.begin(lambda: voider.store.insert(b"k", MIDDLE), voided)
+    proposed = after(*in_vain, then=("load", slot))
+    assert not later.begin(lambda: later.store.insert(b"k", BIG), proposed)
+    over = still.go(after(then=("cas", second)))
+    assert not voider.go(after(*in_vain, then=("cas", second)))
+    if not over:
+        over = still.go(verb_on_address("cas", slot))
+    assert voider.go()
+    assert over or still.go()
+    assert later.go()
+    results = [client.result for client in scene.clients]
+    assert sorted(results, key=bool) == [None, limpet.KeyExists, limpet.KeyExists]
+    scene.store.check()
+    assert scene.store.get(b"k") == (SMALL, MIDDLE, BIG)[results.index(None)]
+
+
 def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     """An insert is on the backup, its key has come into another slot, and the primary is lost."""
     scene = Scene(pools, 2, 1)
@@ -262,6 +289,7 @@ BY_PUPPETS: Final = (
     (HELP_UNCHECKED, _help_meets_the_next_round),
     (NEVER_VOIDS, _one_stands_in_the_slot),
     (VOIDS_FIRST_BACKUP_FIRST, _void_meets_the_next_insert),
+    (INSERT_UNCHECKED, _insert_meets_the_next_round),
     (SAME_OBJECT, _node_lost_beside_an_insert_that_had_failed),
     (UNDECIDED_KEPT, _node_lost_beside_an_undecided_insert),
     (ACTS_EARLY, _view_changes_beside_an_undecided_insert),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import random
@@ -17,6 +18,7 @@ from store_tools import sound
 
 import limpet
 from limpet.shm.layout import NODE_SHIFT
+from limpet.stores.fusee import tables
 from limpet.stores.registry import KINDS, store_class
 
 KEYS = [b"%d" % number for number in range(100)]
@@ -152,6 +154,44 @@ def test_a_node_with_the_last_replica_is_not_replaced(make_store: Callable[..., 
             store.pool.replace_node(node)
         assert store.pool.nodes()[node]["state"] == "failed"
     assert all(read())
+
+
+@pytest.mark.parametrize("when", ["passed by", "made there", "not mapped yet"])
+def test_a_node_is_replaced_while_a_store_is_made(
+    pools: Any, kind: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store had a replica less than it says, on a node that is in service."""
+    pool = pools(nodes=3)
+    other = pools.again(pool)
+    obtain = tables.obtain_subtable
+    calls = itertools.count(1)
+    if when == "passed by":
+        other.fail_node(1)
+        other.store(kind, name="other", capacity=100, replicas=2).put(b"k", b"v")
+
+    def obtained(*given: Any) -> Any:
+        number = next(calls)
+        if number == 1 and when == "not mapped yet":
+            other.fail_node(1)
+            other.replace_node(1)
+        try:
+            return obtain(*given)
+        finally:
+            if number == 6 and when != "not mapped yet":
+                if when == "made there":
+                    other.fail_node(1)
+                other.replace_node(1)
+
+    monkeypatch.setattr(tables, "obtain_subtable", obtained)
+    store = pool.store(kind, name="test", capacity=100, replicas=2)
+    monkeypatch.undo()
+    assert next(calls) > 6
+    store.put_many((key, value(key, 0)) for key in KEYS[:60])
+    other.fail_node(0)
+    assert [store.get(key) for key in KEYS[:60]] == [value(key, 0) for key in KEYS[:60]]
+    other.replace_node(0)
+    assert [store.get(key) for key in KEYS[:60]] == [value(key, 0) for key in KEYS[:60]]
+    sound(store)
 
 
 # ---- with clients at work ------------------------------------------------------------------------
