@@ -23,7 +23,7 @@ from limpet.stores.clover.server import PACKET_MAX, WORDS, peer
 log = logging.getLogger("limpet")
 
 PATIENCE_S: Final = 1.0
-STARTS_MAX: Final = 5
+STARTS_MAX: Final = 50
 """How often a metadata process may end in the midst of one request."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_every_process_gets_on(store: str, keys: int) -> None:
     assert all(share > 0 for share in found.shares)
     assert found.updates_per_s == pytest.approx(sum(found.shares) / 0.5)
     assert found.longest_us >= found.median_us > 0
-    assert not list(Path("/dev/shm").glob("limpet.limpet-contention-*"))
+    assert not list(Path("/dev/shm").glob(f"limpet.limpet-contention-{os.getpid()}.*"))
 
 
 def test_fairness_is_jains_index() -> None:
@@ -36,7 +37,7 @@ def test_a_process_that_dies_is_not_taken_for_one_that_came_back(
     monkeypatch.setattr(contention, "_work", lambda *_: None)
     with pytest.raises(limpet.LimpetError, match="ended without an answer"):
         contention.run("race", 2, 1, 0.1)
-    assert not list(Path("/dev/shm").glob("limpet.limpet-contention-*"))
+    assert not list(Path("/dev/shm").glob(f"limpet.limpet-contention-{os.getpid()}.*"))
 
 
 def test_command_prints_json() -> None:

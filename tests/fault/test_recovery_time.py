@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_clients_die_in_updates_and_are_recovered(store: str) -> None:
     assert found.total_ms == pytest.approx(sum(found.steps_ms.values()))
     assert found.settled > 0
     assert found.leaked == 0
-    assert not list(Path("/dev/shm").glob("limpet.limpet-recovery-*"))
+    assert not list(Path("/dev/shm").glob(f"limpet.limpet-recovery-{os.getpid()}.*"))
 
 
 def test_command_prints_json() -> None:
