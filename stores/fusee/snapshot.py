@@ -26,6 +26,8 @@ same key (the paper does not; trap F10), and only itself knows that it has.
     (2) together with the CAS, read both of the key's buckets on the first backup. Of two inserts of
         one key, at least one finds the other there
         whoever has the first backup wins the round; others begin again, and now and then void it
+        it looks at the primary, too, where other backups have another value: until the primary
+        has changed, that is of its own round
         another slot with the key has been decided: withdraw. Another is under way: that at the
         lower address goes first, the other withdraws or, met again and again, is evicted
     (3) change the other backups that have another value; write INSERTED into the own object's log
