@@ -26,6 +26,7 @@ short, or when others press; until then an attempt to use it raises NodeFailed.
 from __future__ import annotations
 
 import contextlib
+import functools
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
@@ -366,14 +367,19 @@ class Allocator:
 
     def _release_span(self, span: Span) -> None:
         with contextlib.suppress(NodeFailed):  # then the blocks are gone with it
-            word = self._span_word(span)
-            self.table.release(span.node, span.first, word, 0, self.client.ident)
+            self._release(span.node, span.first, self._span_word(span))
+
+    def _release(self, node: int, first: int, word: int) -> int:
+        """Give back a slab or a span of ours in which nothing is in use; how many blocks."""
+        ident = self.client.ident
+        released = self.client.pinned(lambda: self.table.release(node, first, word, 0, ident))
+        return int(released)
 
     def _find_room(self, attempt: int, hunger: Hunger) -> bool:
         """Get memory from wherever it can be had; False when there is no hope of any more."""
         found = self._make_room(attempt)
         if not found or attempt > PATIENCE:
-            found = hunger.look() or found
+            found = self.client.pinned(hunger.look) or found
         if not found and not hunger.waited:
             hunger.waited = True
             found = self._await_period(self.grace.close_period())
@@ -415,29 +421,31 @@ class Allocator:
     def _release_slab(self, slab: Slab) -> bool:
         try:
             word = self._slab_word(slab)
-            return self.table.release(slab.node, slab.block, word, 0, self.client.ident) > 0
+            return self._release(slab.node, slab.block, word) > 0
         except NodeFailed:
             return False
 
     def _adopt_abandoned(self) -> bool:
         """Give back blocks that belong to nobody and hold nothing in use; spans in due time."""
         adopted = False
-        ident = self.client.ident
         for node in range(self.membership.parameters.nodes):
-            try:
-                adopted = end_limbo(self.table, node, ident, self.grace) > 0 or adopted
-                adopted = self.table.groups.sweep(node, self.client) > 0 or adopted
-                freed = self.table.free_abandoned_slabs(node, ident, self.grace)
-                adopted = adopted or freed > 0
-                for first, word in list(self.table.abandoned_spans(node)):
-                    if self.table.move(node, first, word, recast(word, LARGE, ident)):
-                        span = Span(node, first, 0, replicas_of(word))
-                        span.ready = False
-                        self._own_span(span)
-                        adopted = True
-            except NodeFailed:
-                continue
+            with contextlib.suppress(NodeFailed):
+                found: bool = self.client.pinned(functools.partial(self._adopt_abandoned_on, node))
+                adopted = found or adopted
         return adopted
+
+    def _adopt_abandoned_on(self, node: int) -> bool:
+        ident = self.client.ident
+        freed = end_limbo(self.table, node, ident, self.grace)
+        freed += self.table.groups.sweep(node)
+        freed += self.table.free_abandoned_slabs(node, ident, self.grace)
+        for first, word in list(self.table.abandoned_spans(node)):
+            if self.table.move(node, first, word, recast(word, LARGE, ident)):
+                span = Span(node, first, 0, replicas_of(word))
+                span.ready = False
+                self._own_span(span)
+                freed += 1
+        return freed > 0
 
     def _oldest_pending(self) -> int | None:
         """The epoch that ends the oldest period that some memory waits for; None: none does."""
@@ -453,12 +461,11 @@ class Allocator:
 
     def _await_period(self, epoch: int) -> bool:
         """Wait until nobody is pinned at `epoch`; False when somebody stands still and may stay."""
-        deadline_passed = self.membership.overdue
         attempt = 0
         while laggards := self.grace.laggards(epoch):
             for laggard in laggards:
-                if not self.membership.hurry(laggard) and deadline_passed(
-                    ("given up", laggard.word, laggard.pin)
+                if not self.membership.hurry(laggard) and self.membership.stands_still(
+                    "given up", laggard
                 ):
                     return False
             attempt += 1

@@ -28,6 +28,8 @@ after every operation that ran during the last one has ended.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 _MIRRORS: Final = (MIRROR, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)
 _HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
+log: Final = logging.getLogger("limpet")
+TOLD_MAX: Final = 16
 LOOKS_MAX: Final = 3
 """Looks under a pin until what is still found nowhere is called leaked."""
 HELD, SOUND, ASTRAY = range(3)
@@ -113,9 +117,33 @@ class Audit:
                 self.client.unpin()
             suspects &= again
         leaked = sum(size for _, size, _ in suspects)
+        if suspects:
+            self._tell(suspects)
         found["held"] += found["leaked"] - leaked
         found["leaked"] = leaked
         return found
+
+    def _tell(self, leaks: set[Suspect]) -> None:
+        """Log where the first leaks are: block words and objects, with what they hold."""
+        for at, size, k in sorted(leaks)[:TOLD_MAX]:
+            node, block, index = at >> NODE_SHIFT & 0xFF, self.heap.block_of(at), -1
+            if self._is_block(at):
+                block = self._block_of(at)
+            else:
+                index = self.heap.index_of(at)
+            with contextlib.suppress(NodeFailed):
+                word = self.endpoint.load(self.heap.table_word(node, block))
+                log.warning(
+                    "%s: %d bytes leaked: node %d, block %d (%#018x), object %d, replica %d",
+                    self.membership.pool, size, node, block, word, index, k,
+                )  # fmt: skip
+
+    def _is_block(self, at: int) -> bool:
+        """Whether it is the address of a block's word, not a reference.
+
+        A reference has a size class or, that of a span, lies among the blocks.
+        """
+        return at >> 48 == 0 and at & OFFSET_MASK < self.heap.blocks
 
     def _let_operations_end(self) -> None:
         epoch = self.grace.close_period()
@@ -155,8 +183,7 @@ class Audit:
             if not len(confirmed) & 0xFF:
                 self._go_on()
             try:
-                # a reference has a size class or, that of a span, lies among the blocks
-                is_block = at >> 48 == 0 and at & OFFSET_MASK < self.heap.blocks
+                is_block = self._is_block(at)
                 if self._astray(at) if is_block else at not in in_hand and self.heap.used_at(at, k):
                     confirmed.add((at, size, k))
             except NodeFailed:

@@ -43,7 +43,7 @@ the mirror of a tail whose head is lost and that does not follow that of its spa
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -279,8 +279,9 @@ class Groups:
         many blocks were given back, mirrors not counted.
         """
         pending = recast(word, PENDING, client)
-        if word != pending and not self.table.move(node, first, word, pending):
-            return 0
+        if word != pending:
+            # Refused: another may have done it on behalf of the same client, and be dead by now.
+            self.table.move(node, first, word, pending)
         # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
         words = self.table.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
@@ -308,16 +309,11 @@ class Groups:
 
     # ---- without a head -------------------------------------------------------------------------
 
-    def sweep(self, node: int, client: Any) -> int:
+    def sweep(self, node: int) -> int:
         """Give back the mirrors on `node` that have no head, as far as may be; how many.
 
-        `client` is ours, outside of an operation.
+        We are pinned, and no node is being filled.
         """
-        if not _mirrors(self.table.words(node)):
-            return 0
-        return int(client.pinned(lambda: self._sweep(node)))
-
-    def _sweep(self, node: int) -> int:
         words = self.table.words(node)
         found = _mirrors(words)
         horizon = self.grace.horizon()

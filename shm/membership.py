@@ -343,7 +343,14 @@ class Membership:
         if self.dead(slot, word):
             self.recover(slot, word)
             return True
-        return self.overdue((word, pin)) and self.fence(slot, word, "memory that it may be reading")
+        return self.stands_still("memory", laggard) and self.fence(
+            slot, word, "memory that it may be reading"
+        )
+
+    def stands_still(self, what: str, laggard: Pinned) -> bool:
+        """Whether it has been seen in the same operation, without progress, for a whole lease."""
+        progress = self.endpoint.load(slot_address(laggard.slot) + slots.PROGRESS)
+        return self.overdue((what, laggard.word, laggard.pin, progress))
 
     def fail_node(self, node: int, generation: int) -> None:
         """Mark a memory node as failed, for every client; if it has still that memory."""

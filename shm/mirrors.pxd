@@ -19,5 +19,5 @@ cdef class Placement:
     cpdef int check(self, u64 replicas) except -1
     @cython.locals(region=u64)
     cpdef long long part(self, u64 block, u64 replicas)
-    @cython.locals(region=u64, turn=u64)
+    @cython.locals(region=u64, turn=u64, known=bint)
     cpdef u64 node_of(self, u64 node, u64 block, u64 replicas, u64 steps) except? 0

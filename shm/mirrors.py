@@ -94,7 +94,8 @@ class Placement:
         """
         region = (block - self.first) >> self.region_shift
         turn = NO_ROUND
-        if node < self.nodes and block >= self.first and region < self.regions:
+        known = node < self.nodes and replicas <= self.replicas_max
+        if known and block >= self.first and region < self.regions:
             turn = self.turns[(replicas << TURNS_SHIFT) + region]
         if turn == NO_ROUND or steps > self.nodes:
             raise PoolCorrupt(

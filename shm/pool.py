@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -403,7 +404,7 @@ class Memory:
         released = 0
         for node in range(self.parameters.nodes):
             with contextlib.suppress(NodeFailed):  # then its mirrors are gone with it
-                released += self.blocks.groups.sweep(node, self.client)
+                released += self.client.pinned(functools.partial(self.blocks.groups.sweep, node))
         return released
 
     def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:

@@ -20,9 +20,10 @@ takes them over).
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
-from limpet.shm.errors import AddressError
+from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import (
     DYING,
@@ -113,6 +114,9 @@ def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: 
     lane = endpoint.background(True)
     try:
         client.pin()
+        with contextlib.suppress(NodeFailed):  # of memory that cannot be mapped; it is left alone
+            # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
+            client.steady()
         for node in range(regions.nodes):
             blocks.recover(node, client.ident, grace, regions.region_of)
     finally:

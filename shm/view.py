@@ -27,8 +27,8 @@ Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, 
 node states again. So either a leader sees that it is not parked any more and waits for it, or it
 sees the next FAILED node and parks again before it has done anything. Operations on replicated
 stores look at the view first and at the states if that has changed. What else changes groups of
-blocks or used bits of replicas, outside of them (claims, sweeps, recovery), is pinned meanwhile and
-calls `steady` first: it may go on while a node is lost, not while one is filled.
+blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery), is pinned
+meanwhile and calls `steady` first: it may go on while a node is lost, not while one is filled.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from limpet.shm.slots import (
     HAND_PAIRS,
     INCARNATION_BITS,
     PARKED,
-    PIN,
     PROGRESS,
     client_id,
 )
@@ -234,12 +233,11 @@ class View:
         self.endpoint.cas(LEADER, self.client.ident, 0)
 
     def _quiet(self, laggard: Pinned) -> bool:
-        slot, word, pin, _ = laggard
-        at = slot_address(slot)
-        if self.membership.ours(slot) or self.endpoint.load(at + PARKED):
+        slot, word, _, _ = laggard
+        if self.membership.ours(slot) or self.endpoint.load(slot_address(slot) + PARKED):
             return True
-        if self.endpoint.load(at + PIN) != pin or self.membership.dead(slot, word):
-            return True
-        return self.membership.overdue(("view", word, pin)) and self.membership.end(
-            slot, word, "a change of the view"
+        # Another pin is none of its end: a recoverer changes its own (`share_pin`).
+        return self.membership.dead(slot, word) or (
+            self.membership.stands_still("view", laggard)
+            and self.membership.end(slot, word, "a change of the view")
         )

@@ -15,6 +15,8 @@ from process_tools import children
 import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.audit import Audit
+from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.words import SLAB, block_word
 
 BUSY_S = 2.0
 SIZE = 3000
@@ -103,6 +105,18 @@ def test_auditor_is_not_pinned_afterwards(pools: Any) -> None:
     assert pool.grace.pinned() == []
     store.put(b"k", b"w")
     assert store.get(b"k") == b"w"
+
+
+def test_where_a_leak_is_is_logged(pools: Any, caplog: pytest.LogCaptureFixture) -> None:
+    pool = pools()
+    size = leak(pool)
+    word = block_word(SLAB, 4 << INCARNATION_BITS | 1, 3)  # nobody has that id
+    pool.endpoint.store(pool.heap.table_word(0, 5), word)
+    assert pool.audit()["leaked"] == size + pool.layout.block_size
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert len(told) == 2
+    assert f"{size} bytes leaked: node 0, block" in told[1]
+    assert f"{pool.layout.block_size} bytes leaked: node 0, block 5 ({word:#018x})" in told[0]
 
 
 def leak(pool: limpet.Pool) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from client_tools import child
+from endpoint_tools import Interrupted, WatchedEndpoint
 from group_tools import (
     SIZE,
     STEPS_MAX,
@@ -152,6 +155,68 @@ def test_who_takes_hoarded_groups_may_be_killed_at_any_step(pools: Any) -> None:
             break
     assert 5 < fuse < STEPS_MAX - 1
     owner.close()
+    everything_is_free(pool)
+
+
+class Stepping(WatchedEndpoint):
+    """Calls `due` in front of the `step`-th CAS."""
+
+    step = 0
+    due: Callable[[], None] = staticmethod(lambda: None)
+
+    def cas(self, addr: int, expected: int, desired: int) -> int:
+        self.step -= 1
+        if self.step == 0:
+            self.due()
+        return super().cas(addr, expected, desired)
+
+
+class SteppingPool(LinkedPool):
+    endpoint_class = Stepping
+    endpoint: Stepping
+
+
+@pytest.mark.parametrize("spans", [False, True], ids=["slabs", "spans"])
+def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_any(
+    pools: Any, spans: bool
+) -> None:
+    pool = roomy(pools)
+    one, two = (pools.keep(SteppingPool.open(pool.url)) for _ in range(2))
+
+    def dies() -> None:
+        pool.allocator.replenish(1, size_of(pool, spans), 3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def interrupted() -> None:
+        raise Interrupted
+
+    def meanwhile() -> None:
+        with contextlib.suppress(Interrupted):
+            one.recover()
+
+    def over(step: int, other_step: int) -> tuple[bool, bool]:
+        """Whether the recoverers were done before those steps of theirs."""
+        with child(die=dies) as other:
+            other.send("die")
+            other.reap()
+        one.endpoint.due, one.endpoint.step = interrupted, other_step
+        two.endpoint.due, two.endpoint.step = meanwhile, step
+        two.recover()
+        found = two.endpoint.step > 0, one.endpoint.step > 0
+        one.endpoint.step = 0
+        settled(pool)
+        assert sound(pool)["held"] == 0, (step, other_step)
+        return found
+
+    stride = 1 if COMPILED else 3
+    for step in range(1, STEPS_MAX, stride):
+        for other_step in range(1, STEPS_MAX, stride):
+            done, other_done = over(step, other_step)
+            if done or other_done:
+                break
+        if done:
+            break
+    assert 5 < step < STEPS_MAX - stride
     everything_is_free(pool)
 
 

@@ -339,6 +339,26 @@ def test_client_that_works_is_not_fenced_however_slow(pools: Any) -> None:
     assert [event for event in pool.events() if event["kind"] == "fenced"] == []
 
 
+def test_client_in_one_long_operation_is_not_fenced_while_it_shows_progress(pools: Any) -> None:
+    """Like the leader that fills a large node."""
+    pool = pools(node_size="512KiB", lease_us=200_000)
+    store = pool.store("race", capacity=64)
+
+    def go_on() -> None:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            pool.membership.progress()
+        pool.client.leave()
+
+    with child(begin=lambda: pool.client.enter(), go_on=go_on) as other:
+        other.do("begin")
+        other.send("go_on")
+        churn(pool, store)
+        other.answer()
+    assert [event for event in pool.events() if event["kind"] == "fenced"] == []
+
+
 # ---- hosts ---------------------------------------------------------------------------------------
 
 

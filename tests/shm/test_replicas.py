@@ -35,7 +35,7 @@ from group_tools import (
     sound,
     strays,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from process_tools import gather
 
@@ -326,6 +326,7 @@ WORDS = st.builds(
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, (1 << 64) - 1)), max_size=3),
     st.sampled_from([None, 0, 1]),
 )
+@example(damage=[(0, 0, 0)], links=[(0, 51758)], lost=None)  # more replicas than there can be
 def test_damaged_words_of_groups_end_in_errors_of_limpet(
     pools: Any, damage: Any, links: Any, lost: int | None
 ) -> None:

@@ -15,8 +15,8 @@ from process_tools import gather, start
 import limpet
 from limpet.shm.layout import LEADER, NODE_SHIFT
 from limpet.shm.location import SHM_DIR
-from limpet.shm.slots import PARKED
-from limpet.shm.states import EXCLUDED, FAILED, IN_SERVICE
+from limpet.shm.slots import PARKED, PIN_SHIFT
+from limpet.shm.states import EXCLUDED, FAILED, IN_SERVICE, RESTORING
 from limpet.shm.words import REPLICATED
 
 NODES = 3
@@ -196,6 +196,54 @@ def test_the_leader_waits_for_who_is_in_an_operation(pool: Any, pools: Any) -> N
     pool.endpoint.patience = 1 << 60
     settle(pool)
     settled(pool, 1)
+
+
+def test_the_leader_waits_for_who_takes_over_the_pin_of_a_dead_client(
+    pool: Any, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own pin changes meanwhile; but it is in the midst of the recovery."""
+    other = pools.again(pool)
+    older = pool.grace.close_period() << PIN_SHIFT
+    pool.fail_node(1)
+    pool.endpoint.patience = 3
+    laggards = pool.view.grace.laggards
+
+    def overtaken(epoch: int) -> Any:
+        found = laggards(epoch)
+        other.client.share_pin(older + 1)
+        return found
+
+    monkeypatch.setattr(pool.view.grace, "laggards", overtaken)
+    with inside(other), pytest.raises(Interrupted):
+        settle(pool)
+    assert pool.view.failed() == [1]
+
+
+@pytest.mark.parametrize("what", ["release", "adopt", "sweep", "close"])
+def test_groups_do_not_change_while_a_node_is_filled(pool: Any, pools: Any, what: str) -> None:
+    leader = pools.again(pool)
+    pool.allocator.replenish(0, 100, 2)
+    works = {
+        "release": pool.allocator._release_empty,
+        "adopt": pool.allocator._adopt_abandoned,
+        "sweep": pool.recover,
+        "close": pool.close,
+    }
+    pool.fail_node(1)
+    with inside(leader) as view:
+        view.settle()
+        assert view.lead()
+        view.move(1, EXCLUDED, RESTORING)
+        words = [pool.blocks.words(node).tolist() for node in (0, 2)]
+        pool.endpoint.patience = 3
+        with pytest.raises(Interrupted):
+            works[what]()
+        assert [leader.blocks.words(node).tolist() for node in (0, 2)] == words
+        view.move(1, RESTORING, EXCLUDED)
+        view.resign()
+    pool.endpoint.patience = 1 << 60
+    works[what]()
+    settled(leader, 1)
 
 
 def test_the_leader_does_not_wait_for_the_parked(pool: Any, pools: Any) -> None:
