@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
@@ -397,14 +396,14 @@ class Memory:
                 found["clients"].append(client_id(slot, word))
                 found["objects"] += counts["objects"]
                 found["blocks"] += counts["blocks"]
-        found["blocks"] += self.regions.sweep() + self._sweep_mirrors()
+        found["blocks"] += self.regions.sweep() + self.client.pinned(self._sweep_mirrors)
         return found
 
     def _sweep_mirrors(self) -> int:
         released = 0
         for node in range(self.parameters.nodes):
             with contextlib.suppress(NodeFailed):  # then its mirrors are gone with it
-                released += self.client.pinned(functools.partial(self.blocks.groups.sweep, node))
+                released += self.blocks.groups.sweep(node)
         return released
 
     def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from limpet.shm.errors import AddressError, NodeFailed
+from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import (
     DYING,
@@ -114,8 +114,9 @@ def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: 
     lane = endpoint.background(True)
     try:
         client.pin()
-        with contextlib.suppress(NodeFailed):  # of memory that cannot be mapped; it is left alone
-            # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
+        # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
+        # What cannot be mapped any more, or by a handle that is gone, is left alone.
+        with contextlib.suppress(NodeFailed, PoolClosed):
             client.steady()
         for node in range(regions.nodes):
             blocks.recover(node, client.ident, grace, regions.region_of)

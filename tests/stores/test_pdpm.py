@@ -274,6 +274,8 @@ def test_who_finishes_may_be_killed_at_it(store: Any) -> None:
         killed += status == -signal.SIGKILL
         step += 3
         assert store.get(b"k") == NEW
+        assert lock_and_redo(store)[1] == 0
+        store.recover()
         assert lock_and_redo(store) == (0, 0)
         sound(store)
     assert killed > 5
