@@ -314,7 +314,8 @@ MUTANTS = [
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, mutant.replaced, mutant.by)
     operation = OPERATIONS[mutant.operation]
-    result = run_of(Matrix("race", 300 if BUILD == "compiled" else 60), operation, mutant.dimension)
+    limit = 300 if BUILD == "compiled" else 100
+    result = run_of(Matrix("race", limit), operation, mutant.dimension)
     assert result.verdict == "FAILED"
     assert any(mutant.says in failure for failure in result.failures), result.failures
 
