@@ -31,6 +31,7 @@ KINDS: Final = {
     "fusee": Kind("limpet.stores.fusee.table", "Fusee"),
     "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
+    "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
     "clover": Kind("limpet.stores.clover.table", "Clover"),
     "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
 }

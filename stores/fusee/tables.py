@@ -47,7 +47,7 @@ class ReplicatedTables(Race):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
-        objects = LoggedObjects(pool.heap, parameters.replicas)
+        objects = self._objects(pool.heap, parameters)
         HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
         self.logged = objects
         self.replicas = parameters.replicas
@@ -60,6 +60,10 @@ class ReplicatedTables(Race):
         self.viewed = 0
         self.looked = False
         self._look()
+
+    def _objects(self, heap: Any, parameters: Any) -> Any:
+        """What writes and reads the objects that slots link to."""
+        return LoggedObjects(heap, parameters.replicas)
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant

@@ -1,0 +1,70 @@
+cimport cython
+
+from limpet.shm.verbs cimport u64
+from limpet.stores.swarm.recycling cimport Recycling
+from limpet.stores.swarm.words cimport (
+    is_tombstone, placed, rank_of, row_of, side_of, stamp_of,
+)
+
+cdef int AGAIN
+cdef int DELETED
+cdef int DONE
+cdef int FIXED
+cdef int GONE
+cdef u64 HEADER
+cdef int INCARNATION_BITS
+cdef int NO_MEMORY
+cdef int REFUSED
+cdef int REPLICAS_ROW
+
+cdef class MaxRegister(Recycling):
+    cdef readonly object view
+    cdef readonly int majority
+    cdef u64[::1] order
+    cdef u64[::1] tops
+    cdef int read
+    cdef int valid
+    cdef u64 top
+    cdef u64 copied
+    cdef int first
+    cdef int held
+    cdef bint known
+    cdef public u64 needed
+    cdef public u64 needed_on
+    cdef public u64 retries
+
+    cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
+    @cython.locals(k=int)
+    cdef int recall(self, u64[::1] words, long long at) except -1
+    @cython.locals(k=int)
+    cdef int note(self, u64[::1] words, long long at) except -1
+    cdef int identify(self) except -1
+    @cython.locals(k=int)
+    cdef int gather(self, bint whole) except -1
+    @cython.locals(at=int, top=u64, index=int)
+    cdef int _note(self, int k) except -1
+    @cython.locals(index=int, n=int, k=int, side=int, left=bint, right=bint)
+    cdef bint learn(self) except -1
+    @cython.locals(found=int, n=int)
+    cdef int count(self, u64 word) except -1
+    @cython.locals(n=int)
+    cdef int where(self, u64 word) except -1
+    @cython.locals(k=int, reference=u64)
+    cdef value_of(self, u64 word)
+    @cython.locals(outcome=int)
+    cpdef int maximum(self, bint whole) except -1
+    cdef bint acquire(self, u64 size) except -1
+    cdef int aim(self) except -1
+    @cython.locals(n=int, stands=bint)
+    cdef int keep(self) except -1
+    @cython.locals(done=int, k=int, outcome=int)
+    cdef int write(self, u64 word) except -1
+    @cython.locals(k=int, copy=u64, n=int, outcome=int)
+    cdef int write_back(self, u64 word) except -1
+    cdef int _put_copy(self, int k, u64 copy) except -1
+    @cython.locals(lane=bint, own=u64, k=int, word=u64, side=int, reference=u64, stands=u64)
+    cdef int clear_row(self) except -1
+    @cython.locals(reference=u64, k=int, at=int, before=u64, first=int)
+    cdef u64 _spread(self, u64 own) except? 0
+    @cython.locals(k=int, at=int)
+    cpdef u64 ticket(self)

@@ -1,0 +1,19 @@
+cimport cython
+
+from limpet.shm.verbs cimport u64
+from limpet.stores.swarm.in_n_out cimport InNOut
+from limpet.stores.swarm.words cimport row_of, side_of, stamp_of
+
+cdef u64 ADDRESS_MASK
+cdef u64 ENTRY_SIZE
+cdef u64 OLD
+cdef u64 REFERENCE_MASK
+cdef u64 VERIFIED_BIT
+
+cdef class Recycling(InNOut):
+    @cython.locals(held=int, k=int, at=u64)
+    cdef int give_up(self, u64 row, u64 side, u64 reference) except -1
+    @cython.locals(own=u64, row=u64, side=u64, reference=u64)
+    cdef int recycle(self, int k, u64 word) except -1
+    @cython.locals(there=u64)
+    cdef bint _is_useless(self, int k, u64 word, u64 own, u64 row, u64 side) noexcept
