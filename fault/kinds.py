@@ -67,6 +67,13 @@ PROOFS: Final = {
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
+    "swarm": Proof(
+        {"replicas": 3, "writers": 8},
+        matrix_nodes=3,
+        explorer_nodes=3,
+        matrix_spare=5,
+        not_met=OF_OTHERS,
+    ),
     "clover": Proof(
         capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
     ),

@@ -1,7 +1,8 @@
 """Worker processes forked from a warm parent, so that a start costs a fork and no import.
 
 A worker lives no longer than its parent: the kernel kills it when the parent ends, however that
-comes (PR_SET_PDEATHSIG). It ignores Ctrl-C and hang-up, which a terminal sends to everyone; its
+comes (PR_SET_PDEATHSIG); nobody knows its pid before that is so, since one that is stopped earlier
+would stand still for ever if its parent were killed. It ignores Ctrl-C and hang-up, which a terminal sends to everyone; its
 parent ends it. It has a lower priority than its parent, which must get its turn at once to kill,
 wake or replace one. What kills a worker from inside (an exception) is kept: its traceback is in the
 `Exit`.
@@ -77,15 +78,19 @@ class Workers:
             raise ValueError(f"slot {slot} has a worker")
         self.started += 1
         words = os.memfd_create(f"limpet-worker-{slot}")
+        pipe = bound, binding = os.pipe()
         parent = os.getpid()
         held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
-                _run(self._target, slot, self.started, parent, words, held)
+                _run(self._target, slot, self.started, parent, words, pipe, held)
+            os.close(binding)
             pidfd = os.pidfd_open(pid)
             self._workers[pid] = _Worker(slot, self.started, pid, pidfd, words)
+            os.read(bound, 1)  # ends when the worker has closed its end
         finally:
+            os.close(bound)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return pid
 
@@ -142,11 +147,14 @@ def _run(
     incarnation: int,
     parent: int,
     words: int,
+    pipe: tuple[int, int],
     held: set[int | signal.Signals],
 ) -> NoReturn:
     status = 1
     try:
         end_with_parent(parent)
+        for end in pipe:
+            os.close(end)
         os.nice(NICE)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGHUP):

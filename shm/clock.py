@@ -15,10 +15,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.errors import ClientError
-from limpet.shm.slots import CLOCK
+from limpet.shm.slots import CLOCK, START_US
 
-START_US: Final = 1_735_689_600_000_000
-"""1 January 2025 in UTC, in us since 1970."""
 TIME_BITS: Final = 49
 TIME_MAX: Final = (1 << TIME_BITS) - 1
 """No clock says that: it stands for the end of time."""

@@ -255,6 +255,7 @@ class Memory:
             elif self._pid != os.getpid():
                 self.membership.forked()
                 self.allocator.forget()
+                self.clock.forget()
                 self.client.assume(0, 0, 0)
                 self.endpoint.background(False)
                 # Without a free slot this raises, and the next operation tries again.

@@ -43,6 +43,9 @@ HAND: Final = 128
 HAND_SIZE: Final = 24
 HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")
 
+START_US: Final = 1_735_689_600_000_000
+"""Where `clock` counts from: 1 January 2025 in UTC, in us since 1970."""
+
 PIN_SHIFT: Final = 20
 INCARNATION_BITS: Final = 36
 INCARNATION_MASK: Final = (1 << INCARNATION_BITS) - 1

@@ -97,7 +97,7 @@ class SafeGuess(TimestampLock):
         wrote = self.write(w)
         self.endpoint.wait()
         if outcome == GONE:
-            self.client.aim(self.held, 0)
+            self.client.release(self.held)  # nobody looks where it may be named
             return GONE
         if wrote == REFUSED:
             outcome = self._insist(w, outcome)

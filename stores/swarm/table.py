@@ -87,7 +87,7 @@ class Swarm(Snapshot):
     def forget(self) -> None:
         Snapshot.forget(self)
         self.cache.forget()
-        self.register.pending = 0
+        self.register.pending = None
         self.seen_view = -1
 
     # ---- operations -----------------------------------------------------------------------------
@@ -306,6 +306,8 @@ class Swarm(Snapshot):
             if outcome in (DONE, NO_MEMORY, AGAIN):
                 return outcome
             self.cache.drop(key)
+            if self.client.held:
+                return AGAIN  # what follows takes places 0 and 1 of the hand
         self.doing = IDLE
         self.made = 0
         try:

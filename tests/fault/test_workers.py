@@ -1,3 +1,4 @@
+import mmap
 import os
 import signal
 import time
@@ -5,6 +6,7 @@ import time
 import psutil
 import pytest
 
+from limpet.fault import workers as module
 from limpet.fault.workers import Workers
 
 
@@ -47,6 +49,23 @@ def test_workers_are_ended_and_reaped_on_the_way_out() -> None:
     with Workers(forever) as workers:
         pids = [workers.start(slot) for slot in range(3)]
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_worker_ends_with_its_parent_from_before_anybody_can_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bind = module.end_with_parent
+    bound = mmap.mmap(-1, 1)
+
+    def slowly(parent: int) -> None:
+        time.sleep(0.2)
+        bind(parent)
+        bound[0] = 1
+
+    monkeypatch.setattr(module, "end_with_parent", slowly)
+    with Workers(forever) as workers:
+        workers.start(0)
+        assert bound[0] == 1
 
 
 def test_workers_wait_returns_when_time_is_over_or_a_descriptor_is_ready() -> None:
