@@ -257,8 +257,8 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int, replicas: int = 1) -> None:
-        """Make an object of `size` bytes ready on `node`.
+    def replenish(self, node: int, size: int, replicas: int = 1, count: int = 1) -> None:
+        """Make `count` objects of `size` bytes ready on `node`; if they take whole blocks, one.
 
         Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
         for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
@@ -272,7 +272,7 @@ class Allocator:
             ident, size_class = self.client.ident, self.heap.size_class(size)
             hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
             attempt = hopeless = 0
-            while not self._try(node, size, replicas, attempt > 0):
+            while not self._try(node, size, replicas, count, attempt > 0):
                 attempt += 1
                 hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
@@ -282,7 +282,7 @@ class Allocator:
             self.heap.endpoint.background(lane)
             self.client.end()
 
-    def _try(self, node: int, size: int, replicas: int, thrifty: bool) -> bool:
+    def _try(self, node: int, size: int, replicas: int, count: int, thrifty: bool) -> bool:
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
             return self._try_span(node, self._blocks_for(size), replicas)
@@ -290,7 +290,7 @@ class Allocator:
         self._reclaim(slabs)
         ready = sum(slab.ready_count for slab in slabs)
         total = sum(slab.count for slab in slabs)
-        if ready and (thrifty or ready * SLACK_SHARE >= total):
+        if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
         while claim := self._claim_slab(node, size_class, replicas):
             block, adopted = claim
@@ -300,9 +300,10 @@ class Allocator:
             slabs.append(slab)
             if adopted:
                 self._reclaim([slab])
-            if slab.ready_count:
+            ready += slab.ready_count
+            if ready >= count:
                 break
-        return any(slab.ready_count for slab in slabs)
+        return sum(slab.ready_count for slab in slabs) >= count
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)

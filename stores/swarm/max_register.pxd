@@ -31,6 +31,7 @@ cdef class MaxRegister(Recycling):
     cdef bint known
     cdef public u64 needed
     cdef public u64 needed_on
+    cdef public int needed_count
     cdef public u64 retries
 
     cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1

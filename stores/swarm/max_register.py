@@ -63,6 +63,8 @@ class MaxRegister(Recycling):
         """Bytes of the object that there was no memory for."""
         self.needed_on = 0
         """The node of its head."""
+        self.needed_count = 1
+        """How many of those there must be at a time."""
         self.copied = 0
         """What the last `write_back` wrote."""
         self.retries = 0
@@ -135,7 +137,7 @@ class MaxRegister(Recycling):
         self.order[self.read] = k
         self.read += 1
         top = 0
-        if self.front[at] == self.ident:
+        if self.ident and self.front[at] == self.ident:
             self.valid += 1
             for index in range(2, 2 + self.buffers):
                 top = max(top, self.front[at + index])
@@ -215,6 +217,7 @@ class MaxRegister(Recycling):
         Its head is on the first node of the register's that is in service.
         """
         self.needed = HEADER + size
+        self.needed_count = 1
         self.needed_on = self.node
         for _ in range(self.replicas):
             try:

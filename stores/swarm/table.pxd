@@ -9,7 +9,6 @@ from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport tuple_word
 
 cdef int AGAIN
-cdef int ATTEMPTS_MAX
 cdef u64 BUFFER
 cdef u64 DEATH
 cdef int DELETED

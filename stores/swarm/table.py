@@ -23,7 +23,7 @@ Operations on the index do as those of `fusee` (shm/view.py).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +55,6 @@ from limpet.stores.swarm.registers import Registers
 from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.survey import level, points_of, wrong_with
 from limpet.stores.swarm.words import tuple_word
-
-ATTEMPTS_MAX: Final = 64
-"""How often an operation may find memory for one of its objects, and not for the other."""
 
 
 class Swarm(Snapshot):
@@ -165,7 +162,7 @@ class Swarm(Snapshot):
             if outcome == NO_MEMORY and pending is not None:
                 self._wait_for_room(wanted, attempt)
             elif outcome == NO_MEMORY:
-                self._find_room(wanted, attempt)
+                self._find_room(wanted)
             elif outcome == AGAIN:
                 self.retries += 1
                 self.endpoint.pause(attempt)
@@ -201,27 +198,23 @@ class Swarm(Snapshot):
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def _wanted(self) -> tuple[int, int]:
-        """Node and bytes of the last object that there was no memory for."""
-        return self.register.needed_on, self.register.needed
+    def _wanted(self) -> tuple[int, int, int, int]:
+        """What there was no memory for, as `replenish` takes it."""
+        register = self.register
+        return register.needed_on, register.needed, self.replicas, register.needed_count
 
-    def _find_room(self, wanted: tuple[int, int], attempt: int) -> None:
-        """Have memory ready for an object. Raises StoreFull."""
+    def _find_room(self, wanted: tuple[int, int, int, int]) -> None:
+        """Have memory ready. Raises StoreFull."""
         try:
-            self.allocator.replenish(*wanted, self.replicas)
+            self.allocator.replenish(*wanted)
         except NodeFailed as error:
             if not self._outlived(error.node):
                 raise
-        if attempt > ATTEMPTS_MAX:
-            raise StoreFull(
-                f"{self.name}: there is memory for one of the two objects that a new key needs, "
-                "but not for both; delete keys, or make the pool larger"
-            )
 
-    def _wait_for_room(self, wanted: tuple[int, int], attempt: int) -> None:
+    def _wait_for_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
         """As `_find_room`; if there is none, wait for others to end what they have begun."""
         try:
-            self.allocator.replenish(*wanted, self.replicas)
+            self.allocator.replenish(*wanted)
         except (StoreFull, NodeFailed):
             self.endpoint.pause(attempt)
 
@@ -371,6 +364,8 @@ class Swarm(Snapshot):
         capacity = self.logged.capacity(key, value)
         node = self.tables[self.table] >> NODE_SHIFT & 0xFF
         size = area_of(len(key)) + register.size(capacity)
+        classes = self.heap.size_class(size), self.heap.size_class(HEADER + len(value))
+        register.needed_count = 2 if classes[0] == classes[1] else 1
         reference = self._allocate(node, size)
         buffer = self._allocate(node, HEADER + len(value)) if reference else 0
         if not buffer:
