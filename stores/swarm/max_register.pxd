@@ -58,6 +58,7 @@ cdef class MaxRegister(Recycling):
     cdef int aim(self) except -1
     @cython.locals(n=int, stands=bint)
     cdef int keep(self) except -1
+    cdef bint _stands(self, int k) except -1
     @cython.locals(done=int, k=int, outcome=int)
     cdef int write(self, u64 word) except -1
     @cython.locals(k=int, copy=u64, n=int, outcome=int)

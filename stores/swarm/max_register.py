@@ -224,6 +224,9 @@ class MaxRegister(Recycling):
                 self.buffer = self.allocator.allocate(self.needed_on, self.needed, self.replicas)
                 self.held = self.client.held - 1 if self.buffer else -1
                 self.published = False
+                if not self.buffer:
+                    # Is there hope on this node?
+                    self.endpoint.load(self.heap.table_word(self.needed_on, 0))
                 return self.buffer != 0
             except NodeFailed as error:
                 self.view.fail_if_lost(error.node)
@@ -239,13 +242,20 @@ class MaxRegister(Recycling):
         """Our buffer is in the register's care, if that is not being given up; no more in hand."""
         stands = True
         for n in range(self.read):
-            if self.endpoint.load(self.bases[self.order[n]]) != self.ident:
+            if not self._stands(self.order[n]):
                 stands = False  # settling the hand sees to it
         if self.held >= 0 and not self.published:
             self.client.release(self.held)  # there was a greater tuple wherever it would have been
         elif self.held >= 0 and stands:
             self.client.keep(self.held)
         self.held = -1
+
+    def _stands(self, k: int) -> bool:
+        """Whether replica `k` is not given up, as far as that can be seen."""
+        try:
+            return self.endpoint.load(self.bases[k]) == self.ident
+        except NodeFailed:
+            return True
 
     def write(self, word: int) -> int:
         """WRITE what is prepared to a majority: those that were read, others if they are lost.

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.errors import StoreCorrupt
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.swarm.fields import (
     DELETED,
     DONE,
@@ -127,14 +127,26 @@ class SafeGuess(TimestampLock):
         lane = self.endpoint.background(True)
         for n in range(self.read):
             k = self.order[n]
-            if not w & VERIFIED and self.mine[k] == w and self.verify(k, w):
+            if not w & VERIFIED and self.mine[k] == w and self._try_verify(k, w):
                 # CRASH(verified): at a minority; the others learn it from reads.
                 self.mine[k] = w | VERIFIED
-        self.write_in_place()
+        self._try_in_place()
         self.recycle(self.place, w | VERIFIED)
         self.keep()
         self.side = 1 - side_of(w)
         self.endpoint.background(lane)
+
+    def _try_verify(self, k: int, word: int) -> bool:
+        try:
+            return self.verify(k, word)
+        except NodeFailed:
+            return False  # a majority has it, and does without the bit
+
+    def _try_in_place(self) -> None:
+        try:
+            self.write_in_place()
+        except NodeFailed:
+            pass  # the next reads take the buffer
 
     def _write_again(self, w: int, m: int, value: bytes) -> int:
         """Lines 9 to 11: the guess may have been stale."""
@@ -276,9 +288,9 @@ class SafeGuess(TimestampLock):
         for n in range(self.read):
             k = self.order[n]
             if stamp_of(self.tops[k]) == stamp_of(m) and not self.tops[k] & VERIFIED:
-                self.verify(k, self.tops[k])
+                self._try_verify(k, self.tops[k])
         self.prepare(m, value)
-        self.write_in_place()
+        self._try_in_place()
         self.endpoint.background(lane)
 
     # ---- the end --------------------------------------------------------------------------------

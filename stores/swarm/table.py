@@ -23,7 +23,7 @@ Operations on the index do as those of `fusee` (shm/view.py).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import Store, as_bytes
-from limpet.stores.fusee.links import OLD
+from limpet.stores.fusee.links import OLD, Link
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.fusee.snapshot import Snapshot
 from limpet.stores.race.index import is_valid
@@ -55,6 +55,9 @@ from limpet.stores.swarm.registers import Registers
 from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.survey import level, points_of, wrong_with
 from limpet.stores.swarm.words import tuple_word
+
+ATTEMPTS_MAX: Final = 16
+"""How often the node of a new object may be lost; there are not so many replicas."""
 
 
 class Swarm(Snapshot):
@@ -162,7 +165,7 @@ class Swarm(Snapshot):
             if outcome == NO_MEMORY and pending is not None:
                 self._wait_for_room(wanted, attempt)
             elif outcome == NO_MEMORY:
-                self._find_room(wanted)
+                self._find_room(wanted, attempt)
             elif outcome == AGAIN:
                 self.retries += 1
                 self.endpoint.pause(attempt)
@@ -203,12 +206,12 @@ class Swarm(Snapshot):
         register = self.register
         return register.needed_on, register.needed, self.replicas, register.needed_count
 
-    def _find_room(self, wanted: tuple[int, int, int, int]) -> None:
-        """Have memory ready. Raises StoreFull."""
+    def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
+        """Have memory ready, here or, if the node is lost, elsewhere next time. Raises StoreFull."""
         try:
             self.allocator.replenish(*wanted)
         except NodeFailed as error:
-            if not self._outlived(error.node):
+            if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
                 raise
 
     def _wait_for_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
@@ -475,13 +478,25 @@ class Swarm(Snapshot):
     # ---- the whole table ------------------------------------------------------------------------
 
     def references(self) -> Any:
-        """References to all registers and to the buffers that they name."""
+        """References to all registers and to the buffers that they name.
+
+        Those of a register that is being given up are as if in the hand that it is in.
+        """
         registers = Snapshot.references(self)
         buffers: set[int] = set()
-        for reference in registers.tolist():
+        for reference in [*registers.tolist(), *self._registers_in_hands()]:
             if self.register.visit(reference):
                 buffers |= self.register.buffers_named()
         return np.concatenate([registers, np.array(sorted(buffers), dtype=np.uint64)])
+
+    def _registers_in_hands(self) -> list[int]:
+        return [
+            reference
+            for reference, home in self.view.hands()
+            if Link.of(home).entry == self.entry
+            and not home & BUFFER
+            and reference >> 48 & 0xFF != VACANT_CLASS
+        ]
 
     def slots_taken(self) -> list[int]:
         """References to all registers; of those whose nodes are lost, some."""
