@@ -28,7 +28,8 @@ cdef class MaxRegister(Recycling):
     cdef u64 copied
     cdef int first
     cdef int held
-    cdef bint known
+    cdef public bint known
+    cdef readonly bint wrote
     cdef public u64 needed
     cdef public u64 needed_on
     cdef public int needed_count
@@ -50,7 +51,7 @@ cdef class MaxRegister(Recycling):
     cdef int count(self, u64 word) except -1
     @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
-    @cython.locals(k=int, reference=u64)
+    @cython.locals(n=int, k=int, there=u64, reference=u64)
     cdef value_of(self, u64 word)
     @cython.locals(outcome=int)
     cpdef int maximum(self, bint whole) except -1
@@ -64,9 +65,16 @@ cdef class MaxRegister(Recycling):
     @cython.locals(k=int, copy=u64, n=int, outcome=int)
     cdef int write_back(self, u64 word) except -1
     cdef int _put_copy(self, int k, u64 copy) except -1
-    @cython.locals(lane=bint, own=u64, k=int, word=u64, side=int, reference=u64, stands=u64)
+    @cython.locals(lane=bint, own=u64, k=int, word=u64)
     cdef int clear_row(self) except -1
-    @cython.locals(reference=u64, k=int, at=int, before=u64, first=int)
-    cdef u64 _spread(self, u64 own) except? 0
+    cdef u64 _own_word(self, int k) noexcept
+    @cython.locals(k=int, side=int, reference=u64)
+    cdef int _give_up_junk(self) except -1
+    @cython.locals(k=int, word=u64)
+    cdef bint _is_led_to(self, u64 reference) except -1
+    @cython.locals(reference=u64, k=int, word=u64, before=u64, first=int)
+    cdef bint _spread(self, u64 own) except -1
+    @cython.locals(at=u64, found=u64)
+    cdef int _move(self, int k, u64 before, u64 own) except -1
     @cython.locals(k=int, at=int)
     cpdef u64 ticket(self)

@@ -57,6 +57,8 @@ class MaxRegister(Recycling):
         self.first = 0
         self.known = False
         """Whether `mine` and `side` are as we left them."""
+        self.wrote = False
+        """Whether a tuple was written back since."""
         self.held = -1
         """Where in the hand our buffer is, or -1."""
         self.needed = 0
@@ -77,6 +79,7 @@ class MaxRegister(Recycling):
         self.first = first
         self.held = -1
         self.known = False
+        self.wrote = False
 
     def recall(self, words: Any, at: int) -> None:
         """Take our words of M and the empty side from an entry of the cache, if it has them."""
@@ -86,8 +89,8 @@ class MaxRegister(Recycling):
             self.mine[k] = words[at + FIXED + k]
 
     def note(self, words: Any, at: int) -> None:
-        """Note our words of M and the empty side in an entry of the cache."""
-        words[at + 4] = 1 | self.side << 1
+        """Note our words of M and the empty side, if they are known, in an entry of the cache."""
+        words[at + 4] = 1 | self.side << 1 if self.known else 0
         for k in range(self.replicas):
             words[at + FIXED + k] = self.mine[k]
 
@@ -180,10 +183,13 @@ class MaxRegister(Recycling):
         A phase of its own unless the value is in place.
         """
         value = self.read_in_place(stamp_of(word))
-        if value is None and row_of(word) < self.writers:
-            k = self.where(word)
-            reference = self.named(k, row_of(word), side_of(word))
-            value = self.read_buffer(reference, stamp_of(word), k)
+        if value is None:
+            for n in range(self.read):
+                k = self.order[n]
+                there = self.tops[k]
+                if stamp_of(there) == stamp_of(word) and value is None:
+                    reference = self.named(k, row_of(there) % self.writers, side_of(there))
+                    value = self.read_buffer(reference, stamp_of(word), k)
             self.endpoint.wait()
         return value
 
@@ -289,6 +295,7 @@ class MaxRegister(Recycling):
         DONE, NO_MEMORY, or AGAIN: read once more.
         """
         self.identify()
+        self.wrote = True
         if not self.learn():
             return self.clear_row()
         if is_tombstone(word):
@@ -322,50 +329,79 @@ class MaxRegister(Recycling):
     def clear_row(self) -> int:
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
-        A client of our slot was killed between two steps, or we met a lost node. What no word of M
-        leads to is given up. If both pointers are led to, on different replicas, the greater tuple
-        is made known to a majority first.
+        A client of our slot was killed between two steps, or a copy was put beside what we wrote.
+        What no word of M leads to is given up. If different tuples of our row are led to on
+        different replicas, the greatest one is written to all of them first.
         """
         lane = self.endpoint.background(True)
         try:
-            own = 0
             self.read_all()
+            self._give_up_junk()
+            own = 0
             for k in range(self.replicas):
-                word = self.front[k * self.stride + 2 + self.writer % self.buffers]
+                word = self._own_word(k)
                 if row_of(word) == self.writer:
                     own = max(own, word)
-            stands = self._spread(own) if own else 0
-            self.read_all()
-            for k in range(self.replicas):
-                for side in range(2):
-                    reference = self.named(k, self.writer, side)
-                    if reference and reference != self.buffer and reference != stands:
-                        self.give_up(self.writer, side, reference)
+            if own and not is_tombstone(own) and self._spread(own):
+                self.read_all()
+                self._give_up_junk()
         finally:
             self.endpoint.background(lane)
         return AGAIN
 
-    def _spread(self, own: int) -> int:
-        """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
+    def _own_word(self, k: int) -> int:
+        """Our word of M, as read into `front`."""
+        return self.front[k * self.stride + 2 + self.writer % self.buffers]
 
-        0 when it was given up, as others have written since.
+    def _give_up_junk(self) -> None:
+        """Free what our row names, and no word of M leads to, as read of all replicas."""
+        for k in range(self.replicas):
+            for side in range(2):
+                reference = self.named(k, self.writer, side)
+                if reference and reference != self.buffer and not self._is_led_to(reference):
+                    self.give_up(self.writer, side, reference)
+
+    def _is_led_to(self, reference: int) -> bool:
+        for k in range(self.replicas):
+            word = self._own_word(k)
+            if (
+                row_of(word) == self.writer
+                and self.named(k, self.writer, side_of(word)) == reference
+            ):
+                return True
+        return False
+
+    def _spread(self, own: int) -> bool:
+        """Write a tuple of our own row, whose buffer is ours, to all replicas in service.
+
+        False when it was given up, as others have written since.
         """
         reference = 0
         first = 0
         for k in range(self.replicas):
-            at = k * self.stride + 2 + self.writer % self.buffers
-            self.mine[k] = self.front[at]
-            if not reference and self.front[at] == own:
+            if not reference and self._own_word(k) == own:
                 reference = self.named(k, self.writer, side_of(own))
                 first = k
         value = self.read_buffer(reference, stamp_of(own), first) if reference else None
         if value is None:
-            return 0
+            return False
         before = self.buffer
         self.buffer = reference
         self.prepare(own, value)
         for k in range(self.replicas):
-            if self.mine[k] != own:
-                self._put_copy(k, own)
+            word = self._own_word(k)
+            if word and word != own and rank_of(word) <= rank_of(own):
+                self._move(k, word, own)
         self.buffer = before
-        return reference
+        return True
+
+    def _move(self, k: int, before: int, own: int) -> None:
+        """Have our word of M on replica `k` be `own`, whose buffer is at hand."""
+        try:
+            self.write_buffer(k)
+            at = self.pointer(k, self.writer, side_of(own))
+            found = self.endpoint.cas(at, self.ident, self.buffer)
+            if found == self.ident or found == self.buffer:
+                self.endpoint.cas(self.bases[k] + 8 * (2 + self.writer % self.buffers), before, own)
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)

@@ -76,7 +76,7 @@ class Recycling(InNOut):
 
     def _is_useless(self, k: int, word: int, own: int, row: int, side: int) -> bool:
         if row == own:
-            return side != side_of(word)
+            return True
         there = self.front[k * self.stride + 2 + row % self.buffers]
         return (
             row_of(there) == row

@@ -4,7 +4,7 @@ from limpet.shm.clock cimport Clock
 from limpet.shm.verbs cimport u64
 from limpet.stores.swarm.timestamp_lock cimport TimestampLock
 from limpet.stores.swarm.words cimport (
-    is_tombstone, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
+    is_tombstone, placed, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
 )
 
 cdef u64 ATTEMPTS_MAX
@@ -28,7 +28,7 @@ cdef class SafeGuess(TimestampLock):
     cpdef int put_value(self, bytes value) except -1
     @cython.locals(value=bytes)
     cdef int _insist(self, u64 w, int outcome) except -1
-    @cython.locals(lane=bint, n=int, k=int)
+    @cython.locals(lane=bint, n=int, k=int, word=u64)
     cdef int _verify_own(self, u64 w) except -1
     cdef bint _try_verify(self, int k, u64 word) except -1
     cdef int _try_in_place(self) except -1

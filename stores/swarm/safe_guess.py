@@ -49,6 +49,7 @@ from limpet.stores.swarm.fields import (
 from limpet.stores.swarm.timestamp_lock import TimestampLock
 from limpet.stores.swarm.words import (
     is_tombstone,
+    placed,
     rank_of,
     side_of,
     stamp_of,
@@ -87,6 +88,7 @@ class SafeGuess(TimestampLock):
                 return outcome
             if not self.learn():
                 return self.clear_row()
+        self.known = False
         if not self.acquire(len(value)):
             return NO_MEMORY
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
@@ -113,13 +115,15 @@ class SafeGuess(TimestampLock):
         value = self.value
         while outcome == DONE:
             self.clear_row()
-            self.prepare(w, value)
-            if self.write(w) == DONE:
-                break
             outcome = self.gather(False)
             self.endpoint.wait()
             if is_tombstone(self.top):
                 return DELETED
+            if outcome == DONE and self.learn():
+                self.prepare(w, value)
+                if self.write(placed(w, self.writer, self.side)) == DONE:
+                    break
+        self.side = -1
         return outcome
 
     def _verify_own(self, w: int) -> None:
@@ -127,12 +131,14 @@ class SafeGuess(TimestampLock):
         lane = self.endpoint.background(True)
         for n in range(self.read):
             k = self.order[n]
-            if not w & VERIFIED and self.mine[k] == w and self._try_verify(k, w):
+            word = self.mine[k]
+            if stamp_of(word) == stamp_of(w) and not word & VERIFIED and self._try_verify(k, word):
                 # CRASH(verified): at a minority; the others learn it from reads.
-                self.mine[k] = w | VERIFIED
+                self.mine[k] = word | VERIFIED
         self._try_in_place()
         self.recycle(self.place, w | VERIFIED)
         self.keep()
+        self.known = self.side >= 0
         self.side = 1 - side_of(w)
         self.endpoint.background(lane)
 

@@ -122,6 +122,8 @@ class Swarm(Snapshot):
         self._attend()
         if self._remembered(key):
             outcome = self.register.get_value()
+            if self.register.wrote:
+                self.cache.words[self.place + 4] = 0  # there is a copy in our row
             if outcome == DONE or outcome == NO_MEMORY:
                 return outcome
             self.cache.drop(key)
@@ -294,11 +296,12 @@ class Swarm(Snapshot):
         if self._remembered(key):
             if mode == INSERT:
                 outcome = self.register.maximum(False)
-                if outcome == DONE:
-                    return EXISTS
+                self.register.known = False
             else:
                 outcome = self.register.put_value(value)
-                self._remember()
+            self._remember()
+            if mode == INSERT and outcome == DONE:
+                return EXISTS
             if outcome in (DONE, NO_MEMORY, AGAIN):
                 return outcome
             self.cache.drop(key)
