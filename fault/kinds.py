@@ -69,6 +69,8 @@ PROOFS: Final = {
     "fusee-nc": _REPLICATED,
     "swarm": Proof(
         {"replicas": 3, "writers": 8},
+        matrix_node_size=2 << 20,
+        capacity_never=30_000,
         matrix_nodes=3,
         explorer_nodes=3,
         matrix_spare=5,

@@ -39,6 +39,8 @@ cdef class MaxRegister(Recycling):
     @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
     @cython.locals(k=int)
+    cdef int is_new(self, u64 word) except -1
+    @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
     cdef int identify(self) except -1
     @cython.locals(k=int)

@@ -88,6 +88,13 @@ class MaxRegister(Recycling):
         for k in range(self.replicas):
             self.mine[k] = words[at + FIXED + k]
 
+    def is_new(self, word: int) -> None:
+        """The current register is new, and has our tuple `word` everywhere."""
+        for k in range(self.replicas):
+            self.mine[k] = word
+        self.side = 1 - side_of(word)
+        self.known = True
+
     def note(self, words: Any, at: int) -> None:
         """Note our words of M and the empty side, if they are known, in an entry of the cache."""
         words[at + 4] = 1 | self.side << 1 if self.known else 0

@@ -41,7 +41,8 @@ class Registers(LoggedObjects):
             )
         if HEADER + len(value) > self.value_max:
             raise ValueTooLarge(
-                f"the value has {len(value)} bytes; {self.value_max - HEADER} is the most here"
+                f"the value and its header take {HEADER + len(value)} bytes; an object has room "
+                f"for {self.value_max} here"
             )
         return HEADER + len(value)
 

@@ -38,6 +38,7 @@ cdef class Swarm(Snapshot):
     cdef u64 seen_view
     cdef long long place
     cdef u64 made
+    cdef u64 made_word
 
     @cython.locals(outcome=int)
     cdef int _get_once(self, bytes key) except -1
@@ -54,6 +55,8 @@ cdef class Swarm(Snapshot):
     cdef u64 _seek(self, bytes key) except? 0
     @cython.locals(area=u64, ident=u64, capacity=u64)
     cdef int _turn_to(self, bytes key, u64 reference) except -1
+    @cython.locals(register=SafeGuess)
+    cdef int _learn_place(self, bytes key) except -1
     @cython.locals(outcome=int, slot=u64)
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     @cython.locals(outcome=int, ticket=u64)
@@ -62,7 +65,7 @@ cdef class Swarm(Snapshot):
     cdef int _insert_new(self, bytes key, bytes value, u64 attempt) except -1
     @cython.locals(
         register=SafeGuess, logged=Registers, writer=int, capacity=u64, node=u64, size=u64,
-        reference=u64, buffer=u64, area=u64, word=u64
+        reference=u64, buffer=u64, area=u64, ident=u64, word=u64
     )
     cdef bint _make_register(self, bytes key, bytes value) except -1
     cdef u64 _allocate(self, u64 node, u64 size) except? 0

@@ -74,6 +74,7 @@ class Swarm(Snapshot):
         self.seen_view = -1
         self.place = -1
         self.made = 0
+        self.made_word = 0
 
     @property
     def losses_survived(self) -> int:
@@ -283,11 +284,16 @@ class Swarm(Snapshot):
         area = area_of(len(key))
         ident, capacity = self.logged.words_after_key()
         self.register.turn(reference, area, ident, capacity, self._first(ident))
+        self._learn_place(key)
+
+    def _learn_place(self, key: bytes) -> None:
+        """Remember that the current register is that of the key."""
+        register = self.register
         self.place = self.cache.add(key)
         if self.place >= 0:
-            self.cache.words[self.place] = reference
-            self.cache.words[self.place + 1] = ident
-            self.cache.words[self.place + 2] = area << 32 | capacity
+            self.cache.words[self.place] = register.reference
+            self.cache.words[self.place + 1] = register.ident
+            self.cache.words[self.place + 2] = register.area << 32 | register.capacity
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -358,6 +364,9 @@ class Swarm(Snapshot):
         outcome = self._insert(key, desired, attempt)
         if outcome == DONE:
             self.client.keep(1)
+            self._learn_place(key)
+            self.register.is_new(self.made_word)
+            self._remember()
         else:
             self.client.aim(1, 0)
             self.client.aim(0, 0)
@@ -377,11 +386,13 @@ class Swarm(Snapshot):
         if not buffer:
             return False
         area = area_of(len(key))
-        register.turn(reference, area, self._ticket(), capacity, 0)
+        ident = self._ticket()
+        register.turn(reference, area, ident, capacity, self._first(ident))
         word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0
         self.logged.write(reference, key, register.begin(word, buffer, value))
         self.made = reference
+        self.made_word = word
         return True
 
     def _allocate(self, node: int, size: int) -> int:
@@ -513,6 +524,7 @@ class Swarm(Snapshot):
     def _keys_of(self, group: int) -> list[bytes]:
         found = []
         self.client.enter()
+        lane = self.endpoint.background(True)
         try:
             self._attend()
             self.endpoint.read_words(group, self.slots, GROUP_WORDS)
@@ -523,6 +535,7 @@ class Swarm(Snapshot):
                     if self.register.maximum(False) not in (DELETED, GONE):
                         found.append(key)
         finally:
+            self.endpoint.background(lane)
             self.client.leave()
         return found
 
@@ -537,8 +550,10 @@ class Swarm(Snapshot):
     def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
         wrong: str = Snapshot._wrong_with(self, group, slot, word, seen)
         if not wrong:
+            lane = self.endpoint.background(True)
             self._visit(word & REFERENCE_MASK)
             wrong = wrong_with(self.register)
+            self.endpoint.background(lane)
         return wrong
 
 
