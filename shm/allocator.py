@@ -168,6 +168,8 @@ class Allocator:
         self.current: list[Slab | None] = [None] * (placement.replicas_max * self.nodes * 256)
         self.spans: list[Span] = []
         self.pressure = 0
+        self.spared: set[int] = set()
+        """Of what kinds `replenish` needs blocks: empty ones are not given back for another."""
 
     # ---- inside an operation --------------------------------------------------------------------
 
@@ -257,8 +259,8 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int, replicas: int = 1, count: int = 1) -> None:
-        """Make `count` objects of `size` bytes ready on `node`; if they take whole blocks, one.
+    def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
+        """Make an object of `size` bytes ready on `node`; and one of `also` bytes, unless that is 0.
 
         Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
         for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
@@ -272,7 +274,16 @@ class Allocator:
             ident, size_class = self.client.ident, self.heap.size_class(size)
             hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
             attempt = hopeless = 0
-            while not self._try(node, size, replicas, count, attempt > 0):
+            wanted = [(size, 1)]
+            if also:
+                same = self.heap.size_class(also) == size_class
+                wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
+            self.spared = {
+                self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
+            }
+            while not all(
+                self._try(node, each, replicas, count, attempt > 0) for each, count in wanted
+            ):
                 attempt += 1
                 hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
@@ -401,13 +412,15 @@ class Allocator:
     def _release_empty(self) -> bool:
         """Give back every block of which all objects are ready, and spans without an object."""
         released = self._reclaim_spans()
-        for slabs in self.slabs.values():
+        for key, slabs in self.slabs.items():
             try:
                 self._reclaim(slabs)
             except NodeFailed:
                 for slab in list(slabs):
                     self._drop(slab)  # it is gone with its node
                 continue  # there may be room on other nodes
+            if key in self.spared:
+                continue
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
                 # ORDER: we forget it before it is free: an exception in between costs a block
                 # until we leave; the other way round we would go on using what is not ours.

@@ -29,7 +29,7 @@ from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former
 from limpet.shm.tickets import Tickets
 from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
-from limpet.stores.fusee.links import OFFSET_BITS, Link
+from limpet.stores.fusee.links import BUFFER, OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
 from limpet.stores.fusee.reconcile import reconcile, tell
@@ -368,7 +368,7 @@ class ReplicatedTables(Race):
         found = set()
         for reference, home in self.view.hand(ident >> INCARNATION_BITS):
             link = Link.of(home)
-            if link.entry != self.entry:
+            if link.entry != self.entry or home & BUFFER:
                 continue
             bases = self.bases[REPLICAS_ROW * link.subtable :]
             count = self.counts[link.subtable]
@@ -445,7 +445,10 @@ class ReplicatedTables(Race):
         here = there = 0
         for attempt in range(64):
             # ORDER: hands before slots: who begins to change the slot has named it in the hand.
-            named = any(Link.of(home)[:3] == Link.of(other)[:3] for _, other in self.view.hands())
+            named = any(
+                Link.of(home)[:3] == Link.of(other)[:3] and not other & BUFFER
+                for _, other in self.view.hands()
+            )
             here = self.endpoint.load(self.tables[subtable] + offset)
             there = self.endpoint.load(base + offset)
             if here == there:

@@ -30,11 +30,6 @@ FIXED: Final = 5
 of the metadata array on each replica, of which 0 stands for one that is not known."""
 
 
-OLD: Final = 2
-"""In the home of a pair of a hand, as in stores/fusee/links.py."""
-BUFFER: Final = 4
-"""In the home of a pair of a hand: it is a buffer of the register at that address."""
-
 DONE: Final = 0
 AGAIN: Final = 1
 NO_MEMORY: Final = 2

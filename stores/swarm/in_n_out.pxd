@@ -44,6 +44,8 @@ cdef class InNOut:
     cdef u64[::1] header
     cdef u64[::1] in_place
     cdef u64[::1] bases
+    cdef u64[::1] order
+    cdef int read
     cdef u64[::1] mine
     cdef public u64 reference
     cdef public u64 ident
@@ -60,7 +62,7 @@ cdef class InNOut:
     cpdef int turn_to(self, u64 reference, u64 area) except -1
     @cython.locals(size_class=u64, address=u64)
     cpdef u64 home(self)
-    cdef u64 pointer(self, int k, u64 row, u64 side) noexcept
+    cpdef u64 pointer(self, int k, u64 row, u64 side)
     cpdef u64 lock(self, int k, u64 writer)
     cpdef u64 size(self, u64 capacity)
     @cython.locals(count=int)

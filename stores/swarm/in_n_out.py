@@ -29,9 +29,11 @@ write, `put`, at one replica, FIFO and so in one round trip:
     3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)
 The tuple names row and side, so the pointer of the tuple before stands until M has changed.
 
-One who has been gone for long does no harm: what `put` expects, ident and a word of M, is in no
-memory but this register's, and it was seen there. So keys' places may be remembered between
-operations, and an update need not look first.
+One who comes back to a register that is no more does no harm: `put` expects the ident in a pointer,
+and a word of M that only this register has had. (An ident is in the headers of its buffers, too; a
+pointer's place in memory that is used again can be there, in an object that nobody has published
+yet, and is overwritten.) So keys' places may be remembered between operations, and an update need
+not look first.
 
 An ident that is read under a pin, and is the right one, shows that the register stands still until
 `unpin`: it is cleared, everywhere, before the memory is freed.
@@ -47,11 +49,11 @@ from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.fabric import hash64, words_bytes
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
+from limpet.stores.fusee.links import BUFFER
 from limpet.stores.object_layout import IMAGE_SIZE
 from limpet.stores.race.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
     AGAIN,
-    BUFFER,
     DONE,
     HEADER,
     HEADER_WORDS,
@@ -88,6 +90,9 @@ class InNOut:
         self.header = array("Q", bytes(8 * HEADER_WORDS))
         self.in_place = array("Q", bytes(8 * IN_PLACE_WORDS))
         self.bases = array("Q", bytes(8 * REPLICAS_ROW))
+        self.order = array("Q", bytes(8 * REPLICAS_ROW))
+        """The replicas that were read, the first of which has the value in place."""
+        self.read = 0
         self.mine = array("Q", bytes(8 * REPLICAS_ROW))
         """What we last saw of our word of M on each replica; 0: nothing."""
         self.reference = 0
@@ -237,7 +242,9 @@ class InNOut:
             stored = value
         words = [self.ident, self.capacity, *[word] * self.buffers, *empty, *in_place]
         return (
-            array("Q", words).tobytes() + stored.ljust(self.capacity, b"\0") + bytes(8 * self.writers)
+            array("Q", words).tobytes()
+            + stored.ljust(self.capacity, b"\0")
+            + bytes(8 * self.writers)
         )
 
     # ---- in place -------------------------------------------------------------------------------

@@ -20,9 +20,7 @@ cdef int REPLICAS_ROW
 cdef class MaxRegister(Recycling):
     cdef readonly object view
     cdef readonly int majority
-    cdef u64[::1] order
     cdef u64[::1] tops
-    cdef int read
     cdef int valid
     cdef u64 top
     cdef u64 copied
@@ -32,7 +30,7 @@ cdef class MaxRegister(Recycling):
     cdef readonly bint wrote
     cdef public u64 needed
     cdef public u64 needed_on
-    cdef public int needed_count
+    cdef public u64 needed_also
     cdef public u64 retries
 
     cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
@@ -66,17 +64,19 @@ cdef class MaxRegister(Recycling):
     cdef int write(self, u64 word) except -1
     @cython.locals(k=int, copy=u64, n=int, outcome=int)
     cdef int write_back(self, u64 word) except -1
+    @cython.locals(outcome=int)
     cdef int _put_copy(self, int k, u64 copy) except -1
-    @cython.locals(lane=bint, own=u64, k=int, word=u64)
+    cdef int _name(self, int k, u64 copy) except -1
+    @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64)
     cdef int clear_row(self) except -1
     cdef u64 _own_word(self, int k) noexcept
     @cython.locals(k=int, side=int, reference=u64)
-    cdef int _give_up_junk(self) except -1
+    cdef int _give_up_junk(self, u64 stands) except -1
     @cython.locals(k=int, word=u64)
     cdef bint _is_led_to(self, u64 reference) except -1
-    @cython.locals(reference=u64, k=int, word=u64, before=u64, first=int)
-    cdef bint _spread(self, u64 own) except -1
+    @cython.locals(reference=u64, k=int, word=u64, before=u64, first=int, done=int, moved=bint)
+    cdef u64 _spread(self, u64 own) except? 0
     @cython.locals(at=u64, found=u64)
-    cdef int _move(self, int k, u64 before, u64 own) except -1
+    cdef bint _move(self, int k, u64 before, u64 own) except -1
     @cython.locals(k=int, at=int)
     cpdef u64 ticket(self)

@@ -46,11 +46,8 @@ class MaxRegister(Recycling):
         super().__init__(pool, entry, replicas, writers, buffers)
         self.view = pool.view
         self.majority = replicas // 2 + 1
-        self.order = array("Q", bytes(8 * REPLICAS_ROW))
-        """The replicas that were read, the first of which has the value in place."""
         self.tops = array("Q", bytes(8 * REPLICAS_ROW))
         """The greatest tuple on each of those."""
-        self.read = 0
         self.valid = 0
         """How many of them are the register that they were taken for."""
         self.top = 0
@@ -65,8 +62,8 @@ class MaxRegister(Recycling):
         """Bytes of the object that there was no memory for."""
         self.needed_on = 0
         """The node of its head."""
-        self.needed_count = 1
-        """How many of those there must be at a time."""
+        self.needed_also = 0
+        """Bytes of another object that is needed with it, or 0."""
         self.copied = 0
         """What the last `write_back` wrote."""
         self.retries = 0
@@ -230,7 +227,7 @@ class MaxRegister(Recycling):
         Its head is on the first node of the register's that is in service.
         """
         self.needed = HEADER + size
-        self.needed_count = 1
+        self.needed_also = 0
         self.needed_on = self.node
         for _ in range(self.replicas):
             try:
@@ -323,35 +320,51 @@ class MaxRegister(Recycling):
                 outcome = self._put_copy(k, copy)
                 if outcome != DONE:
                     return AGAIN
+        for n in range(self.read):
+            self._name(self.order[n], copy)
         self.endpoint.wait()
         return DONE
 
     def _put_copy(self, k: int, copy: int) -> int:
         try:
-            return self.put(k, copy)
+            outcome = self.put(k, copy)
+            while outcome == AGAIN:
+                self.endpoint.wait()
+                self.retries += 1
+                outcome = self.put(k, copy)
+            return outcome
         except NodeFailed as error:
             self.view.fail_if_lost(error.node)
             return AGAIN
+
+    def _name(self, k: int, copy: int) -> None:
+        """Name the copy's buffer on replica `k`, too, so that it is not lost with a node."""
+        try:
+            self.write_buffer(k)
+            self.endpoint.cas(self.pointer(k, self.writer, side_of(copy)), self.ident, self.buffer)
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)
 
     def clear_row(self) -> int:
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
         A client of our slot was killed between two steps, or a copy was put beside what we wrote.
-        What no word of M leads to is given up. If different tuples of our row are led to on
-        different replicas, the greatest one is written to all of them first.
+        What no word of M leads to is given up. Then the greatest tuple of our row is written to a
+        majority, and what it makes useless is given up.
         """
         lane = self.endpoint.background(True)
         try:
             self.read_all()
-            self._give_up_junk()
+            self._give_up_junk(0)
             own = 0
             for k in range(self.replicas):
                 word = self._own_word(k)
                 if row_of(word) == self.writer:
                     own = max(own, word)
-            if own and not is_tombstone(own) and self._spread(own):
+            stands = self._spread(own) if own and not is_tombstone(own) else 0
+            if stands:
                 self.read_all()
-                self._give_up_junk()
+                self._give_up_junk(stands)
         finally:
             self.endpoint.background(lane)
         return AGAIN
@@ -360,13 +373,14 @@ class MaxRegister(Recycling):
         """Our word of M, as read into `front`."""
         return self.front[k * self.stride + 2 + self.writer % self.buffers]
 
-    def _give_up_junk(self) -> None:
-        """Free what our row names, and no word of M leads to, as read of all replicas."""
+    def _give_up_junk(self, stands: int) -> None:
+        """Free what our row names but for `stands`; 0: what no word of M leads to, as was read."""
         for k in range(self.replicas):
             for side in range(2):
                 reference = self.named(k, self.writer, side)
-                if reference and reference != self.buffer and not self._is_led_to(reference):
-                    self.give_up(self.writer, side, reference)
+                if reference and reference != self.buffer and reference != stands:
+                    if stands or not self._is_led_to(reference):
+                        self.give_up(k, self.writer, reference)
 
     def _is_led_to(self, reference: int) -> bool:
         for k in range(self.replicas):
@@ -378,10 +392,10 @@ class MaxRegister(Recycling):
                 return True
         return False
 
-    def _spread(self, own: int) -> bool:
-        """Write a tuple of our own row, whose buffer is ours, to all replicas in service.
+    def _spread(self, own: int) -> int:
+        """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
 
-        False when it was given up, as others have written since.
+        0 when it was given up, as others have written since, or a majority cannot be had.
         """
         reference = 0
         first = 0
@@ -391,24 +405,31 @@ class MaxRegister(Recycling):
                 first = k
         value = self.read_buffer(reference, stamp_of(own), first) if reference else None
         if value is None:
-            return False
+            return 0
         before = self.buffer
         self.buffer = reference
         self.prepare(own, value)
-        for k in range(self.replicas):
+        done = 0
+        k = self.first
+        for _ in range(self.replicas):
             word = self._own_word(k)
-            if word and word != own and rank_of(word) <= rank_of(own):
-                self._move(k, word, own)
+            if word and done < self.majority:
+                moved = rank_of(word) > rank_of(own) or word == own
+                done += moved or self._move(k, word, own)
+            k = k + 1 if k + 1 < self.replicas else 0
         self.buffer = before
-        return True
+        return reference if done >= self.majority else 0
 
-    def _move(self, k: int, before: int, own: int) -> None:
-        """Have our word of M on replica `k` be `own`, whose buffer is at hand."""
+    def _move(self, k: int, before: int, own: int) -> bool:
+        """Have our word of M on replica `k` be `own`, whose buffer is at hand; whether it is."""
         try:
             self.write_buffer(k)
             at = self.pointer(k, self.writer, side_of(own))
             found = self.endpoint.cas(at, self.ident, self.buffer)
-            if found == self.ident or found == self.buffer:
-                self.endpoint.cas(self.bases[k] + 8 * (2 + self.writer % self.buffers), before, own)
+            if found != self.ident and found != self.buffer:
+                return False
+            at = self.bases[k] + 8 * (2 + self.writer % self.buffers)
+            return self.endpoint.cas(at, before, own) == before
         except NodeFailed as error:
             self.view.fail_if_lost(error.node)
+            return False

@@ -4,13 +4,14 @@ Invariant: a buffer that is in use is named by a pointer of its register on some
 in the hand of a client, or both; and a pointer names nothing that was freed.
 
     written   in hand, with the register as its home, before the first pointer names it
-    given up  in hand, seen to be named under the pin; its pointer emptied on every replica in
+    given up  in hand, seen to be named under the pin; its pointers emptied on every replica in
               service; then freed. Any number of clients may do that at the same time
 
 A buffer is given up when another write, which is greater, is known to be at a majority: by its
-writer with its next write, or by any other writer, who finds it VERIFIED and older than its own. (A
-GUESSED one is left to its writer: it may have to be written again, with another timestamp.) So a key
-that nobody changes any more has one buffer or two. Whoever reads one meanwhile is pinned, and it is
+writer with its next write, or by any other writer, who finds it older than its own, on all replicas
+of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
+to write the value again with another timestamp.) So a key that nobody changes any more has few
+buffers. Whoever reads one meanwhile is pinned, and it is
 not used again before that ends (shm/epoch.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
@@ -30,7 +31,8 @@ from typing import Final
 from limpet.shm.errors import NodeFailed
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
 from limpet.stores.fusee.marks import ENTRY_SIZE
-from limpet.stores.swarm.fields import OLD, STAMP_SHIFT
+from limpet.stores.fusee.links import OLD
+from limpet.stores.swarm.fields import STAMP_SHIFT
 from limpet.stores.swarm.in_n_out import InNOut
 from limpet.stores.swarm.words import row_of, side_of, stamp_of
 
@@ -47,43 +49,57 @@ class Recycling(InNOut):
 
     # ---- buffers --------------------------------------------------------------------------------
 
-    def give_up(self, row: int, side: int, reference: int) -> None:
-        """Free a buffer that this pointer was seen to name, under our pin."""
+    def give_up(self, seen: int, row: int, reference: int) -> None:
+        """Free a buffer that this row was seen to name on replica `seen`, under our pin."""
         held = self.client.hold(reference, self.home() | OLD)
-        for k in range(self.replicas):
+        k = seen
+        for _ in range(self.replicas):
             try:
-                at = self.pointer(k, row, side)
-                if self.endpoint.load(at) == reference:
-                    # CRASH(emptied): whoever settles the hand sees that nothing names it.
-                    self.endpoint.cas(at, reference, self.ident)
+                for side in range(2):
+                    at = self.pointer(k, row, side)
+                    if self.endpoint.load(at) == reference:
+                        # CRASH(emptied): whoever settles the hand sees that nothing names it.
+                        self.endpoint.cas(at, reference, self.ident)
             except NodeFailed:
-                continue
+                pass  # the pointer went with its node
+            k = k + 1 if k + 1 < self.replicas else 0
         self.client.release(held)
 
-    def recycle(self, k: int, word: int) -> None:
-        """Free what `word`, which is ours and at a majority, makes useless: as read of replica `k`.
+    def recycle(self, word: int) -> None:
+        """Free what `word`, which is ours and at a majority, makes useless.
 
         `front` is from before it was written.
         """
         own = row_of(word)
-        for row in range(self.writers):
-            for side in range(2):
-                reference = self.named(k, row, side)
-                if reference and reference != self.buffer and self._is_useless(
-                    k, word, own, row, side
-                ):
-                    self.give_up(row, side, reference)
+        for n in range(self.read):
+            k = self.order[n]
+            for row in range(self.writers):
+                if n and row != own:
+                    continue
+                for side in range(2):
+                    reference = self.named(k, row, side)
+                    if (
+                        reference
+                        and reference != self.buffer
+                        and (row == own or self._is_useless(word, row, side))
+                    ):
+                        self.give_up(k, row, reference)
 
-    def _is_useless(self, k: int, word: int, own: int, row: int, side: int) -> bool:
-        if row == own:
-            return True
-        there = self.front[k * self.stride + 2 + row % self.buffers]
-        return (
-            row_of(there) == row
-            and side_of(there) == side
-            and there & VERIFIED_BIT != 0
-            and stamp_of(there) < stamp_of(word)
-        )
+    def _is_useless(self, word: int, row: int, side: int) -> bool:
+        """Whether another writer's buffer is: that of an older tuple that is VERIFIED, and that was
+
+        read of all of a majority, so that its writer has no pointer left to set to it.
+        """
+        first = self.front[self.order[0] * self.stride + 2 + row % self.buffers]
+        verified = 0
+        for n in range(self.read):
+            there = self.front[self.order[n] * self.stride + 2 + row % self.buffers]
+            verified |= there & VERIFIED_BIT
+            if stamp_of(there) != stamp_of(first):
+                return False
+            if row_of(there) != row or side_of(there) != side:
+                return False
+        return verified != 0 and stamp_of(first) < stamp_of(word)
 
     def is_linked(self, reference: int) -> bool:
         """Whether the current register, which may be damaged, names a buffer."""
@@ -152,5 +168,3 @@ class Recycling(InNOut):
                     if reference and self.heap.plausible(reference):
                         found.add(reference)
         return found
-
-

@@ -43,6 +43,8 @@ cdef class SafeGuess(TimestampLock):
         copy=u64
     )
     cpdef int resume(self, tuple pending, bytes value) except -1
+    @cython.locals(n=int, side=int)
+    cdef bint _names(self, u64 reference) except -1
     @cython.locals(outcome=int, m=u64, attempt=u64, missed=u64)
     cpdef int get_value(self) except -1
     @cython.locals(lane=bint)

@@ -136,7 +136,7 @@ class SafeGuess(TimestampLock):
                 # CRASH(verified): at a minority; the others learn it from reads.
                 self.mine[k] = word | VERIFIED
         self._try_in_place()
-        self.recycle(self.place, w | VERIFIED)
+        self.recycle(w | VERIFIED)
         self.keep()
         self.known = self.side >= 0
         self.side = 1 - side_of(w)
@@ -159,7 +159,7 @@ class SafeGuess(TimestampLock):
         own, held = self.buffer, self.held
         if self.count(m) < self.majority:
             # our guess is at a majority: what we wrote before it is of no use
-            self.recycle(self.place, w)
+            self.recycle(w)
             outcome = self._make_known(w)
             copy, self.buffer, self.held = self.buffer, own, held
             if outcome == NO_MEMORY:
@@ -183,14 +183,14 @@ class SafeGuess(TimestampLock):
             self.prepare(fresh, value)
             wrote = self.write(fresh)
             self.endpoint.wait()
-            if wrote == REFUSED:
+            if wrote == REFUSED and self._insist(fresh, DONE) != DONE:
                 return DONE  # the register is being given up: the key was deleted meanwhile
             self._verify_own(fresh)
         else:
             self.clock.after(time_of(m))
             self.keep()
         if copy != own:
-            self.give_up(self.writer, 1 - side_of(w), copy)
+            self.give_up(self.place, self.writer, copy)
         return DONE
 
     def _make_known(self, w: int) -> int:
@@ -205,7 +205,7 @@ class SafeGuess(TimestampLock):
         """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it."""
         held = self.held
         if self.valid == self.read and self.count(self.top) < self.majority:
-            self.recycle(self.place, w)
+            self.recycle(w)
             self.maximum(False)
         self.held = held
         return DELETED if self.try_lock(w, WRITE) else DONE
@@ -225,17 +225,27 @@ class SafeGuess(TimestampLock):
         if outcome != DONE:
             return DONE  # the DELETE is concurrent, and comes second
         self.buffer = own
+        self.learn()
+        if not self._names(own):
+            return DONE  # a reader has confirmed it, and others have written since
         self.held = self.client.hold(own, self.home())
         self.published = True
-        self.learn()
         if rank_of(self.top) <= rank_of(w):
             self.prepare(w, value)
             self._verify_own(w)
             return DONE
         outcome = self._write_again(w, self.top, value)
         if copy != own:
-            self.give_up(self.writer, 1 - side_of(w), copy)
+            self.give_up(self.place, self.writer, copy)
         return outcome
+
+    def _names(self, reference: int) -> bool:
+        """Whether our row was read to name this buffer."""
+        for n in range(self.read):
+            for side in range(2):
+                if self.named(self.order[n], self.writer, side) == reference:
+                    return True
+        return False
 
     # ---- READ -----------------------------------------------------------------------------------
 
@@ -284,7 +294,7 @@ class SafeGuess(TimestampLock):
     def _after_write_back(self) -> None:
         """Our copy of the greatest tuple is at a majority, and makes what we had useless."""
         lane = self.endpoint.background(True)
-        self.recycle(self.place, self.copied)
+        self.recycle(self.copied)
         self.keep()
         self.endpoint.background(lane)
 

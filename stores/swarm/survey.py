@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from limpet.shm.errors import NodeFailed
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
-from limpet.stores.fusee.links import OLD, Link
+from limpet.stores.fusee.links import BUFFER, OLD, Link
 from limpet.stores.race.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
-    BUFFER,
     DELETED,
     DONE,
     HEADER,
@@ -45,8 +45,23 @@ def wrong_with(register: SafeGuess) -> str:
             word = register.word(k, index)
             if max(writer_of(word), row_of(word)) >= register.writers or word & 1:
                 return f"replica {k} of the register has the tuple {word:#x}, which cannot be"
+        for row in range(register.writers):
+            for side in range(2):
+                if _dangles(register, k, row, side):
+                    return f"replica {k} of the register names a buffer that is not in use"
     outcome = register.get_value()
     return "" if outcome in (DONE, DELETED) else "its register cannot be read"
+
+
+def _dangles(register: SafeGuess, k: int, row: int, side: int) -> bool:
+    """Whether a pointer that was read names what nobody has in use, and still does."""
+    reference = register.named(k, row, side)
+    if not reference or (register.heap.plausible(reference) and register.heap.used(reference)):
+        return False
+    try:
+        return bool(register.endpoint.load(register.pointer(k, row, side)) == reference)
+    except NodeFailed:
+        return False
 
 
 def points_of(store: Any, ident: int) -> set[str]:

@@ -68,7 +68,6 @@ cdef class Swarm(Snapshot):
         reference=u64, buffer=u64, area=u64, ident=u64, word=u64
     )
     cdef bint _make_register(self, bytes key, bytes value) except -1
-    cdef u64 _allocate(self, u64 node, u64 size) except? 0
     @cython.locals(slot=u64, register=SafeGuess, outcome=int, ticket=u64)
     cdef int _delete_once(self, bytes key) except -1
     @cython.locals(reference=u64, held=int, won=bint)

@@ -31,7 +31,7 @@ from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import Store, as_bytes
-from limpet.stores.fusee.links import OLD, Link
+from limpet.stores.fusee.links import BUFFER, OLD, Link
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.fusee.snapshot import Snapshot
 from limpet.stores.race.index import is_valid
@@ -48,7 +48,7 @@ from limpet.stores.race.outcomes import (
 )
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.cache import LocationCache
-from limpet.stores.swarm.fields import BUFFER, DELETED, GONE, HEADER, IN_PLACE_WORDS, VERIFIED
+from limpet.stores.swarm.fields import DELETED, GONE, HEADER, IN_PLACE_WORDS, VERIFIED
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.recycling import area_of
 from limpet.stores.swarm.registers import Registers
@@ -207,7 +207,7 @@ class Swarm(Snapshot):
     def _wanted(self) -> tuple[int, int, int, int]:
         """What there was no memory for, as `replenish` takes it."""
         register = self.register
-        return register.needed_on, register.needed, self.replicas, register.needed_count
+        return register.needed_on, register.needed, self.replicas, register.needed_also
 
     def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
         """Have memory ready, here or, if the node is lost, elsewhere next time. Raises StoreFull."""
@@ -221,8 +221,10 @@ class Swarm(Snapshot):
         """As `_find_room`; if there is none, wait for others to end what they have begun."""
         try:
             self.allocator.replenish(*wanted)
-        except (StoreFull, NodeFailed):
+        except StoreFull:
             self.endpoint.pause(attempt)
+        except NodeFailed as error:
+            self._outlived(error.node)
 
     # ---- places ---------------------------------------------------------------------------------
 
@@ -379,10 +381,11 @@ class Swarm(Snapshot):
         capacity = self.logged.capacity(key, value)
         node = self.tables[self.table] >> NODE_SHIFT & 0xFF
         size = area_of(len(key)) + register.size(capacity)
-        classes = self.heap.size_class(size), self.heap.size_class(HEADER + len(value))
-        register.needed_count = 2 if classes[0] == classes[1] else 1
-        reference = self._allocate(node, size)
-        buffer = self._allocate(node, HEADER + len(value)) if reference else 0
+        register.needed_on, register.needed, register.needed_also = node, size, HEADER + len(value)
+        reference = self.allocator.allocate(node, size, self.replicas)
+        buffer = 0
+        if reference:
+            buffer = self.allocator.allocate(node, HEADER + len(value), self.replicas)
         if not buffer:
             return False
         area = area_of(len(key))
@@ -394,11 +397,6 @@ class Swarm(Snapshot):
         self.made = reference
         self.made_word = word
         return True
-
-    def _allocate(self, node: int, size: int) -> int:
-        self.register.needed_on = node
-        self.register.needed = size
-        return self.allocator.allocate(node, size, self.replicas)
 
     # ---- deleting -------------------------------------------------------------------------------
 
