@@ -130,8 +130,8 @@ class DictDriver(Driver):
 class LimpetDriver(Driver):
     """A store of limpet in POSIX shared memory: on one node, or as many as it has replicas.
 
-    `name`: its kind; of a replicated kind also KIND:REPLICAS, by default as many as survive the loss
-    of one. Raises ParameterError.
+    `name`: its kind; of a replicated kind also KIND:REPLICAS, by default as many as survive the
+    loss of one. Raises ParameterError.
     """
 
     def __init__(self, name: str) -> None:

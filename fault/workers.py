@@ -2,10 +2,10 @@
 
 A worker lives no longer than its parent: the kernel kills it when the parent ends, however that
 comes (PR_SET_PDEATHSIG); nobody knows its pid before that is so, since one that is stopped earlier
-would stand still for ever if its parent were killed. It ignores Ctrl-C and hang-up, which a terminal sends to everyone; its
-parent ends it. It has a lower priority than its parent, which must get its turn at once to kill,
-wake or replace one. What kills a worker from inside (an exception) is kept: its traceback is in the
-`Exit`.
+would stand still for ever if its parent were killed. It ignores Ctrl-C and hang-up, which a
+terminal sends to everyone; its parent ends it. It has a lower priority than its parent, which must
+get its turn at once to kill, wake or replace one. What kills a worker from inside (an exception) is
+kept: its traceback is in the `Exit`.
 
 Start workers from the main thread: the kernel ties PR_SET_PDEATHSIG to the thread that forked.
 """

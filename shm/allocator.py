@@ -260,7 +260,7 @@ class Allocator:
     # ---- between operations ---------------------------------------------------------------------
 
     def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
-        """Make an object of `size` bytes ready on `node`; and one of `also` bytes, unless that is 0.
+        """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
         Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
         for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not

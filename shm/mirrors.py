@@ -12,9 +12,9 @@ next replica 2 of the one before that, and so on. So
 
 Properties: the r replicas of an object lie on r nodes, and those of all objects with their heads on
 one node lie on the same r nodes. (So the buffers of a register lie beside its replicas, and what
-takes r - 1 nodes from one takes it from the other.) Nothing is in two groups. Of each node, the same
-number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a round.
-All follows from the number of nodes and the geometry.
+takes r - 1 nodes from one takes it from the other.) Nothing is in two groups. Of each node, the
+same number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a
+round. All follows from the number of nodes and the geometry.
 
 The address of the head is the address of the object; the number of replicas is in its reference
 (words.py). Groups of different r overlap: who claims a group claims each of its blocks (blocks.py).

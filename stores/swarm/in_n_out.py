@@ -1,4 +1,4 @@
-"""In-n-Out: max registers for large values on one memory node (swarm.txt section 4, algorithms 5-7).
+"""In-n-Out: max registers for large values on one node (swarm.txt section 4, algorithms 5-7).
 
 A register is an object with replicas (shm/mirrors.py); each replica is one of the unreliable max
 registers of algorithm 8. Its key is in an object's header (stores/fusee/log.py), and then, from the
@@ -20,10 +20,10 @@ The hash is XXH64 of the value, seeded by the three words before it: a value is 
 in a buffer, when its hash holds and its stamp is the one looked for. So torn values are rejected,
 and so are those of memory that was used again (trap S6).
 
-Who writes what. The row of a writer is its word in M (shared, with fewer words than writers) and its
-two pointers; only that client writes tuples there, its own and copies of those that it writes back,
-each with a buffer of its own. Others empty a pointer (recycling.py) and set the VERIFIED bit. To
-write, `put`, at one replica, FIFO and so in one round trip:
+Who writes what. The row of a writer is its word in M (shared, with fewer words than writers) and
+its two pointers; only that client writes tuples there, its own and copies of those that it writes
+back, each with a buffer of its own. Others empty a pointer (recycling.py) and set the VERIFIED bit.
+To write, `put`, at one replica, FIFO and so in one round trip:
     1. the buffer
     2. CAS the row's empty pointer to the buffer
     3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)
@@ -194,7 +194,7 @@ class InNOut:
             self.endpoint.write_gather(address, self.header, HEADER_WORDS, self.value, b"")
 
     def read_buffer(self, reference: int, stamp: int, first: int) -> Any:
-        """The value with this stamp from a buffer, that beside replica `first` if it is; or None."""
+        """The value with this stamp, from a buffer's replica, `first` first; or None."""
         if not self.heap.plausible(reference):
             return None
         for steps in range(self.replicas):
@@ -273,8 +273,8 @@ class InNOut:
     def put(self, k: int, word: int) -> int:
         """Write the prepared value, as tuple `word` of our row, to replica `k`: its max register.
 
-        DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now; REFUSED:
-        our pointer was not empty, or this is not the register any more.
+        DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now;
+        REFUSED: our pointer was not empty, or this is not the register any more.
         """
         expected = self.mine[k]
         if rank_of(expected) >= rank_of(word):

@@ -182,7 +182,7 @@ class MaxRegister(Recycling):
         return self.place
 
     def value_of(self, word: int) -> Any:
-        """The value of a tuple that was read; None: it has been given up, as a greater one is there.
+        """The value of a tuple that was read; None: it was given up, as a greater one is there.
 
         A phase of its own unless the value is in place.
         """
@@ -378,9 +378,10 @@ class MaxRegister(Recycling):
         for k in range(self.replicas):
             for side in range(2):
                 reference = self.named(k, self.writer, side)
-                if reference and reference != self.buffer and reference != stands:
-                    if stands or not self._is_led_to(reference):
-                        self.give_up(k, self.writer, reference)
+                if reference in (0, self.buffer, stands):
+                    continue
+                if stands or not self._is_led_to(reference):
+                    self.give_up(k, self.writer, reference)
 
     def _is_led_to(self, reference: int) -> bool:
         for k in range(self.replicas):

@@ -24,9 +24,9 @@ class SwarmParameters(RaceParameters):
     """Those of `race`, and
 
     `replicas`: 2f + 1 of the index and of each register, on as many memory nodes, of which f may be
-    lost; `writers`: clients that write at one time, those in the first slots of the pool; `buffers`:
-    words of the metadata array, each for a group of writers; `cache_size`: keys whose place a handle
-    remembers.
+    lost; `writers`: clients that write at one time, those in the first slots of the pool;
+    `buffers`: words of the metadata array, each for a group of writers; `cache_size`: keys whose
+    place a handle remembers.
     """
 
     replicas: int

@@ -15,9 +15,9 @@ buffers. Whoever reads one meanwhile is pinned, and it is
 not used again before that ends (shm/epoch.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
-names it. Its ident is cleared on every replica, then what its pointers name is freed, then it itself.
-Who puts a buffer into it at that moment either is seen by that, or sees the ident cleared and frees
-the buffer itself.
+names it. Its ident is cleared on every replica, then what its pointers name is freed, then it
+itself. Who puts a buffer into it at that moment either is seen by that, or sees the ident cleared
+and frees the buffer itself.
 
 What a kill leaves behind is in the hand. A buffer is linked, `is_linked`, when its register is in
 use, has its ident, and names it.
@@ -30,8 +30,8 @@ from typing import Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
-from limpet.stores.fusee.marks import ENTRY_SIZE
 from limpet.stores.fusee.links import OLD
+from limpet.stores.fusee.marks import ENTRY_SIZE
 from limpet.stores.swarm.fields import STAMP_SHIFT
 from limpet.stores.swarm.in_n_out import InNOut
 from limpet.stores.swarm.words import row_of, side_of, stamp_of

@@ -1,9 +1,9 @@
 """The object that a slot of the index links to: a key, and the words of its register (in_n_out.py).
 
-As every object of a replicated index it has a log entry in front (stores/fusee/log.py); its checksum
-covers the key and the sizes, as the words change. It is written once, to all replicas, before the
-slot is changed: with the first value of the key in a buffer, in place, and in every word of the
-metadata array, VERIFIED. So a key is there, with its value, when the index says so.
+As every object of a replicated index it has a log entry in front (stores/fusee/log.py); its
+checksum covers the key and the sizes, as the words change. It is written once, to all replicas,
+before the slot is changed: with the first value of the key in a buffer, in place, and in every word
+of the metadata array, VERIFIED. So a key is there, with its value, when the index says so.
 """
 
 from __future__ import annotations

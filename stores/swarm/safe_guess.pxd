@@ -31,7 +31,7 @@ cdef class SafeGuess(TimestampLock):
     @cython.locals(lane=bint, n=int, k=int, word=u64)
     cdef int _verify_own(self, u64 w) except -1
     cdef bint _try_verify(self, int k, u64 word) except -1
-    cdef int _try_in_place(self) except -1
+    cdef bint _try_in_place(self) except -1
     @cython.locals(own=u64, held=int, outcome=int, copy=u64, fresh=u64, wrote=int)
     cdef int _write_again(self, u64 w, u64 m, bytes value) except -1
     @cython.locals(own=u64, outcome=int)

@@ -148,11 +148,12 @@ class SafeGuess(TimestampLock):
         except NodeFailed:
             return False  # a majority has it, and does without the bit
 
-    def _try_in_place(self) -> None:
+    def _try_in_place(self) -> bool:
         try:
             self.write_in_place()
         except NodeFailed:
-            pass  # the next reads take the buffer
+            return False  # the next reads take the buffer
+        return True
 
     def _write_again(self, w: int, m: int, value: bytes) -> int:
         """Lines 9 to 11: the guess may have been stale."""
@@ -194,7 +195,7 @@ class SafeGuess(TimestampLock):
         return DONE
 
     def _make_known(self, w: int) -> int:
-        """READ, so that what is greater than our guess is at a majority; `buffer` is then a copy's."""
+        """READ: what is greater than our guess is at a majority; `buffer` is then a copy's."""
         own = self.buffer
         outcome = self.maximum(False)
         if outcome == DONE and self.buffer != own:
@@ -252,7 +253,7 @@ class SafeGuess(TimestampLock):
     def get_value(self) -> int:
         """READ; 1 round trip if the value is in place and VERIFIED.
 
-        DONE: `result` is the value; DELETED; GONE; NO_MEMORY: for a copy that is to be written back.
+        DONE: `result` is the value; DELETED; GONE; NO_MEMORY: for a copy to be written back.
         """
         seen: dict[int, tuple[int, bytes]] | None = None
         attempt = missed = 0

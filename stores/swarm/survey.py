@@ -1,4 +1,4 @@
-"""Looking at whole registers, outside of operations: checks, remains of the dead, replaced nodes."""
+"""Looking at whole registers: checks, what the dead have left, replicas on replaced nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `swarm` store, SWARM-KV (swarm.txt section 5): keys, each with a register, in a replicated index.
+"""The `swarm` store, SWARM-KV (swarm.txt section 5): an index of keys, each with a register.
 
 A slot of the index (stores/fusee/) links to a register (registers.py). Where a key's register is, a
 handle remembers (cache.py). Round trips without conflict:
@@ -77,7 +77,7 @@ class Swarm(Snapshot):
         self.made_word = 0
 
     @property
-    def losses_survived(self) -> int:
+    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
         return int(self.parameters.replicas) // 2
 
     @staticmethod
@@ -125,7 +125,7 @@ class Swarm(Snapshot):
             outcome = self.register.get_value()
             if self.register.wrote:
                 self.cache.words[self.place + 4] = 0  # there is a copy in our row
-            if outcome == DONE or outcome == NO_MEMORY:
+            if outcome in (DONE, NO_MEMORY):
                 return outcome
             self.cache.drop(key)
         self.doing = IDLE
@@ -210,7 +210,7 @@ class Swarm(Snapshot):
         return register.needed_on, register.needed, self.replicas, register.needed_also
 
     def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
-        """Have memory ready, here or, if the node is lost, elsewhere next time. Raises StoreFull."""
+        """Have memory ready; the next attempt finds another node if one is lost. Raises StoreFull."""
         try:
             self.allocator.replenish(*wanted)
         except NodeFailed as error:
@@ -462,7 +462,7 @@ class Swarm(Snapshot):
     # ---- hands ----------------------------------------------------------------------------------
 
     def resolved(self, reference: int, home: int) -> bool:
-        """As of every replicated store. A register that is not linked is given up with what it has."""
+        """As of every replicated store; a register that is not linked is given up."""
         if home & BUFFER:
             return bool(self.register.names(reference, home))
         linked: bool = Snapshot.resolved(self, reference, home)

@@ -1,11 +1,12 @@
 """Timestamp locks (swarm.txt section 3.3 and appendix B, algorithm 9).
 
-Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode) races
-for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never both
-succeed. Locks are never unlocked, and locked again at higher timestamps.
+Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode)
+races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never
+both succeed. Locks are never unlocked, and locked again at higher timestamps.
 
 A lock that has a higher timestamp than its writer's would make the writer believe that a reader has
-confirmed its guess (trap S2). So timestamps of a writer only ever rise, whoever it is: shm/clock.py.
+confirmed its guess (trap S2). So timestamps of a writer only ever rise, whoever it is:
+shm/clock.py.
 """
 
 from __future__ import annotations
