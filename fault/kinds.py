@@ -70,10 +70,10 @@ PROOFS: Final = {
     "swarm": Proof(
         {"replicas": 3, "writers": 8},
         matrix_node_size=2 << 20,
-        capacity_never=30_000,
+        capacity_never=150_000,
         matrix_nodes=3,
         explorer_nodes=3,
-        matrix_spare=5,
+        matrix_spare=48,
         not_met=OF_OTHERS,
     ),
     "clover": Proof(

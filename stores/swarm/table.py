@@ -210,7 +210,7 @@ class Swarm(Snapshot):
         return register.needed_on, register.needed, self.replicas, register.needed_also
 
     def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
-        """Have memory ready; the next attempt finds another node if one is lost. Raises StoreFull."""
+        """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull."""
         try:
             self.allocator.replenish(*wanted)
         except NodeFailed as error:
