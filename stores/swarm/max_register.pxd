@@ -41,7 +41,7 @@ cdef class MaxRegister(Recycling):
     @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
     cdef int identify(self) except -1
-    @cython.locals(k=int)
+    @cython.locals(k=int, n=int, size=u64)
     cdef int gather(self, bint whole) except -1
     @cython.locals(at=int, top=u64, index=int)
     cdef int _note(self, int k) except -1

@@ -122,6 +122,9 @@ class MaxRegister(Recycling):
         self.top = 0
         lost = -1
         k = self.first
+        for n in range(self.majority):
+            size = 8 * self.width + (0 if n or not whole else self.capacity)
+            self.endpoint.prefetch(self.bases[(k + n) % self.replicas], size)
         for _ in range(self.replicas):
             try:
                 self.read_front(k, whole and self.read == 0)

@@ -8,7 +8,7 @@ handle remembers (cache.py). Round trips without conflict:
     update           read both buckets; read the register; WRITE                         3
     insert           write the register, read both buckets; SNAPSHOT's CAS of the backups, mark, and
                      CAS of the primary                                                  4
-    delete           read both buckets, the register; tombstone; the slot: 3             6
+    delete           read both buckets; the register; again, tombstone; the slot: 3      7
 
 Deviations from the paper. A register is written, with the first value, before the index has it, so
 there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
@@ -182,7 +182,7 @@ class Swarm(Snapshot):
                 return outcome
 
     def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 6 round trips."""
+        """Delete; KeyError if the key is not there. 7 round trips."""
         key = as_bytes("key", key)
         self.operations += 1
         attempt = 0
