@@ -17,6 +17,7 @@ from limpet.stores.swarm.fields import (
     DELETED,
     DONE,
     HEADER,
+    NO_MEMORY,
     READ,
     STAMP_SHIFT,
     VERIFIED,
@@ -50,7 +51,8 @@ def wrong_with(register: SafeGuess) -> str:
                 if _dangles(register, k, row, side):
                     return f"replica {k} of the register names a buffer that is not in use"
     outcome = register.get_value()
-    return "" if outcome in (DONE, DELETED) else "its register cannot be read"
+    # without memory for a copy, nothing is known to be wrong
+    return "" if outcome in (DONE, DELETED, NO_MEMORY) else "its register cannot be read"
 
 
 def _dangles(register: SafeGuess, k: int, row: int, side: int) -> bool:
@@ -154,22 +156,27 @@ def _pointer(register: SafeGuess, there: list[int], row: int, side: int) -> int:
 
 
 def _copy_buffer(register: SafeGuess, there: list[int], reference: int, new: int) -> None:
-    """Copy a buffer, from a replica that has its value, to that beside replica `new`."""
+    """Copy a buffer, from a replica that has its value, to that beside replica `new`.
+
+    Others may have what was in the same memory before, of the same register: of an older write.
+    """
     target = register.beside(reference, new)
     if not target:
         return
+    latest, contents = -1, b""
     for k in there:
         source = register.beside(reference, k)
         if k == new or not source:
             continue
-        header = np.frombuffer(register.endpoint.read(source, HEADER), dtype="<u8").tolist()
-        stamp, ident, length, digest = header
+        header = register.endpoint.read(source, HEADER)
+        stamp, ident, length, digest = np.frombuffer(header, dtype="<u8").tolist()
         if ident != register.ident or length > register.heap.value_max(register.replicas) - HEADER:
             continue
         value = register.endpoint.read(source + HEADER, length)
-        if hash64(value, (stamp + ident + length) & MASK) == digest:
-            register.endpoint.write(target, np.array(header, dtype="<u8").tobytes() + value)
-            return
+        if stamp > latest and hash64(value, (stamp + ident + length) & MASK) == digest:
+            latest, contents = stamp, header + value
+    if contents:
+        register.endpoint.write(target, contents)
 
 
 def _lock(register: SafeGuess, there: list[int], writer: int) -> int:
