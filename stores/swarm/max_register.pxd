@@ -16,6 +16,7 @@ cdef int INCARNATION_BITS
 cdef int NO_MEMORY
 cdef int REFUSED
 cdef int REPLICAS_ROW
+cdef u64 UNDECIDED
 
 cdef class MaxRegister(Recycling):
     cdef readonly object view
@@ -69,6 +70,9 @@ cdef class MaxRegister(Recycling):
     cdef int _name(self, int k, u64 copy) except -1
     @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64)
     cdef int clear_row(self) except -1
+    cdef u64 _needed(self, u64 own) except? 0
+    @cython.locals(k=int, at=u64)
+    cdef int _name_once(self, u64 own, u64 stands) except -1
     cdef u64 _own_word(self, int k) noexcept
     @cython.locals(k=int, side=int, reference=u64)
     cdef int _give_up_junk(self, u64 stands) except -1
@@ -76,7 +80,7 @@ cdef class MaxRegister(Recycling):
     cdef bint _is_led_to(self, u64 reference) except -1
     @cython.locals(reference=u64, k=int, word=u64, before=u64, first=int, done=int, moved=bint)
     cdef u64 _spread(self, u64 own) except? 0
-    @cython.locals(at=u64, found=u64)
+    @cython.locals(at=u64, found=u64, turn=int, side=u64, word=u64)
     cdef bint _move(self, int k, u64 before, u64 own) except -1
     @cython.locals(k=int, at=int)
     cpdef u64 ticket(self)

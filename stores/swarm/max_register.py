@@ -13,7 +13,7 @@ Who writes a tuple back writes a copy of its value to a buffer and a row of its 
 from __future__ import annotations
 
 from array import array
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.errors import ClientError, NodeFailed
 from limpet.shm.slots import INCARNATION_BITS
@@ -37,6 +37,9 @@ from limpet.stores.swarm.words import (
     side_of,
     stamp_of,
 )
+
+UNDECIDED: Final = 1
+"""No reference: a tuple of our own row may be needed, and is not at a majority."""
 
 
 class MaxRegister(Recycling):
@@ -352,38 +355,59 @@ class MaxRegister(Recycling):
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
         A client of our slot was killed between two steps, or a copy was put beside what we wrote.
-        What no word of M leads to is given up. Then the greatest tuple of our row is written to a
-        majority, and what it makes useless is given up.
+        What no word of M leads to is given up. Then, unless a greater tuple is at a majority, the
+        greatest of our row is written to one; and what that makes useless is given up.
         """
         lane = self.endpoint.background(True)
         try:
             self.read_all()
-            self._give_up_junk(0)
+            self._give_up_junk(UNDECIDED)
             own = 0
             for k in range(self.replicas):
                 word = self._own_word(k)
-                if row_of(word) == self.writer:
+                if row_of(word) == self.writer and not is_tombstone(word):
                     own = max(own, word)
-            stands = self._spread(own) if own and not is_tombstone(own) else 0
-            if stands:
-                self.read_all()
-                self._give_up_junk(stands)
+            if own:
+                stands = self._needed(own)
+                if stands != UNDECIDED:
+                    self.read_all()
+                    self._give_up_junk(stands)
+                    self._name_once(own, stands)
         finally:
             self.endpoint.background(lane)
         return AGAIN
+
+    def _needed(self, own: int) -> int:
+        """The buffer of our greatest tuple, once no other of ours is needed; 0: nor is that.
+
+        UNDECIDED: it could not be written to a majority.
+        """
+        if self.count(self.top) >= self.majority and stamp_of(self.top) > stamp_of(own):
+            return 0
+        return self._spread(own)
+
+    def _name_once(self, own: int, stands: int) -> None:
+        """Empty the pointers of the other side that name the buffer of our tuple, too."""
+        for k in range(self.replicas):
+            try:
+                if self.front[k * self.stride + 2 + self.writer % self.buffers] == own:
+                    at = self.pointer(k, self.writer, 1 - side_of(own))
+                    self.endpoint.cas(at, stands, self.ident)
+            except NodeFailed:
+                continue
 
     def _own_word(self, k: int) -> int:
         """Our word of M, as read into `front`."""
         return self.front[k * self.stride + 2 + self.writer % self.buffers]
 
     def _give_up_junk(self, stands: int) -> None:
-        """Free what our row names but for `stands`; 0: what no word of M leads to, as was read."""
+        """Free what our row names but for `stands`; UNDECIDED: what no word of M leads to."""
         for k in range(self.replicas):
             for side in range(2):
                 reference = self.named(k, self.writer, side)
                 if reference in (0, self.buffer, stands):
                     continue
-                if stands or not self._is_led_to(reference):
+                if stands != UNDECIDED or not self._is_led_to(reference):
                     self.give_up(k, self.writer, reference)
 
     def _is_led_to(self, reference: int) -> bool:
@@ -399,7 +423,8 @@ class MaxRegister(Recycling):
     def _spread(self, own: int) -> int:
         """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
 
-        0 when it was given up, as others have written since, or a majority cannot be had.
+        0 when it has no value any more: it was given up, as others have written since, or it was a
+        guess that was about to be written again. UNDECIDED: it is not at a majority yet.
         """
         reference = 0
         first = 0
@@ -422,18 +447,20 @@ class MaxRegister(Recycling):
                 done += moved or self._move(k, word, own)
             k = k + 1 if k + 1 < self.replicas else 0
         self.buffer = before
-        return reference if done >= self.majority else 0
+        return reference if done >= self.majority else UNDECIDED
 
     def _move(self, k: int, before: int, own: int) -> bool:
         """Have our word of M on replica `k` be `own`, whose buffer is at hand; whether it is."""
         try:
             self.write_buffer(k)
-            at = self.pointer(k, self.writer, side_of(own))
-            found = self.endpoint.cas(at, self.ident, self.buffer)
-            if found != self.ident and found != self.buffer:
-                return False
-            at = self.bases[k] + 8 * (2 + self.writer % self.buffers)
-            return self.endpoint.cas(at, before, own) == before
+            for turn in range(2):
+                side = side_of(own) ^ turn
+                at = self.pointer(k, self.writer, side)
+                found = self.endpoint.cas(at, self.ident, self.buffer)
+                if found in (self.ident, self.buffer):
+                    word = placed(own, self.writer, side)
+                    at = self.bases[k] + 8 * (2 + self.writer % self.buffers)
+                    return self.endpoint.cas(at, before, word) == before
         except NodeFailed as error:
             self.view.fail_if_lost(error.node)
-            return False
+        return False

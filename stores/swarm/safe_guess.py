@@ -318,6 +318,7 @@ class SafeGuess(TimestampLock):
         DONE, or AGAIN.
         """
         self.identify()
+        self.buffer = 0
         self.gather(False)
         self.endpoint.wait()
         if not self.learn():
