@@ -52,7 +52,7 @@ cdef class MaxRegister(Recycling):
     cdef int count(self, u64 word) except -1
     @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
-    @cython.locals(n=int, k=int, there=u64, reference=u64)
+    @cython.locals(n=int, k=int, there=u64, turn=int, row=u64, reference=u64)
     cdef value_of(self, u64 word)
     @cython.locals(outcome=int)
     cpdef int maximum(self, bint whole) except -1
@@ -65,6 +65,8 @@ cdef class MaxRegister(Recycling):
     cdef int write(self, u64 word) except -1
     @cython.locals(k=int, copy=u64, n=int, outcome=int)
     cdef int write_back(self, u64 word) except -1
+    @cython.locals(k=int, before=u64, n=int, done=bint)
+    cdef int _write_back_own(self, u64 word, bytes value) except -1
     @cython.locals(outcome=int)
     cdef int _put_copy(self, int k, u64 copy) except -1
     cdef int _name(self, int k, u64 copy) except -1

@@ -197,9 +197,12 @@ class MaxRegister(Recycling):
             for n in range(self.read):
                 k = self.order[n]
                 there = self.tops[k]
-                if stamp_of(there) == stamp_of(word) and value is None:
-                    reference = self.named(k, row_of(there) % self.writers, side_of(there))
-                    value = self.read_buffer(reference, stamp_of(word), k)
+                for turn in range(2):
+                    # its writer may name it on the other side, where the first one was in use
+                    if stamp_of(there) == stamp_of(word) and value is None:
+                        row = row_of(there) % self.writers
+                        reference = self.named(k, row, side_of(there) ^ turn)
+                        value = self.read_buffer(reference, stamp_of(word), k)
             self.endpoint.wait()
         return value
 
@@ -315,6 +318,8 @@ class MaxRegister(Recycling):
             value = self.value_of(word)
             if value is None:
                 return AGAIN
+            if row_of(word) == self.writer:
+                return self._write_back_own(word, value)
             if not self.acquire(len(value)):
                 return NO_MEMORY
             self.prepare(word, value)
@@ -330,6 +335,23 @@ class MaxRegister(Recycling):
             self._name(self.order[n], copy)
         self.endpoint.wait()
         return DONE
+
+    def _write_back_own(self, word: int, value: bytes) -> int:
+        """`write_back` of a tuple of our own row: its buffer is ours, and needs no copy."""
+        k = self.where(word)
+        before = self.buffer
+        self.buffer = self.named(k, self.writer, side_of(word))
+        if not self.buffer:
+            self.buffer = self.named(k, self.writer, 1 - side_of(word))
+        self.prepare(word, value)
+        done = True
+        for n in range(self.read):
+            k = self.order[n]
+            if stamp_of(self.tops[k]) < stamp_of(word):
+                done = self._move(k, self.mine[k], word) and done
+        self.endpoint.wait()
+        self.buffer = before
+        return DONE if done else self.clear_row()
 
     def _put_copy(self, k: int, copy: int) -> int:
         try:
