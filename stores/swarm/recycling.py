@@ -78,16 +78,13 @@ class Recycling(InNOut):
                     continue
                 for side in range(2):
                     reference = self.named(k, row, side)
-                    if (
-                        reference
-                        and reference != self.buffer
-                        and (row == own or self._is_useless(word, row, side))
-                    ):
+                    if reference in (0, self.buffer):
+                        continue
+                    if row == own or self._is_useless(word, row, side, reference):
                         self.give_up(k, row, reference)
 
-    def _is_useless(self, word: int, row: int, side: int) -> bool:
+    def _is_useless(self, word: int, row: int, side: int, reference: int) -> bool:
         """Whether another writer's buffer is: that of an older tuple that is VERIFIED, and that was
-
         read of all of a majority, so that its writer has no pointer left to set to it.
         """
         first = self.front[self.order[0] * self.stride + 2 + row % self.buffers]
@@ -99,7 +96,18 @@ class Recycling(InNOut):
                 return False
             if row_of(there) != row or side_of(there) != side:
                 return False
-        return verified != 0 and stamp_of(first) < stamp_of(word)
+        if not verified or stamp_of(first) >= stamp_of(word):
+            return False
+        # The tuple's own buffer may be gone, and the pointer set for the next one already.
+        return self._is_of(reference, self.order[0], stamp_of(first))
+
+    def _is_of(self, reference: int, k: int, stamp: int) -> bool:
+        """Whether a buffer has the value of that stamp, as the one beside replica `k` says."""
+        address = self.beside(reference, k)
+        try:
+            return address != 0 and self.endpoint.load(address) == stamp << STAMP_SHIFT
+        except NodeFailed:
+            return False
 
     def is_linked(self, reference: int) -> bool:
         """Whether the current register, which may be damaged, names a buffer."""

@@ -88,9 +88,9 @@ class SafeGuess(TimestampLock):
                 return outcome
             if not self.learn():
                 return self.clear_row()
-        self.known = False
         if not self.acquire(len(value)):
             return NO_MEMORY
+        self.known = False
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
         self.prepare(w, value)
         self.aim()

@@ -322,6 +322,31 @@ def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buf
     sound(store)
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
+    """At each of its CASes in turn, in a row whose last value others have given up already."""
+    for number in itertools.count(1):
+        pool = pools(nodes=NODES)
+        store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+        writer = Puppet(pools, pool.url, "swarm")
+        warm(writer.store)
+        store.put(b"k", b"old")
+        for value in (b"1", b"2", b"3"):
+            writer.store.update(b"k", value)
+            store.update(b"k", value)
+        writer.store.cache.forget()
+        update = functools.partial(writer.store.update, b"k", b"new")
+        ended = writer.begin(update, verb_on("cas", None, number))
+        store.update(b"k", b"meanwhile")
+        assert ended or writer.go()
+        assert store.get(b"k") in (b"new", b"meanwhile")
+        sound(store)
+        if ended:
+            break
+        pools.destroy()
+    assert number > 4
+
+
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
     """At each of its CASes in turn. Who reads it makes it known, and confirms it, once for all."""
