@@ -277,6 +277,8 @@ class Allocator:
             wanted = [(size, 1)]
             if also:
                 same = self.heap.size_class(also) == size_class
+                if same and size_class == LARGE_CLASS:
+                    same = self._blocks_for(also) == self._blocks_for(size)
                 wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
             self.spared = {
                 self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
@@ -296,7 +298,7 @@ class Allocator:
     def _try(self, node: int, size: int, replicas: int, count: int, thrifty: bool) -> bool:
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
-            return self._try_span(node, self._blocks_for(size), replicas)
+            return self._try_span(node, self._blocks_for(size), replicas, count)
         slabs = self.slabs.setdefault(self.key(node, size_class, replicas), [])
         self._reclaim(slabs)
         ready = sum(slab.ready_count for slab in slabs)
@@ -338,11 +340,14 @@ class Allocator:
             for slab in new:
                 slab.ripen(horizon)
 
-    def _try_span(self, node: int, blocks: int, replicas: int) -> bool:
+    def _try_span(self, node: int, blocks: int, replicas: int, count: int) -> bool:
         self._reclaim_spans()
         wanted = (node, blocks, replicas)
-        if any(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans):
+        ready = sum(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans)
+        if ready >= count:
             return True
+        if ready + 1 < count and not self._try_span(node, blocks, replicas, count - 1):
+            return False
         horizon = self.grace.horizon()
         if replicas == 1:
             return self._claim_span(node, blocks, replicas, horizon)

@@ -30,7 +30,7 @@ from limpet.fault.recorder import Operation
 from limpet.fault.stamp import TRAILER_SIZE
 from limpet.fault.timeline import save
 from limpet.shm.parameters import FENCE_POLICIES, parse_size
-from limpet.stores.registry import KINDS
+from limpet.stores.registry import EXPERIMENTAL, KINDS
 
 MIX_TEXT: Final = ",".join(f"{op.name.lower()}={share:g}" for op, share in MIX.items())
 
@@ -41,7 +41,7 @@ class StoreOrCommand(Commands):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] in KINDS:
+        if args and args[0] in {*KINDS, *EXPERIMENTAL}:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
@@ -110,7 +110,7 @@ class Bucket(click.ParamType):
 
 
 @click.command()
-@click.argument("store", type=click.Choice(sorted(KINDS)), metavar="STORE")
+@click.argument("store", type=click.Choice(sorted({*KINDS, *EXPERIMENTAL})), metavar="STORE")
 @click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
               help="Client processes.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
