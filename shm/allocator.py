@@ -280,11 +280,12 @@ class Allocator:
                 if same and size_class == LARGE_CLASS:
                     same = self._blocks_for(also) == self._blocks_for(size)
                 wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
-            self.spared = {
-                self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
-            }
+            if also:
+                self.spared = {
+                    self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
+                }
             while not all(
-                self._try(node, each, replicas, count, attempt > 0) for each, count in wanted
+                self._try(node, each, replicas, attempt > 0, count) for each, count in wanted
             ):
                 attempt += 1
                 hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
@@ -292,10 +293,11 @@ class Allocator:
                 if attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, size))
         finally:
+            self.spared = set()
             self.heap.endpoint.background(lane)
             self.client.end()
 
-    def _try(self, node: int, size: int, replicas: int, count: int, thrifty: bool) -> bool:
+    def _try(self, node: int, size: int, replicas: int, thrifty: bool, count: int = 1) -> bool:
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
             return self._try_span(node, self._blocks_for(size), replicas, count)
