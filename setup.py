@@ -10,6 +10,7 @@ COMPILED = {
     "limpet.shm.mirrors": "limpet/shm/mirrors.py",
     "limpet.shm.heap": "limpet/shm/heap.py",
     "limpet.shm.client": "limpet/shm/client.py",
+    "limpet.shm.clock": "limpet/shm/clock.py",
     "limpet.shm.allocator": "limpet/shm/allocator.py",
     "limpet.stores.contract": "limpet/stores/contract.py",
     "limpet.stores.objects": "limpet/stores/objects.py",
@@ -21,6 +22,15 @@ COMPILED = {
     "limpet.stores.fusee.tables": "limpet/stores/fusee/tables.py",
     "limpet.stores.fusee.snapshot": "limpet/stores/fusee/snapshot.py",
     "limpet.stores.fusee.table": "limpet/stores/fusee/table.py",
+    "limpet.stores.swarm.words": "limpet/stores/swarm/words.py",
+    "limpet.stores.swarm.in_n_out": "limpet/stores/swarm/in_n_out.py",
+    "limpet.stores.swarm.recycling": "limpet/stores/swarm/recycling.py",
+    "limpet.stores.swarm.max_register": "limpet/stores/swarm/max_register.py",
+    "limpet.stores.swarm.timestamp_lock": "limpet/stores/swarm/timestamp_lock.py",
+    "limpet.stores.swarm.safe_guess": "limpet/stores/swarm/safe_guess.py",
+    "limpet.stores.swarm.registers": "limpet/stores/swarm/registers.py",
+    "limpet.stores.swarm.cache": "limpet/stores/swarm/cache.py",
+    "limpet.stores.swarm.table": "limpet/stores/swarm/table.py",
 }
 
 # What Cython would otherwise put into each of them again; it takes most of the time to compile.

@@ -130,7 +130,8 @@ class DictDriver(Driver):
 class LimpetDriver(Driver):
     """A store of limpet in POSIX shared memory: on one node, or as many as it has replicas.
 
-    `name`: its kind; of a replicated kind also KIND:REPLICAS, by default 2. Raises ParameterError.
+    `name`: its kind; of a replicated kind also KIND:REPLICAS, by default as many as survive the
+    loss of one. Raises ParameterError.
     """
 
     def __init__(self, name: str) -> None:
@@ -141,7 +142,7 @@ class LimpetDriver(Driver):
                 f"{name!r} is no kind of store, nor a replicated one with a number"
             )
         self.name = name
-        self.nodes = int(replicas or 2) if replicated else 1
+        self.nodes = int(replicas or (3 if self.kind == "swarm" else 2)) if replicated else 1
         self.parameters = {"replicas": self.nodes} if replicated else {}
         self.url = f"shm://bench-{os.getpid()}-{secrets.token_hex(4)}"
         self.pool: Any = None

@@ -60,13 +60,27 @@ OF_OTHERS: Final = OF_REPLACEMENT | {
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
 tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
 _REPLICATED: Final = Proof(
-    {"replicas": 2}, matrix_nodes=3, explorer_nodes=2, matrix_spare=5, not_met=OF_OTHERS
+    {"replicas": 2},
+    matrix_nodes=3,
+    capacity_never=15_000,
+    matrix_spare=8,
+    explorer_nodes=2,
+    not_met=OF_OTHERS,
 )
 PROOFS: Final = {
     "race": Proof(capacity_never=2600, matrix_spare=1),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
+    "swarm": Proof(
+        {"replicas": 3, "writers": 8},
+        matrix_node_size=2 << 20,
+        capacity_never=150_000,
+        matrix_nodes=3,
+        explorer_nodes=3,
+        matrix_spare=48,
+        not_met=OF_OTHERS,
+    ),
     "clover": Proof(
         capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
     ),

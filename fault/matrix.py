@@ -49,6 +49,8 @@ from limpet.stores.registry import kind_named
 
 DISTANT: Final = 1 << 60
 LIMIT: Final = 400
+LATE_MAX: Final = 500
+"""By how many steps an operation may be longer than when nobody disturbed it."""
 DIMENSIONS: Final = ("killed", "killed twice", "stopped, wait", "stopped, killed", "node lost")
 ONCE: Final[Mapping[str, Any]] = {"": None}
 FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first": "work"}
@@ -101,17 +103,18 @@ class Matrix:
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
         """The steps that are taken, of so many, when each of them costs `cost` runs.
 
-        All; or the first third and the last third of those that the limit allows, and the others
-        evenly in between.
+        All; or the first third and the last third of those that the limit allows, three at least,
+        and the others evenly in between.
         """
-        most = steps if self.limit is None else max(2, self.limit // cost)
+        most = steps if self.limit is None else max(3, self.limit // cost)
         if steps <= most:
             return list(range(1, steps + 1))
         edge = max(1, most // 3)
+        inner = steps - 2 * edge
         between = range(most - 2 * edge)
         return [
             *range(1, edge + 1),
-            *(edge + 1 + i * (steps - 2 * edge) // len(between) for i in between),
+            *(edge + 1 + (2 * i + 1) * inner // (2 * len(between)) for i in between),
             *range(steps + 1 - edge, steps + 1),
         ]
 
@@ -159,7 +162,7 @@ class Matrix:
                         done -= 1
                         break
                     if k in struck and done == len(runs):
-                        demand(k < 2 * ks[-1] + 100, f"{operation.name} does not end")
+                        demand(k < ks[-1] + LATE_MAX, f"{operation.name} does not end")
                         runs += [(k + 1, label) for label in variants]
                     if operation.fresh:
                         break

@@ -35,7 +35,7 @@ from limpet.shm.simulated import (
     SimulatedEndpoint,
     SimulatedProcesses,
 )
-from limpet.shm.slots import LIVE, client_id, state_word
+from limpet.shm.slots import LIVE, START_US, client_id, state_word
 from limpet.shm.words import FREE
 from limpet.stores.pool import Pool
 
@@ -65,6 +65,12 @@ class SurvivorEndpoint(Endpoint):
 
     def __init__(self) -> None:
         self.paused: Callable[[], None] | None = None
+        self.ticks = 0
+
+    def microseconds(self) -> int:
+        """A clock that goes by how often it is looked at, behind those of all simulated clients."""
+        self.ticks += 1
+        return START_US + self.ticks
 
     def pause(self, attempt: int) -> int:
         if self.paused is None:
@@ -102,6 +108,7 @@ class SimulatedPool(StagePool):
 
     def begin(self) -> None:
         """Called at the start of a run, when memory is as it was."""
+        self.endpoint.ticks = 0
 
 
 class CachedPool(SimulatedPool):
@@ -119,6 +126,7 @@ class CachedPool(SimulatedPool):
         return made
 
     def begin(self) -> None:
+        super().begin()
         self.endpoint.fill()
 
 
@@ -320,8 +328,10 @@ class Stage:
         self.clock = self._began
         self.founder.client.assume(*self._founder)
         self.founder.allocator.forget()
+        self.founder.endpoint.ticks = 0
         for pool in self.pools:
             pool.membership.forget()
+            pool.clock.forget()
         for player in self.players:
             player.begin()
             player.pool.begin()

@@ -145,6 +145,7 @@ class TimedClient:
         membership.forked()
         membership.watcher = SimulatedProcesses(lambda pid: None)
         membership.now = lambda: EPOCH_S + self.now * 1e-9
+        self.endpoint.now_us = lambda: int(self.now) // 1000
 
 
 Sample = tuple[float, int, int, int, int]

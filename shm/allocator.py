@@ -168,6 +168,8 @@ class Allocator:
         self.current: list[Slab | None] = [None] * (placement.replicas_max * self.nodes * 256)
         self.spans: list[Span] = []
         self.pressure = 0
+        self.spared: set[int] = set()
+        """Of what kinds `replenish` needs blocks: empty ones are not given back for another."""
 
     # ---- inside an operation --------------------------------------------------------------------
 
@@ -257,8 +259,8 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int, replicas: int = 1) -> None:
-        """Make an object of `size` bytes ready on `node`.
+    def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
+        """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
         Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
         for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
@@ -272,25 +274,38 @@ class Allocator:
             ident, size_class = self.client.ident, self.heap.size_class(size)
             hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
             attempt = hopeless = 0
-            while not self._try(node, size, replicas, attempt > 0):
+            wanted = [(size, 1)]
+            if also:
+                same = self.heap.size_class(also) == size_class
+                if same and size_class == LARGE_CLASS:
+                    same = self._blocks_for(also) == self._blocks_for(size)
+                wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
+            if also:
+                self.spared = {
+                    self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
+                }
+            while not all(
+                self._try(node, each, replicas, attempt > 0, count) for each, count in wanted
+            ):
                 attempt += 1
                 hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
                 if attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, size))
         finally:
+            self.spared = set()
             self.heap.endpoint.background(lane)
             self.client.end()
 
-    def _try(self, node: int, size: int, replicas: int, thrifty: bool) -> bool:
+    def _try(self, node: int, size: int, replicas: int, thrifty: bool, count: int = 1) -> bool:
         size_class = self.heap.size_class(size)
         if size_class == LARGE_CLASS:
-            return self._try_span(node, self._blocks_for(size), replicas)
+            return self._try_span(node, self._blocks_for(size), replicas, count)
         slabs = self.slabs.setdefault(self.key(node, size_class, replicas), [])
         self._reclaim(slabs)
         ready = sum(slab.ready_count for slab in slabs)
         total = sum(slab.count for slab in slabs)
-        if ready and (thrifty or ready * SLACK_SHARE >= total):
+        if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
         while claim := self._claim_slab(node, size_class, replicas):
             block, adopted = claim
@@ -300,9 +315,10 @@ class Allocator:
             slabs.append(slab)
             if adopted:
                 self._reclaim([slab])
-            if slab.ready_count:
+            ready += slab.ready_count
+            if ready >= count:
                 break
-        return any(slab.ready_count for slab in slabs)
+        return sum(slab.ready_count for slab in slabs) >= count
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
@@ -326,11 +342,14 @@ class Allocator:
             for slab in new:
                 slab.ripen(horizon)
 
-    def _try_span(self, node: int, blocks: int, replicas: int) -> bool:
+    def _try_span(self, node: int, blocks: int, replicas: int, count: int) -> bool:
         self._reclaim_spans()
         wanted = (node, blocks, replicas)
-        if any(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans):
+        ready = sum(s.ready and (s.node, s.blocks, s.replicas) == wanted for s in self.spans)
+        if ready >= count:
             return True
+        if ready + 1 < count and not self._try_span(node, blocks, replicas, count - 1):
+            return False
         horizon = self.grace.horizon()
         if replicas == 1:
             return self._claim_span(node, blocks, replicas, horizon)
@@ -400,13 +419,15 @@ class Allocator:
     def _release_empty(self) -> bool:
         """Give back every block of which all objects are ready, and spans without an object."""
         released = self._reclaim_spans()
-        for slabs in self.slabs.values():
+        for key, slabs in self.slabs.items():
             try:
                 self._reclaim(slabs)
             except NodeFailed:
                 for slab in list(slabs):
                     self._drop(slab)  # it is gone with its node
                 continue  # there may be room on other nodes
+            if key in self.spared:
+                continue
             for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
                 # ORDER: we forget it before it is free: an exception in between costs a block
                 # until we leave; the other way round we would go on using what is not ours.

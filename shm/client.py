@@ -145,13 +145,15 @@ class Client:
             self.endpoint.end()
 
     def settle(self) -> None:
-        """Empty the hand: free what is in it and not linked."""
-        while self.held:
-            index = self.held - 1
+        """Empty the hand: free what is in it and not linked. In the order of recovery."""
+        index = 0
+        while index < self.held:
             if self.references[index]:
                 self.heap.settle(self.references[index], self.homes[index])
-            self.endpoint.store(self.slot + HAND + 16 * index, 0)
-            self.held = index
+                self.endpoint.store(self.slot + HAND + 16 * index, 0)
+                self.references[index] = 0
+            index += 1
+        self.held = 0
 
     def quit(self) -> None:
         """Give up the slot; nothing else may be left of us."""

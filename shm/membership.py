@@ -158,7 +158,8 @@ class Membership:
             if endpoint.cas(at, word, joining) != word:
                 continue
             for offset in range(slots.STARTED, SLOT_SIZE, 8):
-                endpoint.store(at + offset, 0)
+                if offset != slots.CLOCK:
+                    endpoint.store(at + offset, 0)
             endpoint.store(at + slots.STARTED, started)
             endpoint.store(at + slots.BOOT, host.boot)
             endpoint.store(at + slots.NAMESPACE, host.namespace)

@@ -4,23 +4,24 @@ The paper keeps each region of memory on r nodes, the first of which is its prim
 by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;
 blocks that do not fill a region are the first ones, where named regions begin.
 
-For r replicas, r adjacent regions of every node are one round, and each round has a ring: the nodes
-in the order of a hash of node and round. In its round's regions a node keeps, first, objects of its
-own as the head; then replica 1 of the node before it on the ring, replica 2 of the one before that,
-and so on. So
+The nodes are a ring in the order of their numbers. For r replicas, of r adjacent regions of a node
+the first has objects of its own, as the head; the next has replica 1 of the node before it, the
+next replica 2 of the one before that, and so on. So
 
-    replica k of (node, block) = (k-th node after it on its round's ring, block + k regions)
+    replica k of (node, block) = (node + k modulo the number of nodes, block + k regions)
 
-Properties: the r replicas of an object lie on r nodes. Nothing is in two groups. Of each node, the
+Properties: the r replicas of an object lie on r nodes, and those of all objects with their heads on
+one node lie on the same r nodes. (So the buffers of a register lie beside its replicas, and what
+takes r - 1 nodes from one takes it from the other.) Nothing is in two groups. Of each node, the
 same number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a
-round. A node that is lost hands its load to others that differ from round to round. All follows
-from the number of nodes and the geometry.
+round. All follows from the number of nodes and the geometry.
 
 The address of the head is the address of the object; the number of replicas is in its reference
 (words.py). Groups of different r overlap: who claims a group claims each of its blocks (blocks.py).
 
 Deviation: the nodes of a pool are fixed, so a ring has one point a node, and none is ever moved;
-the bound on the load is exact instead of approximate.
+the bound on the load is exact instead of approximate. A node that is lost hands its load to the
+next one.
 """
 
 from __future__ import annotations
@@ -29,14 +30,11 @@ from array import array
 from typing import Final
 
 from limpet.shm.errors import ParameterError, PoolCorrupt
-from limpet.shm.fabric import hash64
 from limpet.shm.words import REPLICAS_MAX
 
 REGIONS_MAX: Final = 64
 REGIONS_MIN: Final = 2 * REPLICAS_MAX
-"""As long as a node has that many blocks; so there are two rounds at least, whatever r is."""
-NO_ROUND: Final = 255
-TURNS_SHIFT: Final = REGIONS_MAX.bit_length() - 1
+"""As long as a node has that many blocks; so there are two heads at least, whatever r is."""
 REGION_SIZE: Final = 2 << 20
 """Bytes of a region if the node is large enough: a replicated object is no larger than one."""
 
@@ -54,22 +52,10 @@ class Placement:
         self.regions = block_count // self.region_blocks
         self.first = block_count % self.region_blocks
         self.replicas_max = min(nodes, self.regions, REPLICAS_MAX)
-        ring: list[int] = []
-        places: list[int] = []
-        for turn in range(self.regions // 2 if nodes > 1 else 0):
-            hashes = [hash64(bytes([node]), turn) for node in range(nodes)]
-            order = sorted(range(nodes), key=hashes.__getitem__)
-            ring += 2 * order
-            places += sorted(range(nodes), key=order.__getitem__)
-        self.ring = array("B", ring)
-        """For each round, the nodes in their order, twice, so that nothing goes over the end."""
-        self.places = array("B", places)
-        """For each round and node, its place on the ring."""
-        self.turns = array("B", bytes([NO_ROUND] * REGIONS_MAX * (REPLICAS_MAX + 1)))
-        """For each number of replicas and region, the round that the region is in."""
-        for replicas in range(2, self.replicas_max + 1):
-            for region in range(self.regions // replicas * replicas):
-                self.turns[(replicas << TURNS_SHIFT) + region] = region // replicas
+        self.limits = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
+        """For each number of replicas, how many of a node's regions have a place in groups."""
+        for replicas in range(1, self.replicas_max + 1):
+            self.limits[replicas] = self.regions // replicas * replicas
 
     def check(self, replicas: int) -> None:
         """Raise ParameterError when there cannot be that many replicas."""
@@ -83,26 +69,24 @@ class Placement:
     def part(self, block: int, replicas: int) -> int:
         """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
         region = (block - self.first) >> self.region_shift
-        if block < self.first or region // replicas >= self.regions // replicas:
+        if block < self.first or region >= self.regions // replicas * replicas:
             return -1
         return region % replicas
 
     def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
-        """The node `steps` places after this one on the ring of the block's round.
+        """The node `steps` places after this one on the ring.
 
         Raises PoolCorrupt for a block that has no place in a group of `replicas`.
         """
         region = (block - self.first) >> self.region_shift
-        turn = NO_ROUND
-        known = node < self.nodes and replicas <= self.replicas_max
-        if known and block >= self.first and region < self.regions:
-            turn = self.turns[(replicas << TURNS_SHIFT) + region]
-        if turn == NO_ROUND or steps > self.nodes:
+        known = node < self.nodes and replicas <= self.replicas_max and steps <= self.nodes
+        if not known or block < self.first or region >= self.limits[replicas]:
             raise PoolCorrupt(
                 f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
                 "which cannot be; destroy the pool"
             )
-        return self.ring[2 * self.nodes * turn + self.places[turn * self.nodes + node] + steps]
+        there = node + steps
+        return there - self.nodes if there >= self.nodes else there
 
     def mirror(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
         """Node and block of replica `k` of what has its head in (node, block)."""

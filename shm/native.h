@@ -349,4 +349,11 @@ static void limpet_sleep_ns(uint64_t ns) {
     nanosleep(&t, 0);
 }
 
+/* The time in us since 1970. */
+static uint64_t limpet_microseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
 #endif

@@ -18,6 +18,7 @@ from limpet.shm.allocator import Allocator
 from limpet.shm.audit import Audit
 from limpet.shm.blocks import BlockTable
 from limpet.shm.client import Client
+from limpet.shm.clock import Clock
 from limpet.shm.directory import Directory
 from limpet.shm.epoch import EPOCH_MAX, Grace
 from limpet.shm.errors import (
@@ -156,6 +157,7 @@ class Memory:
         rejoin = weakref.WeakMethod(self._rejoin)
         mortal = parameters.multi_host
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), mortal)
+        self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
@@ -253,6 +255,7 @@ class Memory:
             elif self._pid != os.getpid():
                 self.membership.forked()
                 self.allocator.forget()
+                self.clock.forget()
                 self.client.assume(0, 0, 0)
                 self.endpoint.background(False)
                 # Without a free slot this raises, and the next operation tries again.

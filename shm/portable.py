@@ -530,6 +530,10 @@ class Endpoint:
         time.sleep(0 if attempt < 24 else min((attempt - 23) * 20e-6, 1e-3))
         return 0
 
+    def microseconds(self) -> int:
+        """The time of this host's clock, in us since 1970."""
+        return time.time_ns() // 1000
+
     # ---- one operation at a time --------------------------------------------------------------
 
     def begin(self) -> bool:

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from limpet.shm.fabric import Endpoint
 from limpet.shm.liveness import Watcher
+from limpet.shm.slots import START_US
 
 READ: Final = "read"
 WRITE: Final = "write"
@@ -52,6 +53,9 @@ MAP_FIXED: Final = 0x10
 
 PID_FIRST: Final = 1 << 23
 """Simulated processes have pids from here on: above what Linux gives out, within a state word."""
+
+SIMULATED_US: Final = START_US + (1 << 40)
+"""When simulated clocks begin."""
 
 Turn = Callable[["SimulatedEndpoint", str, int, int], int]
 """Called with endpoint, verb, address (of PAUSE: the attempt) and words; returns how many of the
@@ -77,11 +81,18 @@ class SimulatedEndpoint(Endpoint):
         self.turn: Turn = at_once
         self.trace: MutableSequence[Step] = deque(maxlen=0)
         """Takes a `Step` for each verb, when it has been done."""
+        self.ticks = 0
+        self.now_us: Callable[[], int] | None = None
         self.gone: AbstractSet[int] = frozenset()
         """Nodes whose memory a scheduler takes from us: its `turn` raises NodeFailed for them."""
 
     def lost(self, node: int) -> bool:
         return node in self.gone or super().lost(node)
+
+    def microseconds(self) -> int:
+        """A clock that goes by how often it is looked at, or as `now_us` says."""
+        self.ticks += 1
+        return SIMULATED_US + (self.ticks if self.now_us is None else self.now_us())
 
     # ---- words ----------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     48   progress     counted up while it makes something that others may wait for (directory.py)
     56   parked       1 while it waits in an operation for the view to change (view.py)
     64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
+    72   clock        above every timestamp that this slot's clients have used (clock.py); the next
+                      client of the slot goes on from there
     128  hand         24 pairs of words: object reference, address of its link (heap.py), or
                       a replicated link, which its store knows (stores/fusee/links.py)
 
@@ -36,9 +38,13 @@ FENCE: Final = 40
 PROGRESS: Final = 48
 PARKED: Final = 56
 PIN: Final = 64
+CLOCK: Final = 72
 HAND: Final = 128
 HAND_SIZE: Final = 24
 HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")
+
+START_US: Final = 1_735_689_600_000_000
+"""Where `clock` counts from: 1 January 2025 in UTC, in us since 1970."""
 
 PIN_SHIFT: Final = 20
 INCARNATION_BITS: Final = 36

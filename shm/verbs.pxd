@@ -83,6 +83,7 @@ cdef class Endpoint:
     cpdef bint background(self, bint on) noexcept
     cpdef int wait(self) except -1
     cpdef int pause(self, u64 attempt) except -1
+    cpdef u64 microseconds(self) except? 0
     cpdef bint begin(self) except -1
     cpdef int end(self) except -1
     cpdef int write_back(self, u64 addr, u64 size) except -1

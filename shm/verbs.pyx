@@ -61,6 +61,7 @@ cdef extern from "native.h":
     void limpet_relax() noexcept nogil
     void limpet_spin_ns(u64) noexcept nogil
     void limpet_sleep_ns(u64) noexcept nogil
+    u64 limpet_microseconds() noexcept nogil
     int LIMPET_HAS_CLFLUSHOPT
     u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
     u64 CONTROL "LIMPET_CONTROL"
@@ -568,6 +569,10 @@ cdef class Endpoint:
             else:
                 limpet_sleep_ns(1_000_000 if attempt > 73 else (attempt - 23) * 20_000)
         return PyErr_CheckSignals()
+
+    cpdef u64 microseconds(self) except? 0:
+        """The time of this host's clock, in us since 1970."""
+        return limpet_microseconds()
 
     # ---- one operation at a time --------------------------------------------------------------
 

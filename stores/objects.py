@@ -19,11 +19,7 @@ from typing import Any, Final
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.shm.fabric import hash64, words_bytes, words_equal
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS
-
-HEADER: Final = 16
-KEY_MAX: Final = 0xFFFF
-IMAGE_SIZE: Final = 4096
-"""Objects up to this size are read in one go; of larger ones, this much and then the value."""
+from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -33,6 +33,7 @@ KINDS: Final = {
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
     "clover": Kind("limpet.stores.clover.table", "Clover"),
     "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
+    "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
 }
 
 

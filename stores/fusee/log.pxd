@@ -12,8 +12,10 @@ cdef class LoggedObjects(Objects):
     cdef u64 birth
     cdef u64[::1] entry_word
 
-    @cython.locals(sizes=u64, k=u64, address=u64)
+    @cython.locals(sizes=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    @cython.locals(k=u64, address=u64)
+    cdef int _write_all(self, u64 reference, bytes key, bytes value, u64 checksum) except -1
     @cython.locals(k=u64, address=u64)
     cpdef int mark(self, u64 reference, u64 offset, u64 word) except -1
     @cython.locals(k=u64)

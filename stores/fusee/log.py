@@ -48,9 +48,12 @@ class LoggedObjects(Objects):
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         """Write entry and pair to every replica in service; one phase, not waited for."""
         sizes = len(key) | len(value) << 16
+        self._write_all(reference, key, value, hash64(value, (hash64(key) + sizes) & MASK))
+
+    def _write_all(self, reference: int, key: bytes, value: bytes, checksum: int) -> None:
         self.header[0] = self.birth
-        self.header[2] = sizes
-        self.header[3] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.header[2] = len(key) | len(value) << 16
+        self.header[3] = checksum
         self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 4, key, value)
         for k in range(1, self.heap.replicas(reference)):
             try:

@@ -37,8 +37,8 @@ class FuseeParameters(RaceParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
-        _check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+        check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
+        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
         if not isinstance(self.sequential, bool):
             raise ParameterError(f"sequential must be True or False, not {self.sequential!r}")
         threshold = self.cache_threshold
@@ -66,7 +66,7 @@ class FuseeParameters(RaceParameters):
         """
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
-        _check_whole("replicas", replicas, 1, REPLICAS_MAX)
+        check_whole("replicas", replicas, 1, REPLICAS_MAX)
         if replicas > pool.nodes:
             raise ParameterError(
                 f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
@@ -83,6 +83,6 @@ class FuseeParameters(RaceParameters):
         )  # fmt: skip
 
 
-def _check_whole(name: str, value: int, low: int, high: int) -> None:
+def check_whole(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ParameterError(f"{name} must be a whole number from {low} to {high}: {value!r}")

@@ -92,7 +92,7 @@ class Snapshot(ReplicatedTables):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.sequential = parameters.sequential
+        self.sequential = False
         self.seen = array("Q", bytes(8 * REPLICAS_ROW))
         self.doing = IDLE
         self.at_home = 0

@@ -40,6 +40,7 @@ class Fusee(Snapshot):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
         super().__init__(pool, kind, name, parameters)
+        self.sequential = parameters.sequential
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
 
     def forget(self) -> None:

@@ -29,7 +29,7 @@ from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former
 from limpet.shm.tickets import Tickets
 from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
-from limpet.stores.fusee.links import OFFSET_BITS, Link
+from limpet.stores.fusee.links import BUFFER, OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
 from limpet.stores.fusee.reconcile import reconcile, tell
@@ -47,7 +47,7 @@ class ReplicatedTables(Race):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
-        objects = LoggedObjects(pool.heap, parameters.replicas)
+        objects = self._objects(pool.heap, parameters)
         HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
         self.logged = objects
         self.replicas = parameters.replicas
@@ -60,6 +60,10 @@ class ReplicatedTables(Race):
         self.viewed = 0
         self.looked = False
         self._look()
+
+    def _objects(self, heap: Any, parameters: Any) -> Any:
+        """What writes and reads the objects that slots link to."""
+        return LoggedObjects(heap, parameters.replicas)
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -364,7 +368,7 @@ class ReplicatedTables(Race):
         found = set()
         for reference, home in self.view.hand(ident >> INCARNATION_BITS):
             link = Link.of(home)
-            if link.entry != self.entry:
+            if link.entry != self.entry or home & BUFFER:
                 continue
             bases = self.bases[REPLICAS_ROW * link.subtable :]
             count = self.counts[link.subtable]
@@ -441,7 +445,10 @@ class ReplicatedTables(Race):
         here = there = 0
         for attempt in range(64):
             # ORDER: hands before slots: who begins to change the slot has named it in the hand.
-            named = any(Link.of(home)[:3] == Link.of(other)[:3] for _, other in self.view.hands())
+            named = any(
+                Link.of(home)[:3] == Link.of(other)[:3] and not other & BUFFER
+                for _, other in self.view.hands()
+            )
             here = self.endpoint.load(self.tables[subtable] + offset)
             there = self.endpoint.load(base + offset)
             if here == there:

@@ -156,12 +156,15 @@ class HashStore(Index):
                 self.pool.recover()
                 swept = True
             elif outcome == FULL:
-                raise StoreFull(
-                    f"{self.name}: no free slot for the key {key!r} among its 28; the store was "
-                    f"made with capacity {self.parameters.capacity}"
-                )
+                raise StoreFull(self._why_full(key))
             else:
                 return outcome
+
+    def _why_full(self, key: bytes) -> str:
+        return (
+            f"{self.name}: no free slot for the key {key!r} among its 28; the store was made with "
+            f"capacity {self.parameters.capacity}"
+        )
 
     def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
         self._choose(key)

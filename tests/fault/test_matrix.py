@@ -195,7 +195,7 @@ def test_a_limit_is_of_runs(limit: int) -> None:
     matrix = Matrix("race", limit)
     for cost in (1, 2, 12):
         for steps in (0, 1, 5, 100, 1000):
-            assert len(matrix.chosen(steps, cost)) == min(steps, max(2, limit // cost))
+            assert len(matrix.chosen(steps, cost)) == min(steps, max(3, limit // cost))
 
 
 # ---- mutants: known-bad variants, each of which the matrix must see -----------------------------

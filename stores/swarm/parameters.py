@@ -1,0 +1,83 @@
+"""Parameters of a `swarm` store: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.fusee.parameters import CACHE_SIZE_DEFAULT_MAX, CACHE_SIZE_MAX, check_whole
+from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.swarm.fields import WRITERS_MAX
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+REPLICAS: Final = 3
+REPLICAS_MAX: Final = 7
+WRITERS: Final = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class SwarmParameters(RaceParameters):
+    """Those of `race`, and
+
+    `replicas`: 2f + 1 of the index and of each register, on as many memory nodes, of which f may be
+    lost; `writers`: clients that write at one time, those in the first slots of the pool;
+    `buffers`: words of the metadata array, each for a group of writers; `cache_size`: keys whose
+    place a handle remembers.
+    """
+
+    replicas: int
+    writers: int
+    buffers: int
+    cache_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
+        if not self.replicas % 2:
+            raise ParameterError(f"replicas must be odd, for a majority: {self.replicas}")
+        check_whole("writers", self.writers, 1, WRITERS_MAX)
+        check_whole("buffers", self.buffers, 1, self.writers)
+        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        replicas: int | None = None,
+        writers: int = WRITERS,
+        buffers: int | None = None,
+        cache_size: int | None = None,
+    ) -> SwarmParameters:
+        """The parameters for a pool.
+
+        By default 3 replicas, or 1 if there are fewer nodes; a key for every 2 KiB of blocks that
+        they leave; a metadata word for each writer; a cache for all keys, or 131,072 of them.
+        """
+        if not pool.coherent:
+            raise ParameterError("a swarm store changes its objects by CAS: it needs coherent=True")
+        if replicas is None:
+            replicas = REPLICAS if pool.nodes >= REPLICAS else 1
+        check_whole("replicas", replicas, 1, REPLICAS_MAX)
+        if replicas > pool.nodes:
+            raise ParameterError(
+                f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
+            )
+        check_whole("writers", writers, 1, WRITERS_MAX)
+        if capacity is None:
+            size = pool.nodes * layout.block_count * layout.block_size
+            capacity = max(64, size // replicas // 2048)
+        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
+        if buffers is None:
+            buffers = writers
+        if cache_size is None:
+            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
+        return cls(
+            base.capacity, base.subtables, base.groups, replicas, writers, buffers, cache_size
+        )

@@ -1,0 +1,24 @@
+cimport cython
+
+from limpet.shm.verbs cimport hash64, u64
+from limpet.stores.fusee.log cimport LoggedObjects
+
+cdef u64 HEADER
+cdef u64 IMAGE_SIZE
+cdef u64 IN_PLACE_LEAST
+cdef u64 IN_PLACE_MAX
+cdef u64 KEY_MAX
+cdef int LARGE_CLASS
+cdef u64 OBJECT_HEADER
+
+cdef class Registers(LoggedObjects):
+    cdef readonly u64 rest
+
+    cpdef u64 size_of(self, bytes key, bytes value) except 0
+    @cython.locals(least=u64, wanted=u64, size_class=int)
+    cpdef u64 capacity(self, bytes key, bytes value)
+    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    @cython.locals(at=u64)
+    cpdef tuple words_after_key(self)
+    cdef u64 _checksum(self, bytes key, u64 sizes)
+    cpdef bint intact(self) except -1

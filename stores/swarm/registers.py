@@ -1,0 +1,81 @@
+"""The object that a slot of the index links to: a key, and the words of its register (in_n_out.py).
+
+As every object of a replicated index it has a log entry in front (stores/fusee/log.py); its
+checksum covers the key and the sizes, as the words change. It is written once, to all replicas,
+before the slot is changed: with the first value of the key in a buffer, in place, and in every word
+of the metadata array, VERIFIED. So a key is there, with its value, when the index says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.shm.fabric import hash64
+from limpet.shm.words import LARGE_CLASS
+from limpet.stores.fusee.log import LoggedObjects
+from limpet.stores.object_layout import HEADER as OBJECT_HEADER
+from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
+from limpet.stores.swarm.fields import HEADER, IN_PLACE_MAX
+from limpet.stores.swarm.recycling import area_of
+
+IN_PLACE_LEAST: Final = 64
+"""Bytes for the value in place, however short the first one is."""
+
+
+class Registers(LoggedObjects):
+    """Objects with a register, whose words without a value in place take `rest` bytes."""
+
+    def __init__(self, heap: Any, replicas: int, rest: int) -> None:
+        super().__init__(heap, replicas)
+        self.rest = rest
+
+    def size_of(self, key: bytes, value: bytes) -> int:
+        """Bytes of the buffer for this value. Raises KeyTooLarge, ValueTooLarge."""
+        if len(key) > KEY_MAX:
+            raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
+        if area_of(len(key)) + self.rest > self.value_max:
+            raise KeyTooLarge(
+                f"the key has {len(key)} bytes, which leaves no room for its register in an object "
+                f"of {self.value_max} bytes"
+            )
+        if HEADER + len(value) > self.value_max:
+            raise ValueTooLarge(
+                f"the value and its header take {HEADER + len(value)} bytes; an object has room "
+                f"for {self.value_max} here"
+            )
+        return HEADER + len(value)
+
+    def capacity(self, key: bytes, value: bytes) -> int:
+        """Bytes in place for the values of a key whose first one this is; a multiple of 8.
+
+        As much as there is in the register's object anyway.
+        """
+        least = area_of(len(key)) + self.rest
+        wanted = IN_PLACE_LEAST
+        if IN_PLACE_LEAST < len(value) <= IN_PLACE_MAX:
+            wanted = len(value) + 7 & ~7
+        if least + wanted > self.value_max:
+            return self.value_max - least & ~7
+        size_class = self.heap.size_class(least + wanted)
+        if size_class != LARGE_CLASS:
+            wanted = self.heap.sizes[size_class] - least & ~7
+        return min(wanted, IN_PLACE_MAX)
+
+    def write(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write entry, key and the register's words, `value`, to every replica in service."""
+        self._write_all(reference, key, value, self._checksum(key, len(key) | len(value) << 16))
+
+    def words_after_key(self) -> tuple[int, int]:
+        """Ident and capacity of the register in the image."""
+        at = OBJECT_HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7)
+        if at + 16 <= IMAGE_SIZE:
+            return self.image[at >> 3], self.image[(at >> 3) + 1]
+        return self.endpoint.load(self.address + at), self.endpoint.load(self.address + at + 8)
+
+    def _checksum(self, key: bytes, sizes: int) -> int:
+        return hash64(key, sizes)
+
+    def intact(self) -> bool:
+        """Whether the checksum of the object in the image holds."""
+        return self.image[1] == self._checksum(self.key(), self.image[0])

@@ -1,0 +1,332 @@
+"""Safe-Guess: wait-free replicated registers, one round trip (swarm.txt section 3, algorithm 10).
+
+The text's algorithm 3 has an `elif` at the wrong depth, and its READ returns values whose lock was
+refused; algorithm 10 has it right (trap S1).
+
+    WRITE(v)                                      READ()
+      w = (guessTs(), GUESSED, v)                   loop:
+      in parallel m = M.READ(), M.WRITE(w)            m = M.READ()
+      m <= w: in the background VERIFIED              m VERIFIED: return its value
+      else, if TSL[tid].TRYLOCK(w.ts, WRITE):         m seen before:
+        M.WRITE((m.ts.i + 1, tid), VERIFIED, v)         if TSL[m.tid].TRYLOCK(m.ts, READ):
+                                                          in the background VERIFIED; return it
+                                                      elif the writer was seen with another tuple:
+                                                        return the value of that
+                                                      note m as seen
+
+What it leaves open, and how it is here:
+    - the M.READ of a WRITE need not make its maximum known to a majority (appendix A.2), but before
+      TRYLOCK it must: else a reader could be left with a guess whose lock is refused, and nothing
+      greater, if the writer stands still
+    - a WRITE guesses once. A second guess would look like the next WRITE of the same writer, and
+      readers would take the first one for completed. So when there is no memory half-way, the
+      operation is resumed (`pending`), not begun again
+    - a tombstone is greater than all (trap S4). A WRITE that meets one withdraws its guess by the
+      lock; if a reader has confirmed it, it took effect before. One that is resumed has seen that
+      there was no tombstone at a majority, so the DELETE is concurrent, and comes second
+
+What a kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
+(trap S8); its buffer, in hand, or named, or both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.swarm.fields import (
+    DELETED,
+    DONE,
+    GONE,
+    GUESSED,
+    NO_MEMORY,
+    READ,
+    REFUSED,
+    TIME_MAX,
+    VERIFIED,
+    WRITE,
+)
+from limpet.stores.swarm.timestamp_lock import TimestampLock
+from limpet.stores.swarm.words import (
+    is_tombstone,
+    placed,
+    rank_of,
+    side_of,
+    stamp_of,
+    time_of,
+    tuple_word,
+    writer_of,
+)
+
+ATTEMPTS_MAX: Final = 1000
+"""How often the same tuple may have no value until it is damaged memory."""
+
+
+class SafeGuess(TimestampLock):
+    """WRITE and READ of the current register, and its end."""
+
+    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
+        super().__init__(pool, entry, replicas, writers, buffers)
+        self.clock = pool.clock
+        self.result = b""
+        self.pending: tuple[int, ...] | None = None
+        """What `resume` needs to know of a WRITE that has guessed, and ended with NO_MEMORY."""
+
+    # ---- WRITE ----------------------------------------------------------------------------------
+
+    def put_value(self, value: bytes) -> int:
+        """WRITE; 1 round trip if `known`: if our row is as remembered.
+
+        DONE; or nothing was done: GONE, DELETED, NO_MEMORY (or half of it: `pending`), AGAIN.
+        """
+        writer = self.identify()
+        self.pending = None
+        if not self.known:
+            outcome = self.gather(False)
+            self.endpoint.wait()
+            if outcome != DONE:
+                return outcome
+            if not self.learn():
+                return self.clear_row()
+        if not self.acquire(len(value)):
+            return NO_MEMORY
+        self.known = False
+        w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
+        self.prepare(w, value)
+        self.aim()
+        outcome = self.gather(False)
+        m = self.top
+        wrote = self.write(w)
+        self.endpoint.wait()
+        if outcome == GONE:
+            self.client.release(self.held)  # nobody looks where it may be named
+            return GONE
+        if wrote == REFUSED:
+            outcome = self._insist(w, outcome)
+        if outcome == DELETED or is_tombstone(m):
+            return self._withdraw_guess(w)
+        if rank_of(m) <= rank_of(w):
+            self._verify_own(w)
+            return DONE
+        return self._write_again(w, m, value)
+
+    def _insist(self, w: int, outcome: int) -> int:
+        """WRITE the guess although our row is not in order."""
+        value = self.value
+        while outcome == DONE:
+            self.clear_row()
+            outcome = self.gather(False)
+            self.endpoint.wait()
+            if is_tombstone(self.top):
+                return DELETED
+            if outcome == DONE and self.learn():
+                self.prepare(w, value)
+                if self.write(placed(w, self.writer, self.side)) == DONE:
+                    break
+        self.side = -1
+        return outcome
+
+    def _verify_own(self, w: int) -> None:
+        """Line 8, and what is to be done after any WRITE. In the background."""
+        lane = self.endpoint.background(True)
+        for n in range(self.read):
+            k = self.order[n]
+            word = self.mine[k]
+            if stamp_of(word) == stamp_of(w) and not word & VERIFIED and self._try_verify(k, word):
+                # CRASH(verified): at a minority; the others learn it from reads.
+                self.mine[k] = word | VERIFIED
+        self._try_in_place()
+        self.recycle(w | VERIFIED)
+        self.keep()
+        self.known = self.side >= 0
+        self.side = 1 - side_of(w)
+        self.endpoint.background(lane)
+
+    def _try_verify(self, k: int, word: int) -> bool:
+        try:
+            return self.verify(k, word)
+        except NodeFailed:
+            return False  # a majority has it, and does without the bit
+
+    def _try_in_place(self) -> bool:
+        try:
+            self.write_in_place()
+        except NodeFailed:
+            return False  # the next reads take the buffer
+        return True
+
+    def _write_again(self, w: int, m: int, value: bytes) -> int:
+        """Lines 9 to 11: the guess may have been stale."""
+        own, held = self.buffer, self.held
+        if self.count(m) < self.majority:
+            # our guess is at a majority: what we wrote before it is of no use
+            self.recycle(w)
+            outcome = self._make_known(w)
+            copy, self.buffer, self.held = self.buffer, own, held
+            if outcome == NO_MEMORY:
+                self.pending = (
+                    w, own, self.reference, self.area, self.ident, self.capacity, self.first,
+                )  # fmt: skip
+                return NO_MEMORY
+            if outcome == DELETED:
+                return self._withdraw_guess(w)
+            m = self.top
+            if rank_of(m) <= rank_of(w):
+                self.prepare(w, value)
+                self._verify_own(w)
+                return DONE
+        else:
+            copy = own
+        if self.try_lock(w, WRITE):
+            fresh = tuple_word(
+                self.clock.after(time_of(m)), self.writer, VERIFIED, self.writer, side_of(w)
+            )
+            self.prepare(fresh, value)
+            wrote = self.write(fresh)
+            self.endpoint.wait()
+            if wrote == REFUSED and self._insist(fresh, DONE) != DONE:
+                return DONE  # the register is being given up: the key was deleted meanwhile
+            self._verify_own(fresh)
+        else:
+            self.clock.after(time_of(m))
+            self.keep()
+        if copy != own:
+            self.give_up(self.place, self.writer, copy)
+        return DONE
+
+    def _make_known(self, w: int) -> int:
+        """READ: what is greater than our guess is at a majority; `buffer` is then a copy's."""
+        own = self.buffer
+        outcome = self.maximum(False)
+        if outcome == DONE and self.buffer != own:
+            self.keep()
+        return outcome
+
+    def _withdraw_guess(self, w: int) -> int:
+        """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it."""
+        held = self.held
+        if self.valid == self.read and self.count(self.top) < self.majority:
+            self.recycle(w)
+            self.maximum(False)
+        self.held = held
+        return DELETED if self.try_lock(w, WRITE) else DONE
+
+    def resume(self, pending: tuple[int, ...], value: bytes) -> int:
+        """Go on with a WRITE that was `pending`. DONE or NO_MEMORY."""
+        w, own, reference, area, ident, capacity, first = pending
+        self.pending = pending
+        self.turn(reference, area, ident, capacity, first)
+        self.identify()
+        self.buffer = own
+        outcome = self._make_known(w)
+        copy = self.buffer
+        if outcome == NO_MEMORY:
+            return NO_MEMORY
+        self.pending = None
+        if outcome != DONE:
+            return DONE  # the DELETE is concurrent, and comes second
+        self.buffer = own
+        self.learn()
+        if not self._names(own):
+            return DONE  # a reader has confirmed it, and others have written since
+        self.held = self.client.hold(own, self.home())
+        self.published = True
+        if rank_of(self.top) <= rank_of(w):
+            self.prepare(w, value)
+            self._verify_own(w)
+            return DONE
+        outcome = self._write_again(w, self.top, value)
+        if copy != own:
+            self.give_up(self.place, self.writer, copy)
+        return outcome
+
+    def _names(self, reference: int) -> bool:
+        """Whether our row was read to name this buffer."""
+        for n in range(self.read):
+            for side in range(2):
+                if self.named(self.order[n], self.writer, side) == reference:
+                    return True
+        return False
+
+    # ---- READ -----------------------------------------------------------------------------------
+
+    def get_value(self) -> int:
+        """READ; 1 round trip if the value is in place and VERIFIED.
+
+        DONE: `result` is the value; DELETED; GONE; NO_MEMORY: for a copy to be written back.
+        """
+        seen: dict[int, tuple[int, bytes]] | None = None
+        attempt = missed = 0
+        while True:
+            outcome = self.maximum(True)
+            if outcome != DONE:
+                return outcome
+            if self.held >= 0:
+                self._after_write_back()
+            m = self.top
+            value = self.value_of(m)
+            if value is None:
+                self.retries += 1
+                attempt = attempt + 1 if m == missed else 0
+                missed = m
+                if attempt > ATTEMPTS_MAX:
+                    raise StoreCorrupt(
+                        f"the register at {self.reference:#x} has the tuple {m:#x}, whose value is "
+                        "nowhere; save what is left, and make the store again"
+                    )
+                self.endpoint.pause(attempt)
+                continue  # there is a greater one
+            self.result = value
+            if m & VERIFIED:
+                return DONE
+            if seen is None:
+                seen = {}
+            before = seen.get(writer_of(m))
+            if before is not None and before[0] == stamp_of(m):
+                if self.try_lock(m, READ):
+                    self._verify_read(m, value)
+                    return DONE
+            elif before is not None:
+                self.result = before[1]
+                return DONE
+            seen[writer_of(m)] = (stamp_of(m), value)
+            self.retries += 1
+
+    def _after_write_back(self) -> None:
+        """Our copy of the greatest tuple is at a majority, and makes what we had useless."""
+        lane = self.endpoint.background(True)
+        self.recycle(self.copied)
+        self.keep()
+        self.endpoint.background(lane)
+
+    def _verify_read(self, m: int, value: bytes) -> None:
+        """Line 20: the next reads are faster. In the background."""
+        lane = self.endpoint.background(True)
+        for n in range(self.read):
+            k = self.order[n]
+            if stamp_of(self.tops[k]) == stamp_of(m) and not self.tops[k] & VERIFIED:
+                self._try_verify(k, self.tops[k])
+        self.prepare(m, value)
+        self._try_in_place()
+        self.endpoint.background(lane)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def entomb(self, ticket: int) -> int:
+        """WRITE a tombstone that has this number; none was at a majority when we last read.
+
+        DONE, or AGAIN.
+        """
+        self.identify()
+        self.buffer = 0
+        self.gather(False)
+        self.endpoint.wait()
+        if not self.learn():
+            return self.clear_row()
+        self.buffer = ticket
+        self.held = -1
+        word = tuple_word(TIME_MAX, self.writer, VERIFIED, self.writer, self.side)
+        wrote = self.write(word)
+        # CRASH(entombed): at a minority or a majority; whoever meets it unmaps the key.
+        self.endpoint.wait()
+        return self.clear_row() if wrote == REFUSED else DONE

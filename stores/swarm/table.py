@@ -1,0 +1,560 @@
+"""The `swarm` store, SWARM-KV (swarm.txt section 5): an index of keys, each with a register.
+
+A slot of the index (stores/fusee/) links to a register (registers.py). Where a key's register is, a
+handle remembers (cache.py). Round trips without conflict:
+
+    get, update      the place is remembered                                             1
+    get              it is not: read both buckets; read the register                     2
+    update           read both buckets; read the register; WRITE                         3
+    insert           write the register, read both buckets; SNAPSHOT's CAS of the backups, mark, and
+                     CAS of the primary                                                  4
+    delete           read both buckets; the register; again, tombstone; the slot: 3      7
+
+Deviations from the paper. A register is written, with the first value, before the index has it, so
+there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
+S8). A DELETE decides by the slot: of several that have put a tombstone, that whose number the slot
+has in the end has deleted the key; anybody who meets a tombstone brings that about on behalf of the
+author of one. Nobody else's register is ever made to serve another key (trap S6).
+
+A lost node. Operations on registers go on with a majority, and wait for nobody, but while a node is
+filled again; then a replica there is made of all that are left, so that it is one of any majority.
+Operations on the index do as those of `fusee` (shm/view.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.layout import NODE_SHIFT, VIEW
+from limpet.shm.words import REFERENCE_MASK
+from limpet.stores.contract import Store, as_bytes
+from limpet.stores.fusee.links import BUFFER, OLD, Link
+from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
+from limpet.stores.fusee.snapshot import Snapshot
+from limpet.stores.race.index import is_valid
+from limpet.stores.race.outcomes import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+    VACANT_CLASS,
+)
+from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.swarm.cache import LocationCache
+from limpet.stores.swarm.fields import DELETED, GONE, HEADER, IN_PLACE_WORDS, VERIFIED
+from limpet.stores.swarm.parameters import SwarmParameters
+from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.safe_guess import SafeGuess
+from limpet.stores.swarm.survey import level, points_of, wrong_with
+from limpet.stores.swarm.words import tuple_word
+
+ATTEMPTS_MAX: Final = 16
+"""How often the node of a new object may be lost; there are not so many replicas."""
+
+
+class Swarm(Snapshot):
+    """A key-value store on 2f + 1 memory nodes, of which f may be lost. `SwarmParameters`."""
+
+    Parameters = SwarmParameters
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.register = SafeGuess(
+            pool, self.entry, parameters.replicas, parameters.writers, parameters.buffers
+        )
+        self.cache = LocationCache(parameters.cache_size, parameters.replicas)
+        self.seen_view = -1
+        self.place = -1
+        self.made = 0
+        self.made_word = 0
+
+    @property
+    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
+        return int(self.parameters.replicas) // 2
+
+    @staticmethod
+    def _objects(heap: Any, parameters: SwarmParameters) -> Any:
+        words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
+        return Registers(heap, parameters.replicas, 8 * words)
+
+    def forget(self) -> None:
+        Snapshot.forget(self)
+        self.cache.forget()
+        self.register.pending = None
+        self.seen_view = -1
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip if the place is remembered, else 2."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._get_once(key)
+                if outcome == DONE:
+                    return self.register.result
+                wanted = self._wanted()
+            finally:
+                self.client.leave()
+            if outcome == MISSING:
+                return default
+            attempt += 1
+            self.retries += 1
+            if outcome == NO_MEMORY:
+                self._wait_for_room(wanted, attempt)
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        return Store.get_many(self, keys)
+
+    def _get_once(self, key: bytes) -> int:
+        self._attend()
+        if self._remembered(key):
+            outcome = self.register.get_value()
+            if self.register.wrote:
+                self.cache.words[self.place + 4] = 0  # there is a copy in our row
+            if outcome in (DONE, NO_MEMORY):
+                return outcome
+            self.cache.drop(key)
+        self.doing = IDLE
+        try:
+            self._choose(key)
+            self._read_buckets()
+            if not self._seek(key):
+                return MISSING
+        except NodeFailed as error:
+            return self._again_after(error)
+        outcome = self.register.get_value()
+        if outcome == DELETED:
+            self.cache.drop(key)
+            return MISSING
+        return AGAIN if outcome == GONE else outcome
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        self.objects.size_of(key, value)
+        self.operations += 1
+        attempt = 0
+        swept = False
+        pending = None
+        while True:
+            self.client.enter()
+            try:
+                if pending is not None:
+                    self._attend()
+                    outcome = self.register.resume(pending, value)
+                else:
+                    outcome = self._write_once(key, value, 0, mode, attempt)
+                pending = self.register.pending
+                wanted = self._wanted()
+            finally:
+                self.client.leave()
+            attempt += 1
+            if outcome == NO_MEMORY and pending is not None:
+                self._wait_for_room(wanted, attempt)
+            elif outcome == NO_MEMORY:
+                self._find_room(wanted, attempt)
+            elif outcome == AGAIN:
+                self.retries += 1
+                self.endpoint.pause(attempt)
+            elif outcome == FULL and not swept:
+                # a dead client's tentative slots are room
+                self.pool.recover()
+                swept = True
+            elif outcome == FULL:
+                raise StoreFull(self._why_full(key))
+            else:
+                return outcome
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 7 round trips."""
+        key = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._delete_once(key)
+                wanted = self._wanted()
+            finally:
+                self.client.leave()
+            if outcome == DONE:
+                return
+            if outcome == MISSING:
+                raise KeyError(key)
+            attempt += 1
+            self.retries += 1
+            if outcome == NO_MEMORY:
+                self._wait_for_room(wanted, attempt)
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _wanted(self) -> tuple[int, int, int, int]:
+        """What there was no memory for, as `replenish` takes it."""
+        register = self.register
+        return register.needed_on, register.needed, self.replicas, register.needed_also
+
+    def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
+        """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull."""
+        try:
+            self.allocator.replenish(*wanted)
+        except NodeFailed as error:
+            if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
+                raise
+
+    def _wait_for_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
+        """As `_find_room`; if there is none, wait for others to end what they have begun."""
+        try:
+            self.allocator.replenish(*wanted)
+        except StoreFull:
+            self.endpoint.pause(attempt)
+        except NodeFailed as error:
+            self._outlived(error.node)
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Use what replaced nodes have, and wait while one is filled; not for a new view."""
+        while self.endpoint.load(VIEW) != self.seen_view:
+            viewed = self.view.number()
+            self.view.steady()
+            self.seen_view = viewed
+
+    def _again_after(self, error: NodeFailed) -> int:
+        """A node of the index was lost: AGAIN, unless more is than the store survives."""
+        if not self._outlive(error.node):
+            raise error
+        return AGAIN
+
+    def _remembered(self, key: bytes) -> bool:
+        """Turn to the key's register, if we know where it is."""
+        self.place = self.cache.find(key)
+        if self.place < 0:
+            return False
+        at = self.place
+        ident = self.cache.words[at + 1]
+        shape = self.cache.words[at + 2]
+        self.register.turn(
+            self.cache.words[at], shape >> 32, ident, shape & 0xFFFF_FFFF, self._first(ident)
+        )
+        self.register.recall(self.cache.words, at)
+        return True
+
+    def _first(self, ident: int) -> int:
+        """The replica that is read first, and has the value in place: spread over all of them."""
+        return (ident >> 1) % self.replicas
+
+    def _remember(self) -> None:
+        if self.place >= 0:
+            self.register.note(self.cache.words, self.place)
+
+    def _seek(self, key: bytes) -> int:
+        """Of the slots that were read, the one with this key, or 0; turned to its register.
+
+        Its register has not been looked at; the next phase does.
+        """
+        fingerprint = self.hash & 0xFF
+        for index in range(32):
+            word = self.slots[index]
+            if index & 7 and word >> 56 == fingerprint and is_valid(word):
+                reference = word & REFERENCE_MASK
+                self.logged.load(reference)
+                if self.logged.key_is(key):
+                    self.word = word
+                    self._turn_to(key, reference)
+                    return self._address(index)
+                self.endpoint.wait()
+        return 0
+
+    def _turn_to(self, key: bytes, reference: int) -> None:
+        """Turn to the register of a key, whose object has just been read, and remember it."""
+        area = area_of(len(key))
+        ident, capacity = self.logged.words_after_key()
+        self.register.turn(reference, area, ident, capacity, self._first(ident))
+        self._learn_place(key)
+
+    def _learn_place(self, key: bytes) -> None:
+        """Remember that the current register is that of the key."""
+        register = self.register
+        self.place = self.cache.add(key)
+        if self.place >= 0:
+            self.cache.words[self.place] = register.reference
+            self.cache.words[self.place + 1] = register.ident
+            self.cache.words[self.place + 2] = register.area << 32 | register.capacity
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        self._attend()
+        if self._remembered(key):
+            if mode == INSERT:
+                outcome = self.register.maximum(False)
+                self.register.known = False
+            else:
+                outcome = self.register.put_value(value)
+            self._remember()
+            if mode == INSERT and outcome == DONE:
+                return EXISTS
+            if outcome in (DONE, NO_MEMORY, AGAIN):
+                return outcome
+            self.cache.drop(key)
+            if self.client.held:
+                return AGAIN  # what follows takes places 0 and 1 of the hand
+        self.doing = IDLE
+        self.made = 0
+        try:
+            self._choose(key)
+            if mode == INSERT and not self._make_register(key, value):
+                return NO_MEMORY
+            self._read_buckets()
+            slot = self._seek(key)
+        except NodeFailed as error:
+            return self._again_after(error)
+        if slot:
+            return self._write_found(key, value, mode, slot)
+        if mode == UPDATE:
+            return MISSING
+        try:
+            return self._insert_new(key, value, attempt)
+        except NodeFailed as error:
+            outcome = self._recall(error.node)
+            if outcome == FAILED:
+                raise
+            return outcome
+
+    def _write_found(self, key: bytes, value: bytes, mode: int, slot: int) -> int:
+        """WRITE to the register of the slot that was found; its key may have been deleted."""
+        if mode == INSERT:
+            outcome = self.register.maximum(False)
+            if outcome == DONE:
+                return EXISTS
+        else:
+            outcome = self.register.put_value(value)
+            self._remember()
+        if outcome in (DONE, NO_MEMORY, AGAIN):
+            return outcome
+        self.cache.drop(key)
+        if outcome == DELETED:
+            ticket = self.register.ticket()
+            if ticket:
+                self._unmap(slot, self.word, ticket)
+        return AGAIN
+
+    def _insert_new(self, key: bytes, value: bytes, attempt: int) -> int:
+        if not self.made:
+            if not self._make_register(key, value):
+                return NO_MEMORY
+            self.endpoint.wait()
+        desired = (self.hash & 0xFF) << 56 | self.made
+        # ORDER: all is written before the hand says where it may be linked.
+        self.client.aim(1, self.register.home())
+        outcome = self._insert(key, desired, attempt)
+        if outcome == DONE:
+            self.client.keep(1)
+            self._learn_place(key)
+            self.register.is_new(self.made_word)
+            self._remember()
+        else:
+            self.client.aim(1, 0)
+            self.client.aim(0, 0)
+        return outcome
+
+    def _make_register(self, key: bytes, value: bytes) -> bool:
+        """Write a register with its first value, and its buffer, at places 0 and 1 of the hand."""
+        register = self.register
+        writer = register.identify()
+        capacity = self.logged.capacity(key, value)
+        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
+        size = area_of(len(key)) + register.size(capacity)
+        register.needed_on, register.needed, register.needed_also = node, size, HEADER + len(value)
+        reference = self.allocator.allocate(node, size, self.replicas)
+        buffer = 0
+        if reference:
+            buffer = self.allocator.allocate(node, HEADER + len(value), self.replicas)
+        if not buffer:
+            return False
+        area = area_of(len(key))
+        ident = self._ticket()
+        register.turn(reference, area, ident, capacity, self._first(ident))
+        word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
+        self.logged.birth = 0
+        self.logged.write(reference, key, register.begin(word, buffer, value))
+        self.made = reference
+        self.made_word = word
+        return True
+
+    # ---- deleting -------------------------------------------------------------------------------
+
+    def _delete_once(self, key: bytes) -> int:
+        self._attend()
+        self.doing = IDLE
+        try:
+            self._choose(key)
+            self._read_buckets()
+            slot = self._seek(key)
+        except NodeFailed as error:
+            return self._again_after(error)
+        if not slot:
+            return MISSING
+        register = self.register
+        outcome = register.maximum(False)
+        self.cache.drop(key)
+        if outcome == DELETED:
+            ticket = register.ticket()
+            if ticket:
+                self._unmap(slot, self.word, ticket)
+            return MISSING if ticket else AGAIN
+        if outcome != DONE:
+            return AGAIN if outcome == GONE else outcome
+        ticket = self._ticket()
+        # None of the reads before this one has said that the key is deleted; so we may.
+        while register.entomb(ticket) == AGAIN:
+            self.retries += 1
+        return DONE if self._unmap(slot, self.word, ticket) else MISSING
+
+    def _unmap(self, slot: int, word: int, ticket: int) -> bool:
+        """Have the slot of a deleted key vacated; whether `ticket` is what it has then, or had.
+
+        Whoever does that does it on behalf of the author of the tombstone with that number.
+        """
+        reference = word & REFERENCE_MASK
+        self._begin(DELETING, slot, word, ticket)
+        while True:
+            held = self.client.hold(reference, self.at_home | OLD)
+            try:
+                if self.backups:
+                    won = self._round(slot, word, ticket)
+                else:
+                    won = self._vacate_alone(slot, word, ticket)
+                break
+            except NodeFailed as error:
+                if not self._outlive(error.node):
+                    raise
+                slot = self._go_to(self.at_home)
+        self.register.dispose(reference)
+        self.client.release(held)
+        return won
+
+    def _vacate_alone(self, slot: int, word: int, ticket: int) -> bool:
+        """A round without backups: the log entry of the register says who has won."""
+        at = self.heap.replica(word & REFERENCE_MASK, 0) + DEATH
+        winner = self.endpoint.cas(at, 0, ticket) or ticket
+        self.endpoint.wait()
+        self.endpoint.cas(slot, word, winner)
+        self.endpoint.wait()
+        return winner == ticket
+
+    # ---- hands ----------------------------------------------------------------------------------
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """As of every replicated store; a register that is not linked is given up."""
+        if home & BUFFER:
+            return bool(self.register.names(reference, home))
+        linked: bool = Snapshot.resolved(self, reference, home)
+        if not linked and reference >> 48 & 0xFF != VACANT_CLASS:
+            self.register.dispose(reference)
+        return linked
+
+    def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
+        Snapshot.reconcile(self, _of_slots(pairs), failed)
+
+    def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
+        """As of every replicated store; then each register is made known to the new node."""
+        found: dict[str, int] = Snapshot.refill(self, node, _of_slots(pairs))
+        for count, reference in enumerate(self.slots_taken()):
+            if not count & 0xFF:
+                self.pool.membership.progress()
+            level(self.register, reference, node)
+        return found
+
+    def left_by(self, ident: int) -> set[str]:
+        """What the hand of a dead client shows of what it did to slots and registers."""
+        found: set[str] = Snapshot.left_by(self, ident)
+        return found | points_of(self, ident)
+
+    # ---- the whole table ------------------------------------------------------------------------
+
+    def references(self) -> Any:
+        """References to all registers and to the buffers that they name.
+
+        Those of a register that is being given up are as if in the hand that it is in.
+        """
+        registers = Snapshot.references(self)
+        buffers: set[int] = set()
+        for reference in [*registers.tolist(), *self._registers_in_hands()]:
+            if self.register.visit(reference):
+                buffers |= self.register.buffers_named()
+        return np.concatenate([registers, np.array(sorted(buffers), dtype=np.uint64)])
+
+    def _registers_in_hands(self) -> list[int]:
+        return [
+            reference
+            for reference, home in self.view.hands()
+            if Link.of(home).entry == self.entry
+            and not home & BUFFER
+            and reference >> 48 & 0xFF != VACANT_CLASS
+        ]
+
+    def slots_taken(self) -> list[int]:
+        """References to all registers; of those whose nodes are lost, some."""
+        found: list[int] = Snapshot.references(self).tolist()
+        return found
+
+    def __len__(self) -> int:
+        """The number of keys; reads all of them."""
+        return sum(1 for _ in self.keys())
+
+    def _keys_of(self, group: int) -> list[bytes]:
+        found = []
+        self.client.enter()
+        lane = self.endpoint.background(True)
+        try:
+            self._attend()
+            self.endpoint.read_words(group, self.slots, GROUP_WORDS)
+            for index in range(GROUP_WORDS):
+                word = self.slots[index]
+                if index & 7 and is_valid(word):
+                    key = self._visit(word & REFERENCE_MASK)
+                    if self.register.maximum(False) not in (DELETED, GONE):
+                        found.append(key)
+        finally:
+            self.endpoint.background(lane)
+            self.client.leave()
+        return found
+
+    def _visit(self, reference: int) -> bytes:
+        """Turn to a register that a slot links to; its key."""
+        self.logged.load(reference)
+        key: bytes = self.logged.key()
+        ident, capacity = self.logged.words_after_key()
+        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(ident))
+        return key
+
+    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        wrong: str = Snapshot._wrong_with(self, group, slot, word, seen)
+        if not wrong:
+            lane = self.endpoint.background(True)
+            self._visit(word & REFERENCE_MASK)
+            wrong = wrong_with(self.register)
+            self.endpoint.background(lane)
+        return wrong
+
+
+def _of_slots(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those pairs of hands that name slots."""
+    return [(reference, home) for reference, home in pairs if not home & BUFFER]

@@ -1,0 +1,71 @@
+"""Timestamp locks (swarm.txt section 3.3 and appendix B, algorithm 9).
+
+Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode)
+races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never
+both succeed. Locks are never unlocked, and locked again at higher timestamps.
+
+A lock that has a higher timestamp than its writer's would make the writer believe that a reader has
+confirmed its guess (trap S2). So timestamps of a writer only ever rise, whoever it is:
+shm/clock.py.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from limpet.shm.errors import NodeFailed
+from limpet.stores.swarm.fields import READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
+from limpet.stores.swarm.max_register import MaxRegister
+from limpet.stores.swarm.words import stamp_of, writer_of
+
+
+class TimestampLock(MaxRegister):
+    """The timestamp locks of the current register."""
+
+    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
+        super().__init__(pool, entry, replicas, writers, buffers)
+        self.found = array("Q", bytes(8 * REPLICAS_ROW))
+
+    def try_lock(self, word: int, mode: int) -> bool:
+        """TRYLOCK the timestamp of the tuple `word`. Raises NodeFailed without a majority."""
+        locked = stamp_of(word) << STAMP_SHIFT | mode
+        completed = 0
+        for k in range(self.replicas):
+            self.found[k] = 0
+        refused = False
+        k = self.first
+        rounds = 0
+        lost = -1
+        for _ in range(self.replicas):
+            try:
+                rounds = max(rounds, self._race(k, writer_of(word), locked))
+            except NodeFailed as error:
+                lost = error.node
+                self.view.fail_if_lost(lost)
+            else:
+                completed += 1
+                if stamp_of(self.found[k]) > stamp_of(locked):
+                    refused = True
+                if self.found[k] & (READ | WRITE) & ~mode:
+                    refused = True
+            if completed == self.majority:
+                break
+            k = k + 1 if k + 1 < self.replicas else 0
+        for _ in range(rounds):
+            self.endpoint.wait()
+        if completed < self.majority:
+            raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        return not refused
+
+    def _race(self, k: int, writer: int, locked: int) -> int:
+        """Lines 6 to 9, on one replica; how many iterations. All replicas' are at the same time."""
+        at = self.lock(k, writer)
+        iterations = 0
+        while stamp_of(self.found[k]) < stamp_of(locked):
+            expected = self.found[k]
+            self.found[k] = self.endpoint.cas(at, expected, locked)
+            iterations += 1
+            if self.found[k] == expected:
+                self.found[k] = locked
+        return iterations

@@ -1,0 +1,17 @@
+from limpet.shm.verbs cimport u64
+
+cdef int ROW_SHIFT
+cdef int STAMP_SHIFT
+cdef u64 TIME_MAX
+cdef int TIME_SHIFT
+cdef u64 WRITER_MASK
+
+cpdef u64 rank_of(u64 word) noexcept
+cpdef u64 stamp_of(u64 word) noexcept
+cpdef u64 time_of(u64 word) noexcept
+cpdef u64 writer_of(u64 word) noexcept
+cpdef u64 row_of(u64 word) noexcept
+cpdef u64 side_of(u64 word) noexcept
+cpdef bint is_tombstone(u64 word) noexcept
+cpdef u64 tuple_word(u64 time, u64 writer, u64 flags, u64 row, u64 side) noexcept
+cpdef u64 placed(u64 word, u64 row, u64 side) noexcept

@@ -1,0 +1,59 @@
+"""The words of SWARM's registers. Plain arithmetic; constants are in fields.py.
+
+Metadata word (swarm.txt section 4: timestamp and pointer, 8 bytes)
+    bits 15-63  i      time of the guess, in us since 2025 (shm/clock.py); all ones: a tombstone
+    bits 9-14   tid    the writer whose value it is
+    bit 8       VERIFIED, or else GUESSED
+    bits 2-7    row    whose pointers lead to the value's buffer: the writer's, or, of one who wrote
+                       it back, a copy's (trap S9)
+    bit 1       side   which of the row's two pointers
+    bit 0       0
+
+The tuples of the paper are ordered by (i, tid, VERIFIED), which are the upper bits, the *rank*; (i,
+tid) is the *stamp* of a write. Where the value is does not count (trap S5).
+
+Lock word: bits 9-63 stamp, bit 1 WRITE, bit 0 READ; both in a word that a replaced node was given.
+"""
+
+from __future__ import annotations
+
+from limpet.stores.swarm.fields import ROW_SHIFT, STAMP_SHIFT, TIME_MAX, TIME_SHIFT, WRITER_MASK
+
+
+def rank_of(word: int) -> int:
+    """By which tuples are ordered."""
+    return word >> STAMP_SHIFT - 1
+
+
+def stamp_of(word: int) -> int:
+    """Time and writer."""
+    return word >> STAMP_SHIFT
+
+
+def time_of(word: int) -> int:
+    return word >> TIME_SHIFT
+
+
+def writer_of(word: int) -> int:
+    return word >> STAMP_SHIFT & WRITER_MASK
+
+
+def row_of(word: int) -> int:
+    return word >> ROW_SHIFT & WRITER_MASK
+
+
+def side_of(word: int) -> int:
+    return word >> 1 & 1
+
+
+def is_tombstone(word: int) -> bool:
+    return word >> TIME_SHIFT == TIME_MAX
+
+
+def tuple_word(time: int, writer: int, flags: int, row: int, side: int) -> int:
+    return time << TIME_SHIFT | writer << STAMP_SHIFT | flags | row << ROW_SHIFT | side << 1
+
+
+def placed(word: int, row: int, side: int) -> int:
+    """The same tuple, with its value elsewhere."""
+    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1

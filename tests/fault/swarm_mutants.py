@@ -1,0 +1,172 @@
+"""Known-bad variants of the `swarm` store, for the checkers to catch.
+
+Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+after a trap put back what the paper says, or leaves open; the others are steps of our own that look
+as if they could be left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+from race_mutants import SOURCES as RACE
+from race_mutants import from_source
+
+from limpet.fault.explorer import Exploration
+from limpet.fault.kinds import PROOFS
+from limpet.shm import pool as pool_module
+from limpet.stores import pool as stores_pool
+from limpet.stores.swarm.parameters import SwarmParameters
+
+_INDEX: Final = ("log", "cache", "reconcile", "tables", "snapshot")
+_REGISTERS: Final = (
+    "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "registers",
+    "cache", "survey", "table",
+)  # fmt: skip
+SOURCES: Final = (
+    "shm/tickets.py",
+    "stores/objects.py",
+    *RACE,
+    *(f"stores/fusee/{name}.py" for name in _INDEX),
+    *(f"stores/swarm/{name}.py" for name in _REGISTERS),
+)
+Change = tuple[str, str]
+NODE_SIZE: Final = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`changes` of the store's source, `clock` of that of the clock.
+
+    `says`: the kinds of failure that show it. `exploration`: what it is explored with.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+    clock: tuple[Change, ...] = ()
+    exploration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def parameters(self, schedules: int) -> Exploration:
+        """Of an exploration that shows it."""
+        chosen = {"crashes": 0, "stalls": 0, "value_size": 40, "nodes": 3, **self.exploration}
+        clients = chosen["program"].count("|") + 1
+        return Exploration(store="swarm", schedules=schedules, seed=1, clients=clients, **chosen)
+
+
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = from_source(SOURCES, "Swarm", *mutant.changes)
+        patch.setattr(stores_pool, "store_class", lambda kind: made)
+        if mutant.clock:
+            clock = from_source(("shm/clock.py",), "Clock", *mutant.clock)
+            patch.setattr(pool_module, "Clock", clock)
+        with crowded():
+            yield
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[None]:
+    """Have new stores be one subtable, so that all keys meet; the explorer's nodes be larger."""
+    for_pool = SwarmParameters.for_pool.__func__  # type: ignore[attr-defined]
+
+    def one_subtable(cls: Any, *pool: Any, **parameters: Any) -> Any:
+        made = for_pool(cls, *pool, **{"cache_size": 64, **parameters})
+        return dataclasses.replace(made, subtables=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SwarmParameters, "for_pool", classmethod(one_subtable))
+        sized = dataclasses.replace(PROOFS["swarm"], explorer_node_size=NODE_SIZE)
+        patch.setitem(PROOFS, "swarm", sized)
+        yield
+
+
+SEEN_TWICE: Final = """                if self.try_lock(m, READ):
+                    self._verify_read(m, value)
+                    return DONE
+            elif before is not None:
+"""
+LITERAL: Final = SEEN_TWICE.replace("            elif before is not None:\n", "")
+BACK: Final = "            outcome = self.write_back(self.top)\n            if outcome != AGAIN:\n"
+HASH: Final = (
+    "        return value if hash64(value, seed) == self.front[at + 2] else None\n",
+    "        return value\n",
+)
+HELD: Final = "        held = self.client.hold(reference, self.home() | OLD)\n"
+PLACED: Final = "        copy = self.copied = placed(word, self.writer, self.side)\n"
+SAME_STAMP: Final = "            if stamp_of(self.tops[self.order[n]]) >= stamp_of(word):\n"
+OURS: Final = (
+    "    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1\n"
+)
+STALE: Final = "ua ua ga|ua ga|ga ga"
+EXPLORED: Final = (
+    Mutant(
+        "s5-whole-words-are-compared", ("client 0", "client 1", "no end", "check"),
+        ((SAME_STAMP, "            if self.tops[self.order[n]] == word:\n"),),
+        exploration={"program": "ua|ga|ua", "node_failures": 1, "stalls": 1},
+    ),
+    Mutant(
+        "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
+        ((PLACED, "        copy = self.copied = word\n"),), exploration={"program": STALE},
+    ),
+    Mutant(
+        "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
+        (
+            (
+                OURS,
+                "    word = word >> TIME_SHIFT << TIME_SHIFT | word & 1 << 8 | row << STAMP_SHIFT\n"
+                "    return word | row << ROW_SHIFT | side << 1\n",
+            ),
+        ),
+        exploration={"program": "ua|ga ga|ga ga"},
+    ),
+    Mutant(
+        "buffer-is-given-up-without-a-hand", ("leaked",),
+        (
+            (HELD, ""),
+            ("else 0\n        self.client.release(held)\n",
+             "else 0\n        self.heap.free(reference)\n"),
+        ),
+        exploration={"program": "ua ua|ga", "crashes": 1},
+    ),
+    Mutant(
+        "kept-without-a-look-at-the-ident", ("leaked",),
+        (
+            ("            if not self._stands(self.order[n]):\n", "            if False:\n"),
+        ),
+        exploration={"program": "ua|da|ga"},
+    ),
+    Mutant(
+        "register-is-given-up-with-its-ident", ("leaked",),
+        (("                    self.endpoint.cas(self.bases[k], ident, 0)\n",
+          "                    pass\n"),),
+        exploration={"program": "ua ua|da ia|ga ga"},
+    ),
+)  # fmt: skip
+
+LITERAL_ALGORITHM_3: Final = Mutant("s1-literal-algorithm-3", (), ((SEEN_TWICE, LITERAL),))
+CLOCK_STARTS_ANEW: Final = Mutant(
+    "s2-clock-is-not-that-of-the-slot",
+    (),
+    clock=(
+        (
+            "            self.last = self.endpoint.load(self.client.slot + CLOCK)\n",
+            "            self.last = 0\n",
+        ),
+    ),
+)
+NOT_WRITTEN_BACK: Final = Mutant(
+    "s8-reader-does-not-write-back",
+    (),
+    ((BACK, BACK.replace("self.write_back(self.top)", "DONE")),),
+)
+TORN_IN_PLACE: Final = Mutant("s8-torn-value-in-place-is-taken", (), (HASH,))
+"""These four are shown step by step: it takes many schedules, or lost nodes, to come by them."""
+
+UNCHANGED: Final = Mutant("unchanged", ())

@@ -1,0 +1,150 @@
+"""SWARM-KV under the explorer, and that its gets wait for nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import pytest
+from puppets import Puppet
+from swarm_mutants import crowded
+
+import limpet
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.schedule import parse_schedule
+from limpet.fault.sim_program import parse_program
+from limpet.fault.sim_run import replay
+from limpet.fault.sim_stage import Stage
+from limpet.shm.fabric import BUILD
+
+COMPILED = BUILD == "compiled"
+
+
+def explored(runs: int, replicas: int, lost: int, **more: Any) -> Report:
+    """Explore with so many replicas and lost nodes; all keys are in one subtable."""
+    chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **more}
+    parameters = {"replicas": replicas, **chosen.pop("parameters", {})}
+    with crowded():
+        return explore(
+            Exploration(
+                store="swarm", schedules=runs if COMPILED else max(5, runs // 25),
+                nodes=max(3, replicas), node_failures=lost, parameters=parameters, **chosen,
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("buffers", [1, 8])
+def test_swarm_holds_while_clients_die_and_stand_still(buffers: int) -> None:
+    report = explored(300, 3, 0, parameters={"buffers": buffers}, stalls=2)
+    assert report.failures == ()
+    assert report.crashes > report.schedules / 10
+
+
+def test_swarm_holds_with_one_of_three_nodes_lost() -> None:
+    report = explored(500, 3, 1)
+    assert report.failures == ()
+    assert report.node_failures > report.schedules / 5
+
+
+def test_swarm_holds_with_two_of_five_nodes_lost() -> None:
+    assert explored(150, 5, 2).failures == ()
+
+
+def test_swarm_holds_with_one_replica() -> None:
+    assert explored(300, 1, 0).failures == ()
+
+
+def test_swarm_holds_where_nobody_may_be_fenced() -> None:
+    assert explored(150, 3, 1, stalls=2, fence="wait").failures == ()
+
+
+def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
+    """The client that wrote it reads it afterwards, and so does one that has never met it."""
+    stride = 1 if COMPILED else 23
+    met = 0
+    with crowded(), Stage("swarm", 2, nodes=3, value_size=40) as made:
+        for moment in ("f0", "f1", "f2", "m0", "m1", "m2"):
+            for step in range(1, 400, stride):
+                schedule = parse_schedule(f"0.0.{step}{moment}")
+                run = replay(made, parse_program("ua ga ua|ga"), schedule)
+                assert run.failure == "", (step, moment, run.failure)
+                if run.schedule != schedule:
+                    break
+                met += 1
+    assert met > (100 if COMPILED else 3)
+
+
+def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
+    """There was room for one or the other, made ready by turns, and an insert never ended."""
+    with contextlib.suppress(limpet.StoreFull), Stage("swarm", 1, nodes=3, value_size=40) as made:
+        assert replay(made, parse_program("ua ga"), {}).failure == ""
+
+
+# ---- wait-freedom --------------------------------------------------------------------------------
+
+GET_TRIPS_MAX = 7
+"""Read; value, in place no more, and a copy of it written back; read, value; the same tuple is read
+again, and its value; TRYLOCK. What the one who stands still has done does not change meanwhile, so
+nothing is read more often than that."""
+STEPS = 400
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+@pytest.mark.parametrize("behind", [False, True])
+def test_gets_take_a_bounded_time_whoever_stands_still(
+    pools: Any, replicas: int, behind: bool
+) -> None:
+    """At each memory step of an update in turn, with a clock that is behind or not."""
+    steps = _steps(pools, replicas, "update", behind)
+    assert steps > 10
+
+
+@pytest.mark.parametrize("operation", ["insert", "delete", "get"])
+def test_gets_take_a_bounded_time_whatever_the_other_does(pools: Any, operation: str) -> None:
+    assert _steps(pools, 3, operation, False) > 3
+
+
+def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
+    """How many steps the operation has, at which (or at some of which) somebody stood still."""
+    stride = 1 if COMPILED else 3
+    for step in range(1, STEPS, stride):
+        pool = pools(nodes=replicas)
+        store = pool.store("swarm", name="test", capacity=50, replicas=replicas)
+        known = pools.again(pool).store("swarm", name="test")
+        still = Puppet(pools, pool.url, "swarm")
+        if operation != "insert":
+            for client in (still.store, known, store, still.store):
+                client.put(b"k", b"old")
+                client.put(b"k", b"old")
+        still.store.put(b"j", b"")
+        if behind:
+            pool.clock.after(pool.clock.guess() + (1 << 40))
+            store.update(b"k", b"old")
+        arguments = (b"k",) if operation in ("get", "delete") else (b"k", b"new")
+        work = functools.partial(getattr(still.store, operation), *arguments)
+        left = [step]
+
+        def reached(verb: str, address: int, left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] == 0
+
+        ended = still.begin(work, reached)
+        seen = None if operation == "insert" else b"old"
+        cold = pools.again(pool).store("swarm", name="test")
+        values = []
+        for reader in (known, cold, known, cold):
+            before = reader.stats()["round_trips"]
+            values.append(reader.get(b"k"))
+            trips = reader.stats()["round_trips"] - before
+            assert trips <= GET_TRIPS_MAX + (reader is cold), (operation, step)
+        allowed = {seen, b"new" if len(arguments) > 1 else None if operation == "delete" else seen}
+        assert set(values) <= allowed
+        # what has been read once is not gone
+        assert values == sorted(values, key=lambda value: value != values[0])
+        assert ended or still.go()
+        store.check()
+        pools.destroy()
+        if ended:
+            return step - 1
+    raise AssertionError(f"{operation} takes more than {STEPS} steps")

@@ -1,0 +1,239 @@
+"""The traps of SWARM, and steps of our own, left out: each variant fails, what ships does not."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
+from swarm_mutants import (
+    CLOCK_STARTS_ANEW,
+    EXPLORED,
+    LITERAL_ALGORITHM_3,
+    NOT_WRITTEN_BACK,
+    TORN_IN_PLACE,
+    UNCHANGED,
+    Mutant,
+    in_force,
+)
+
+import limpet
+from limpet.fault.explorer import Exploration, explore
+from limpet.fault.sim_shrink import kind_of
+from limpet.shm.fabric import BUILD
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.slots import INCARNATION_BITS, START_US
+from limpet.stores.swarm import fields
+from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
+
+COMPILED = BUILD == "compiled"
+RUNS_OF_MUTANT = 4000
+HOUR_US = 3_600_000_000
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+
+
+def _id(mutant: Mutant) -> str:
+    return mutant.name
+
+
+@compiled_only
+@pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
+def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
+    with in_force(mutant):
+        report = explore(mutant.parameters(RUNS_OF_MUTANT))
+    assert report.failures, f"{report.schedules} runs did not show it"
+    assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
+
+
+@compiled_only
+@pytest.mark.parametrize("failures", [0, 1])
+def test_what_the_mutants_are_made_of_holds(failures: int) -> None:
+    parameters = Exploration(
+        store="swarm", schedules=250, seed=2, crashes=1, stalls=1, node_failures=failures,
+        nodes=3, value_size=40,
+    )  # fmt: skip
+    with in_force(UNCHANGED):
+        report = explore(parameters)
+    assert report.failures == ()
+
+
+# ---- timestamps ----------------------------------------------------------------------------------
+
+
+def test_timestamps_last_for_more_than_ten_years() -> None:
+    """Trap S7: in a word with the writer, its row, and what the value is."""
+    year_us = 366 * 24 * 3600 * 1_000_000
+    assert fields.TIME_MAX + 1 == 1 << 64 - fields.TIME_SHIFT
+    assert fields.TIME_MAX // year_us > 10
+    now = time.time_ns() // 1000 - START_US
+    assert fields.TIME_MAX - now > 10 * year_us
+    word = tuple_word(fields.TIME_MAX - 1, 63, fields.VERIFIED, 63, 1)
+    assert word < 1 << 64
+    assert time_of(word) == fields.TIME_MAX - 1
+    assert not is_tombstone(word)
+
+
+@pytest.mark.parametrize("year", [2043, 2100])
+def test_a_clock_at_the_end_of_time_is_an_error_and_no_tombstone(pools: Any, year: int) -> None:
+    pool = pools(nodes=3)
+    store = pool.store("swarm", name="test", capacity=50)
+    store.put(b"k", b"v")
+    late = pools.keep(ShiftedPool.open(pool.url))
+    late.endpoint.shift = (year - 2025) * 366 * 24 * HOUR_US
+    other = late.store("swarm", name="test")
+    for write in (other.put, other.update):
+        with pytest.raises(limpet.ClientError, match="clock"):
+            write(b"k", b"w")
+    assert other.get(b"k") == store.get(b"k") == b"v"
+    store.update(b"k", b"w")
+    assert other.get(b"k") == b"w"
+    store.check()
+    assert pool.audit()["leaked"] == 0
+
+
+# ---- step by step --------------------------------------------------------------------------------
+
+
+class ShiftedEndpoint(PuppetEndpoint):
+    """Of a host whose clock is ahead by `shift` us."""
+
+    shift = 0
+
+    def microseconds(self) -> int:
+        return time.time_ns() // 1000 + self.shift
+
+
+class ShiftedPool(PuppetPool):
+    endpoint_class = ShiftedEndpoint
+    endpoint: ShiftedEndpoint
+
+
+class Scene:
+    """A store with one key, k, whose place and row all clients remember."""
+
+    def __init__(self, pools: Any, clients: int) -> None:
+        self.pool = pools(nodes=3)
+        self.store = self.pool.store("swarm", name="test", capacity=50, replicas=3)
+        self.store.put(b"k", b"old")
+        self.clients = [Puppet(pools, self.pool.url, "swarm") for _ in range(clients)]
+        for client in self.clients:
+            for _ in range(2):
+                client.store.update(b"k", b"old")
+                client.store.get(b"k")
+        self.store.update(b"k", b"old")
+        self.store.get(b"k")
+        for client in self.clients:
+            client.store.get(b"k")
+        (self.reference,) = self.store.slots_taken()
+        self.register = self.store.register
+        assert self.register.visit(self.reference)
+        self.register.read_all()
+        self.ident, self.capacity = self.register.word(0, 0), self.register.word(0, 1)
+        first = (self.ident >> 1) % 3
+        self.order = [(first + n) % 3 for n in range(3)]
+        self.nodes = [self.register.address(k) >> NODE_SHIFT for k in self.order]
+
+    def lock(self, place: int, writer: Puppet) -> int:
+        """Address of a writer's lock, on the replica that is read as the one of that number."""
+        assert self.register.visit(self.reference)
+        self.register.capacity = self.capacity
+        return int(
+            self.register.lock(self.order[place], writer.pool.client.ident >> INCARNATION_BITS)
+        )
+
+
+def _lock_is_refused(pools: Any) -> None:
+    """A guess is seen twice, but its writer has the lock, as there was a later write."""
+    scene = Scene(pools, 4)
+    ahead, stale, reader, last = scene.clients
+    ahead.pool.clock.after(ahead.pool.clock.guess() + HOUR_US)
+    ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", None, 3))
+    # it has seen that at the first replica, and its own guess is at a majority
+    assert not stale.begin(
+        functools.partial(stale.store.update, b"k", b"A"), verb_on("cas", None, 5)
+    )
+    scene.pool.fail_node(scene.nodes[0])
+    lock = scene.lock(1, stale)
+    assert not reader.begin(lambda: reader.store.get(b"k"), verb_on_address("cas", lock))
+    assert ahead.go()
+    locked: list[int] = []
+
+    def after_the_lock(verb: str, address: int) -> bool:
+        if verb == "cas" and (locked or address == lock):
+            locked.append(address)
+        return len(locked) == 3
+
+    assert not stale.go(after_the_lock)
+    assert reader.go()
+    between = last.store.get(b"k")
+    assert stale.go()
+    assert between == b"B"
+    assert last.store.get(b"k") == b"A"
+    assert reader.result == b"B"
+
+
+def _slot_of_a_clock_that_was_ahead(pools: Any) -> None:
+    """The next client in the slot guesses, and its lock has a timestamp of the one before."""
+    scene = Scene(pools, 1)
+    (far,) = scene.clients
+    before = pools.keep(ShiftedPool.open(scene.pool.url))
+    slot = before.client.ident >> INCARNATION_BITS
+    before.endpoint.shift = HOUR_US
+    far.pool.clock.after(far.pool.clock.guess() + 2 * HOUR_US)
+    far.store.update(b"k", b"far")
+    before.store("swarm", name="test").update(b"k", b"before")
+    assert far.store.get(b"k") == b"before"
+    before.close()
+    heir = Puppet(pools, scene.pool.url, "swarm")
+    assert heir.pool.client.ident >> INCARNATION_BITS == slot
+    heir.store.update(b"k", b"of the heir")
+    assert far.store.get(b"k") == heir.store.get(b"k") == b"of the heir"
+
+
+def _minority_is_lost(pools: Any) -> None:
+    """A value is read that only the first replica has, whose node is lost then."""
+    scene = Scene(pools, 3)
+    writer, reader, later = scene.clients
+    writer.begin(functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", None, 3))
+    seen = reader.store.get(b"k")
+    scene.pool.fail_node(scene.nodes[0])
+    seen_later = later.store.get(b"k")
+    assert writer.go()
+    assert seen == seen_later
+    assert later.store.get(b"k") == b"new"
+
+
+def _value_in_place_is_torn(pools: Any) -> None:
+    """Somebody was killed who wrote it."""
+    scene = Scene(pools, 1)
+    (reader,) = scene.clients
+    assert scene.register.visit(scene.reference)
+    in_place = scene.register.address(scene.order[0]) + 8 * scene.register.width
+    scene.pool.endpoint.write(in_place + 24, b"torn....")
+    assert reader.store.get(b"k") == b"old"
+    reader.store.update(b"k", b"new")
+    assert reader.store.get(b"k") == b"new"
+
+
+BY_PUPPETS: Final = (
+    (LITERAL_ALGORITHM_3, _lock_is_refused),
+    (CLOCK_STARTS_ANEW, _slot_of_a_clock_that_was_ahead),
+    (NOT_WRITTEN_BACK, _minority_is_lost),
+    (TORN_IN_PLACE, _value_in_place_is_torn),
+)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
+)
+def test_swarm_mutant_is_caught_step_by_step(
+    mutant: Mutant, scenario: Callable[[Any], None], pools: Any
+) -> None:
+    with in_force(UNCHANGED):
+        scenario(pools)
+    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        scenario(pools)

@@ -1,0 +1,681 @@
+"""What SWARM-KV's operations cost in round trips: alone, in conflict, and with clocks that are off.
+
+And what it refuses: parameters that cannot be, clients that have no number as a writer, sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from process_tools import gather
+from puppets import Puppet, verb_on
+from store_tools import sound
+
+import limpet
+from limpet.shm.fabric import Endpoint
+from limpet.shm.slots import INCARNATION_BITS
+
+COMPILED = limpet.build == "compiled"
+
+NODES = 7
+IN_PLACE = 8192
+"""Bytes of the largest value that is stored in place, too."""
+AT_ONCE = 4096 - 32
+"""Bytes of the largest value that is read from its buffer together with its length."""
+GUESS_STALE = 3
+"""WRITE; TRYLOCK; WRITE again. One more when the lock has a timestamp already."""
+HOUR_US = 3_600_000_000
+
+
+class ShiftedEndpoint(Endpoint):
+    """The clock of a host that is ahead by `shift` us; below 0, behind."""
+
+    shift = 0
+
+    def microseconds(self) -> int:
+        return time.time_ns() // 1000 + self.shift
+
+
+class ShiftedPool(limpet.Pool):
+    endpoint_class = ShiftedEndpoint
+    endpoint: ShiftedEndpoint
+
+
+def warm(store: Any) -> Any:
+    """Have memory at hand on every node."""
+    for number in range(24):
+        for size in (1, 20, 120):
+            store.put(b"warm-%d" % number, bytes(size))
+            store.delete(b"warm-%d" % number)
+    return store
+
+
+def round_trips(store: Any, work: Callable[[], object]) -> int:
+    before = store.stats()["round_trips"]
+    work()
+    return int(store.stats()["round_trips"] - before)
+
+
+def get_trips(store: Any, key: bytes, expected: bytes | None) -> int:
+    """Round trips of a get, which must return this."""
+    found = []
+    trips = round_trips(store, lambda: found.append(store.get(key)))
+    assert found == [expected]
+    return trips
+
+
+def update_trips(store: Any, key: bytes, value: bytes) -> int:
+    return round_trips(store, lambda: store.update(key, value))
+
+
+ALL_REPLICAS = pytest.mark.parametrize("replicas", [1, 3, 5, 7])
+REPLICAS = pytest.mark.parametrize("replicas", [1, 3, 5, 7] if COMPILED else [1, 3])
+
+
+# ---- without conflict ----------------------------------------------------------------------------
+
+
+@ALL_REPLICAS
+def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
+    """1 where the place is remembered. An insert without backups of the slot decides by one CAS."""
+    pool = pools(nodes=NODES)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    cold = warm(pools.again(pool).store("swarm", name="test"))
+
+    assert get_trips(store, b"k", None) == 1  # both buckets
+    insert = round_trips(store, lambda: store.insert(b"k", b"1"))
+    assert insert == (4 if replicas > 1 else 3)
+    assert get_trips(store, b"k", b"1") == 1  # an insert remembers
+    assert update_trips(store, b"k", b"2") == 1
+    assert update_trips(store, b"k", b"3") == 1
+    assert round_trips(store, lambda: store.put(b"k", b"4")) == 1
+    assert get_trips(store, b"k", b"4") == 1
+
+    assert get_trips(cold, b"k", b"4") == 2
+    assert get_trips(cold, b"k", b"4") == 1
+    assert update_trips(cold, b"k", b"5") == 2
+    for value in (b"6", b"7", b"8"):  # both of its pointers in turn, and the other's
+        assert update_trips(cold, b"k", value) == 1
+        assert update_trips(store, b"k", value * 2) == 1
+        assert get_trips(cold, b"k", value * 2) == 1
+
+    store.insert(b"l", b"1")
+    assert update_trips(cold, b"l", b"2") == 3  # both buckets; the register; WRITE
+    assert update_trips(cold, b"l", b"3") == 1
+    store.insert(b"m", b"1")
+    assert round_trips(cold, lambda: cold.put(b"m", b"2")) == 3
+    assert store.stats()["cas_lost"] == cold.stats()["cas_lost"] == 0
+    assert store.stats()["retries"] == cold.stats()["retries"] == 0
+    sound(store)
+
+
+@ALL_REPLICAS
+def test_round_trips_of_a_delete(pools: Any, replicas: int) -> None:
+    """Both buckets, the register, again, the tombstone, and 3 for the slot.
+
+    Without backups: both buckets, the register, again, the tombstone; the log entry, the slot.
+    """
+    pool = pools(nodes=NODES)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    cold = warm(pools.again(pool).store("swarm", name="test"))
+    for client in (store, cold):
+        store.put(b"k", b"1")
+        store.update(b"k", b"2")
+        deleted = round_trips(client, lambda c=client: c.delete(b"k"))  # type: ignore[misc]
+        assert deleted == (7 if replicas > 1 else 6)
+        assert get_trips(cold, b"k", None) <= 2
+    sound(store)
+
+
+@ALL_REPLICAS
+def test_round_trips_of_what_is_refused(pools: Any, replicas: int) -> None:
+    pool = pools(nodes=NODES)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    cold = warm(pools.again(pool).store("swarm", name="test"))
+    store.insert(b"k", b"1")
+
+    def refused(work: Callable[[], object]) -> None:
+        with pytest.raises(KeyError):
+            work()
+
+    # the buckets, and a new register in vain; the register that is there
+    assert round_trips(cold, lambda: refused(lambda: cold.insert(b"k", b"2"))) == 2
+    assert round_trips(cold, lambda: refused(lambda: cold.insert(b"k", b"2"))) == 1
+    assert round_trips(cold, lambda: refused(lambda: cold.update(b"j", b"2"))) == 1
+    assert round_trips(cold, lambda: refused(lambda: cold.delete(b"j"))) == 1
+    assert get_trips(cold, b"k", b"1") == 1
+    sound(store)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_place_that_is_out_of_date_costs_one_round_trip_more(pools: Any, replicas: int) -> None:
+    pool = pools(nodes=3)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    other = warm(pools.again(pool).store("swarm", name="test"))
+
+    def renew(value: bytes) -> None:
+        """The key gets another register than the one whose place the other client remembers."""
+        store.put(b"k", b"before")
+        other.update(b"k", b"known")
+        store.delete(b"k")
+        if value:
+            store.insert(b"k", value)
+
+    renew(b"")
+    assert get_trips(other, b"k", None) == 1 + 1
+    assert get_trips(other, b"k", None) == 1
+    renew(b"new")
+    assert get_trips(other, b"k", b"new") == 1 + 2
+    assert get_trips(other, b"k", b"new") == 1
+    renew(b"new")
+    assert update_trips(other, b"k", b"newer") == 1 + 3
+    assert update_trips(other, b"k", b"newest") == 1
+    assert get_trips(store, b"k", b"newest") <= 2
+    sound(store)
+
+
+def test_without_a_cache_nothing_is_remembered(pools: Any) -> None:
+    store = warm(pools(nodes=3).store("swarm", name="test", capacity=300, cache_size=0))
+    store.put(b"k", b"1")
+    for value in (b"2", b"3"):
+        assert update_trips(store, b"k", value) == 3
+        assert get_trips(store, b"k", value) == 2
+
+
+def test_a_small_cache_remembers_some(pools: Any) -> None:
+    store = warm(pools(nodes=3).store("swarm", name="test", capacity=300, cache_size=4))
+    keys = [b"%d" % number for number in range(16)]
+    for key in keys:
+        store.put(key, key)
+    trips = [get_trips(store, key, key) for key in keys]
+    assert set(trips) == {1, 2}
+    assert trips.count(2) >= len(keys) - 4
+    assert len(store.cache.places) == 4
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("size", [0, 1, 64, 65, 4000, IN_PLACE - 1, IN_PLACE])
+def test_first_value_of_a_key_is_in_place(pools: Any, replicas: int, size: int) -> None:
+    pool = pools(nodes=3)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    cold = warm(pools.again(pool).store("swarm", name="test"))
+    first, second = os.urandom(size), os.urandom(size)
+    store.insert(b"k", first)
+    assert get_trips(cold, b"k", first) == 2
+    assert get_trips(cold, b"k", first) == 1
+    cold.update(b"k", second)
+    assert get_trips(cold, b"k", second) == get_trips(cold, b"k", second) == 1
+    assert get_trips(store, b"k", second) == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("size", [IN_PLACE + 1, 9000, 200_000])
+def test_big_values_are_only_out_of_place(pools: Any, replicas: int, size: int) -> None:
+    """The register; the beginning of the buffer, which has the length; the rest."""
+    pool = pools(nodes=3, node_size="8MiB")
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    cold = warm(pools.again(pool).store("swarm", name="test"))
+    first, second = os.urandom(size), os.urandom(size)
+    store.insert(b"k", first)
+    assert get_trips(cold, b"k", first) == 4
+    assert get_trips(cold, b"k", first) == 3
+    cold.update(b"k", second)
+    assert get_trips(cold, b"k", second) == 3
+    assert get_trips(store, b"k", second) == 3
+    sound(store)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_values_grow_and_shrink(pools: Any, replicas: int) -> None:
+    """The room in place is that of the first value; greater ones are read from their buffers."""
+    pool = pools(nodes=3)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    other = warm(pools.again(pool).store("swarm", name="test"))
+    store.insert(b"k", b"small")
+    other.get(b"k")
+    sizes = [10, 64, 1000, 0, AT_ONCE, AT_ONCE + 1, IN_PLACE, IN_PLACE + 1, 20, 100_000, 1, 300]
+    for size in sizes:
+        value = os.urandom(size)
+        store.update(b"k", value)
+        reads = 1 if size <= 64 else 2 if size <= AT_ONCE else 3
+        assert get_trips(store, b"k", value) == get_trips(other, b"k", value) == reads, size
+    sound(store)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5] if COMPILED else [3])
+def test_keys_and_values_of_every_size(pools: Any, replicas: int) -> None:
+    pool = pools(nodes=5, node_size="32MiB")
+    store = pool.store("swarm", name="test", capacity=100, replicas=replicas)
+    other = pools.again(pool).store("swarm", name="test")
+    values = [bytes([size % 251]) * size for size in (0, 1, 7, 8, 4096, 1 << 20)]
+    for key in (b"", b"k", b"k" * 8, bytes(40_000)):
+        for value in values:
+            store.put(key, value)
+            assert store.get(key) == other.get(key) == value
+        store.delete(key)
+        assert store.get(key) is other.get(key) is None
+        for value in values:
+            store.insert(key, value)
+            assert other.get(key) == value
+            store.delete(key)
+    assert len(store) == 0
+    sound(store)
+
+
+def test_what_is_too_large_is_refused(pools: Any) -> None:
+    store = pools(nodes=3).store("swarm", name="test", capacity=100)
+    store.put(b"k", b"v")
+    most = store.logged.value_max - 32
+    for write in (store.put, store.update):
+        with pytest.raises(limpet.ValueTooLarge, match=str(most + 32)):
+            write(b"k", bytes(most + 1))
+    with pytest.raises(limpet.ValueTooLarge):
+        store.insert(b"j", bytes(most + 1))
+    with pytest.raises(limpet.KeyTooLarge):
+        store.put(bytes(65_536), b"v")
+    assert dict(store.items()) == {b"k": b"v"}
+    sound(store)
+
+
+# ---- conflicts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+@pytest.mark.parametrize("buffers", [1, 2, 8])
+def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buffers: int) -> None:
+    """With fewer words than writers, a MAX that follows another writer's expects what is no more.
+
+    Then it is repeated, on each replica. With a word for each there is nothing to repeat.
+    """
+    pool = pools(nodes=NODES)
+    store = warm(
+        pool.store(
+            "swarm", name="test", capacity=300, replicas=replicas, writers=8, buffers=buffers
+        )
+    )
+    other = warm(pools.again(pool).store("swarm", name="test"))
+    store.put(b"k", b"0")
+    store.update(b"k", b"1")
+    other.update(b"k", b"2")
+    for number in range(4):
+        for client in (store, other):
+            trips = update_trips(client, b"k", b"%d" % number)
+            if buffers == 1:
+                assert 2 <= trips <= 1 + replicas // 2 + 1
+            else:
+                assert trips == 1
+            assert get_trips(other, b"k", b"%d" % number) == 1
+    # nobody has written meanwhile
+    assert update_trips(other, b"k", b"end") == 1
+    assert get_trips(store, b"k", b"end") == 1
+    assert (store.stats()["cas_lost"] > 0) == (buffers == 1)
+    sound(store)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
+    """At each of its CASes in turn, in a row whose last value others have given up already."""
+    for number in itertools.count(1):
+        pool = pools(nodes=NODES)
+        store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+        writer = Puppet(pools, pool.url, "swarm")
+        warm(writer.store)
+        store.put(b"k", b"old")
+        for value in (b"1", b"2", b"3"):
+            writer.store.update(b"k", value)
+            store.update(b"k", value)
+        writer.store.cache.forget()
+        update = functools.partial(writer.store.update, b"k", b"new")
+        ended = writer.begin(update, verb_on("cas", None, number))
+        store.update(b"k", b"meanwhile")
+        assert ended or writer.go()
+        assert store.get(b"k") in (b"new", b"meanwhile")
+        sound(store)
+        if ended:
+            break
+        pools.destroy()
+    assert number > 4
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
+    """At each of its CASes in turn. Who reads it makes it known, and confirms it, once for all."""
+    majority = replicas // 2 + 1
+    for number in itertools.count(1):
+        pool = pools(nodes=NODES)
+        store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+        writer = Puppet(pools, pool.url, "swarm")
+        warm(writer.store)
+        store.put(b"k", b"old")
+        for value in (b"1", b"2"):
+            writer.store.update(b"k", value)
+            store.update(b"k", value)
+        update = functools.partial(writer.store.update, b"k", b"new")
+        if writer.begin(update, verb_on("cas", None, number)):
+            break
+        # at each replica: the pointer, the word in M; then VERIFIED at each
+        there = (number - 1) // 2
+        value = b"new" if there else b"2"
+        first = get_trips(store, b"k", value)
+        if there == 0:
+            assert first == 1
+        elif there < majority:
+            # read, value, copy; read, value; read, value, TRYLOCK: less what is in place
+            assert first == 7
+        elif there == majority and number == 2 * majority + 1:
+            assert first == 5  # read, value; read, value; TRYLOCK
+        else:
+            assert first <= 2  # VERIFIED, and perhaps not in place yet
+        assert get_trips(store, b"k", value) <= 2
+        # a copy that it wrote back has changed its row, which it reads first then
+        assert update_trips(store, b"k", b"other") == (2 if 0 < there < majority else 1)
+        assert writer.go()
+        assert get_trips(store, b"k", b"other") <= 2
+        sound(store)
+        pools.destroy()
+    assert number > 3 * majority
+
+
+def test_two_handles_of_one_client_take_turns(pools: Any) -> None:
+    """They have one row between them; what one of them remembers of it, the other has changed."""
+    pool = pools(nodes=3)
+    handles = [pool.store("swarm", name="test", capacity=100) for _ in range(2)]
+    handles[0].put(b"k", b"0")
+    for order in itertools.product(handles, repeat=5):
+        for number, handle in enumerate(order):
+            handle.put(b"k", b"%d" % number)
+            assert [other.get(b"k") for other in handles] == [b"%d" % number] * 2
+    sound(handles[0])
+
+
+def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
+    """A forked client knows the places of its parent, and has a row of its own."""
+    store = pools(nodes=3).store("swarm", name="test", capacity=100)
+    store.put(b"k", b"0")
+
+    def update() -> dict[str, int]:
+        store.put(b"another", b"of the child")
+        before = store.stats()
+        store.update(b"k", b"of the child")
+        after = store.stats()
+        return {name: after[name] - before[name] for name in ("writes", "cas_lost", "round_trips")}
+
+    for _ in range(3):
+        assert gather(update) == [{"writes": 2, "cas_lost": 0, "round_trips": 3}]
+        store.put(b"k", b"of the parent")
+        store.recover()
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+def test_a_get_that_wrote_back_is_known_to_the_next_update(pools: Any, replicas: int) -> None:
+    """It has put a copy into our row, whose other pointer the cache took for the empty one."""
+    for number in range(3, 2 * replicas):
+        pool = pools(nodes=NODES)
+        store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+        writer = Puppet(pools, pool.url, "swarm")
+        warm(writer.store)
+        store.put(b"k", b"0")
+        for turn in range(4):
+            store.update(b"k", b"1")
+            writer.store.update(b"k", b"2")
+            update = functools.partial(writer.store.update, b"k", b"new")
+            writer.begin(update, verb_on("cas", None, number))
+            value = store.get(b"k")
+            assert value in (b"2", b"new")
+            assert store.get(b"k") == value
+            for last in range(turn + 1):
+                store.update(b"k", b"last %d" % last)
+                assert store.get(b"k") == b"last %d" % last
+            assert writer._at is None or writer.go()
+        sound(store)
+        pools.destroy()
+
+
+# ---- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("behind_us", [1_000_000, HOUR_US, 1 << 47])
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_a_clock_that_is_behind_is_set_by_the_first_stale_guess(
+    pools: Any, replicas: int, behind_us: int
+) -> None:
+    pool = pools(nodes=NODES)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    late_pool = pools.keep(ShiftedPool.open(pool.url))
+    late_pool.endpoint.shift = -behind_us
+    late = warm(late_pool.store("swarm", name="test"))
+    store.put(b"k", b"0")
+    store.update(b"k", b"1")
+
+    assert get_trips(late, b"k", b"1") == 2
+    assert late.stats()["retries"] == 0
+    # it reads its row first
+    assert update_trips(late, b"k", b"2") == 1 + GUESS_STALE
+    assert get_trips(store, b"k", b"2") == get_trips(late, b"k", b"2") == 1
+    assert update_trips(late, b"k", b"3") == 1
+    assert get_trips(store, b"k", b"3") == 1
+    sound(store)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_clock_that_runs_ahead_costs_others_one_slow_update(pools: Any, replicas: int) -> None:
+    pool = pools(nodes=3)
+    store = warm(pool.store("swarm", name="test", capacity=300, replicas=replicas))
+    other = warm(pools.again(pool).store("swarm", name="test"))
+    for client in (store, other):
+        client.put(b"k", b"0")
+        client.update(b"k", b"1")
+    for number in range(3):
+        pool.clock.after(pool.clock.guess() + HOUR_US)
+        ahead, slow, quick = (b"%d.%d" % (number, n) for n in range(3))
+        assert update_trips(store, b"k", ahead) == 1
+        assert get_trips(other, b"k", ahead) == 1
+        assert update_trips(other, b"k", slow) == GUESS_STALE + (number > 0)
+        assert get_trips(store, b"k", slow) == get_trips(other, b"k", slow) == 1
+        assert update_trips(other, b"k", quick) == 1
+        assert get_trips(store, b"k", quick) == 1
+    assert update_trips(store, b"k", b"end") == 1
+    assert get_trips(other, b"k", b"end") == 1
+    sound(store)
+
+
+def test_stale_guesses_of_two_clients_in_turn_are_right(pools: Any) -> None:
+    """Each update's clock is behind that of the one before."""
+    pool = pools(nodes=3)
+    store = warm(pool.store("swarm", name="test", capacity=300))
+    clients = [store]
+    for number in range(1, 4):
+        made = pools.keep(ShiftedPool.open(pool.url))
+        made.endpoint.shift = -number * HOUR_US
+        clients.append(made.store("swarm", name="test"))
+    store.put(b"k", b"0")
+    for number in range(40):
+        client = clients[number % len(clients)]
+        client.update(b"k", b"%d" % number)
+        assert {c.get(b"k") for c in clients} == {b"%d" % number}
+        if number == 20:
+            pool.clock.after(pool.clock.guess() + HOUR_US)
+    sound(store)
+
+
+def slot_of(pool: Any) -> int:
+    return int(pool.client.ident >> INCARNATION_BITS)
+
+
+def test_timestamps_do_not_come_again_with_a_client_slot(pools: Any) -> None:
+    """The next one in the slot goes on above them, whatever its clock says."""
+    pool = pools(nodes=3)
+    store = pool.store("swarm", name="test", capacity=300)
+    store.put(b"k", b"0")
+    used = 0
+    slots = set()
+    for number in range(6):
+        made = pools.keep(ShiftedPool.open(pool.url))
+        made.endpoint.shift = -number * HOUR_US
+        slots.add(slot_of(made))
+        client = made.store("swarm", name="test")
+        made.client.enter()
+        assert made.clock.guess() > used
+        used = made.clock.after(made.clock.guess() + HOUR_US)
+        made.client.leave()
+        client.update(b"k", b"%d" % number)
+        assert store.get(b"k") == client.get(b"k") == b"%d" % number
+        made.close()
+    assert len(slots) == 1
+    sound(store)
+
+
+def test_timestamps_do_not_come_again_after_a_kill(pools: Any) -> None:
+    """Also when it guessed hours ahead, and nobody closed its slot."""
+    pool = pools(nodes=3)
+    store = pool.store("swarm", name="test", capacity=300)
+    store.put(b"k", b"0")
+    out, into = os.pipe()
+
+    def guess_and_die() -> None:
+        mine = limpet.open(pool.url)
+        mine.client.enter()
+        mine.clock.after(mine.clock.guess() + HOUR_US)
+        mine.client.leave()
+        mine.store("swarm", name="test").update(b"k", b"of the dead")
+        mine.client.enter()
+        os.write(into, b"%d %d" % (slot_of(mine), mine.clock.guess()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(AssertionError, match="-9"):
+        gather(guess_and_die)
+    slot, last = map(int, os.read(out, 100).split())
+    os.close(out)
+    os.close(into)
+    assert len(store.recover()["clients"]) == 1
+    made = pools.again(pool)
+    assert slot_of(made) == slot
+    client = made.store("swarm", name="test")
+    made.client.enter()
+    assert made.clock.guess() > last
+    made.client.leave()
+    assert client.get(b"k") == b"of the dead"
+    client.update(b"k", b"of the heir")
+    client.update(b"k", b"of the heir again")
+    assert store.get(b"k") == client.get(b"k") == b"of the heir again"
+    assert update_trips(client, b"k", b"at once") == 1
+    sound(store)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("replicas", value) for value in (0, -1, 2, 4, 7, 8, 9, True, 3.0, "3")],
+        *[("writers", value) for value in (0, -1, 65, True, 8.0, "8")],
+        *[("buffers", value) for value in (0, -1, 9, 64, True, 1.0)],
+        *[("cache_size", value) for value in (-1, 1 << 32, 1.5, True)],
+        *[("capacity", value) for value in (0, -1, 1 << 40, 1.5, True)],
+    ],
+)
+def test_what_cannot_be_is_refused(pools: Any, name: str, value: object) -> None:
+    """Five nodes and eight writers."""
+    pool = pools(nodes=5)
+    with pytest.raises(limpet.ParameterError, match=name):
+        pool.store("swarm", name="test", **{"capacity": 100, name: value})
+    assert not pool.stores()
+    pool.store("swarm", name="test", capacity=100).put(b"k", b"v")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "writers", "buffers"), [(1, 1, 1), (3, 64, 64), (5, 64, 1), (3, 2, 1), (5, 5, 3)]
+)
+def test_what_can_be_is_used(pools: Any, replicas: int, writers: int, buffers: int) -> None:
+    pool = pools(nodes=5, node_size="4MiB")
+    chosen = {"replicas": replicas, "writers": writers, "buffers": buffers}
+    store = pool.store("swarm", name="test", capacity=50, **chosen)
+    for number in range(40):
+        store.put(b"%d" % number, b"first")
+        store.put(b"%d" % number, b"of %d" % number)
+    assert dict(store.items()) == {b"%d" % n: b"of %d" % n for n in range(40)}
+    found = store.stats()
+    assert {name: found.get(name, value) for name, value in chosen.items()} == chosen
+    assert store.losses_survived == replicas // 2
+    sound(store)
+
+
+def test_three_replicas_unless_there_are_fewer_nodes(pools: Any) -> None:
+    for nodes, survived in ((1, 0), (2, 0), (3, 1), (5, 1)):
+        store = pools(nodes=nodes).store("swarm", name="test", capacity=50)
+        assert store.losses_survived == survived
+
+
+@pytest.mark.skipif(not COMPILED, reason="the pure build opens no memory that is not coherent")
+def test_memory_that_is_not_coherent_is_refused(pools: Any) -> None:
+    pool = pools(nodes=3, coherent=False, coherent_bytes=1 << 20)
+    with pytest.raises(limpet.ParameterError, match="coherent"):
+        pool.store("swarm", name="test", capacity=50)
+    assert not pool.stores()
+
+
+def test_a_client_without_a_number_as_a_writer_only_reads(pools: Any) -> None:
+    pool = pools(nodes=3, clients=16)
+    store = pool.store("swarm", name="test", capacity=100, writers=8)
+    store.put(b"k", b"v")
+    others = [pools.again(pool) for _ in range(8)]
+    writers, ninth = others[:-1], others[-1].store("swarm", name="test")
+    calls: list[Callable[[], object]] = [
+        lambda: ninth.put(b"k", b"w"),
+        lambda: ninth.update(b"k", b"w"),
+        lambda: ninth.insert(b"j", b"w"),
+        lambda: ninth.delete(b"k"),
+    ]
+    for _ in range(2):
+        for call in calls:
+            with pytest.raises(limpet.ClientError, match="made for 8 writers"):
+                call()
+            assert ninth.get(b"k") == b"v"
+    with pytest.raises(KeyError):
+        ninth.delete(b"missing")
+    for number, writer in enumerate(writers):
+        mine = writer.store("swarm", name="test")
+        mine.put(b"k", b"of %d" % number)
+        mine.put(b"k", b"v")
+        assert ninth.get(b"k") == b"v"
+        assert dict(ninth.items()) == {b"k": b"v"}
+        assert len(ninth) == 1
+    ninth.check()
+    # when a writer leaves, the next one who comes has its number
+    writers[3].close()
+    heir = pools.again(pool).store("swarm", name="test")
+    heir.update(b"k", b"of the heir")
+    assert ninth.get(b"k") == b"of the heir"
+    sound(store)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=limpet.ClientError, reason="to write it back, it has no row: ClientError"
+)
+@pytest.mark.parametrize("number", [3, 4])
+def test_a_client_without_a_number_reads_what_is_at_a_minority(pools: Any, number: int) -> None:
+    """A writer stands still in the midst of its WRITE: at one replica of three."""
+    pool = pools(nodes=3, clients=16)
+    store = pool.store("swarm", name="test", capacity=100, writers=2)
+    writer = Puppet(pools, pool.url, "swarm")
+    ninth = pools.again(pool).store("swarm", name="test")
+    store.put(b"k", b"old")
+    writer.store.update(b"k", b"old")
+    writer.begin(lambda: writer.store.update(b"k", b"new"), verb_on("cas", None, number))
+    found = []
+    try:
+        found.append(ninth.get(b"k"))
+    finally:
+        assert writer.go()
+    assert found[0] in (b"old", b"new")
