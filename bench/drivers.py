@@ -136,13 +136,14 @@ class LimpetDriver(Driver):
 
     def __init__(self, name: str) -> None:
         self.kind, _, replicas = name.partition(":")
-        replicated = store_class(self.kind).replicated
+        store = store_class(self.kind)
+        replicated = store.replicated
         if replicas and not (replicated and replicas.isdecimal() and int(replicas)):
             raise ParameterError(
                 f"{name!r} is no kind of store, nor a replicated one with a number"
             )
         self.name = name
-        self.nodes = int(replicas or (3 if self.kind == "swarm" else 2)) if replicated else 1
+        self.nodes = int(replicas or (3 if store.majorities else 2)) if replicated else 1
         self.parameters = {"replicas": self.nodes} if replicated else {}
         self.url = f"shm://bench-{os.getpid()}-{secrets.token_hex(4)}"
         self.pool: Any = None

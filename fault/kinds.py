@@ -67,20 +67,22 @@ _REPLICATED: Final = Proof(
     explorer_nodes=2,
     not_met=OF_OTHERS,
 )
+_MAJORITIES: Final = Proof(
+    {"replicas": 3, "writers": 8},
+    matrix_node_size=2 << 20,
+    capacity_never=150_000,
+    matrix_nodes=3,
+    explorer_nodes=3,
+    matrix_spare=48,
+    not_met=OF_OTHERS,
+)
 PROOFS: Final = {
     "race": Proof(capacity_never=2600, matrix_spare=1),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
-    "swarm": Proof(
-        {"replicas": 3, "writers": 8},
-        matrix_node_size=2 << 20,
-        capacity_never=150_000,
-        matrix_nodes=3,
-        explorer_nodes=3,
-        matrix_spare=48,
-        not_met=OF_OTHERS,
-    ),
+    "swarm": _MAJORITIES,
+    "dm-abd": _MAJORITIES,
     "clover": Proof(
         capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
     ),

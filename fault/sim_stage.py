@@ -89,6 +89,11 @@ class StagePool(Pool):
         """All of the memory."""
         return [segment.map[:] for segment in self._segments]
 
+    def retire(self) -> None:
+        """Give up our place as a client; others may go on using our mappings."""
+        self.membership.depart()
+        self.client.assume(0, 0, 0)
+
     def restore(self, image: list[bytes]) -> None:
         """Put all of the memory back as it was."""
         for segment, contents in zip(self._segments, image, strict=True):

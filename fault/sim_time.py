@@ -16,7 +16,7 @@ import itertools
 import os
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +43,8 @@ NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
 PAUSE_SHIFT_MAX: Final = 7
 PREFIX: Final = b"key-"
+WARM_UP_NS: Final = 2000
+"""How much later than its answer, in the warm-up, the next operation begins."""
 EPOCH_S: Final = float(1 << 30)
 """What leases take for the time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
@@ -51,6 +53,9 @@ _numbers = itertools.count()
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
+
+    `warm_up` more before that, in turn and not counted; if there are any, each client first gets
+    each key.
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `parameters` of the store, besides those that suit the kind.
@@ -62,6 +67,7 @@ class Workload:
     keys: int = 1000
     key_size: int = 24
     value_size: int = 64
+    warm_up: int = 0
     theta: float = 0.99
     write_share: float = 0.5
     nodes: int = 1
@@ -70,7 +76,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("clients", 1, 512), ("ops", 1, 1 << 30), ("keys", 1, 1 << 20), ("nodes", 1, 8),
+            ("clients", 1, 512), ("ops", 1, 1 << 30), ("warm_up", 0, 1 << 30),
+            ("keys", 1, 1 << 20), ("nodes", 1, 8),
             ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
             ("write_share", 0, 1), ("seed", 0, 1 << 63),
         ):  # fmt: skip
@@ -82,7 +89,10 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True)
 class KindResult:
-    """One kind of operation: times in ns, the others means for an operation."""
+    """One kind of operation: times in ns, the others means for an operation.
+
+    `shares`: which share of the operations took so many round trips.
+    """
 
     kind: str
     count: int
@@ -92,7 +102,10 @@ class KindResult:
     p99_ns: float
     max_ns: float
     round_trips: float
+    round_trips_p50: float
+    round_trips_p99: float
     round_trips_max: int
+    shares: dict[int, float]
     bytes_read: float
     bytes_written: float
     atomics: float
@@ -148,6 +161,8 @@ class TimedClient:
         self.endpoint.now_us = lambda: int(self.now) // 1000
 
 
+Drawn = Iterator[tuple[int, tuple[int, Operation]]]
+"""Operations of a client with their numbers: key, and what to do."""
 Sample = tuple[float, int, int, int, int]
 """Latency, round trips, bytes read, bytes written, atomics."""
 
@@ -163,6 +178,8 @@ class World:
         self.word_free_at: dict[int, float] = defaultdict(float)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.verbs = 0
+        self.begun = 0.0
+        """When the first client begins to be counted."""
         self.failed: BaseException | None = None
         self._waiting: list[tuple[float, int]] = []
         self._hub = getcurrent()
@@ -210,12 +227,14 @@ class World:
         """Let every client do its operations."""
         shares = gets_and_puts(self.workload.write_share)
         mix = Mix(self.workload.keys, self.workload.theta, shares, self.workload.seed)
-        for client in self.clients:
+        drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
+        self.warm_up(drawn)
+        for client, operations in zip(self.clients, drawn, strict=True):
             client.endpoint.turn = self.turn
-            client.greenlet = greenlet(functools.partial(self._life, client, mix))
+            client.greenlet = greenlet(functools.partial(self._life, client, operations))
             # They do not begin all at once.
             rng = random.Random(self.workload.seed << 16 | client.number)
-            client.now = client.answered = rng.random() * 4 * self.model.one_way_ns
+            client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
             heapq.heappush(self._waiting, (client.now, client.number))
         while self._waiting and self.failed is None:
             _, number = heapq.heappop(self._waiting)
@@ -225,21 +244,34 @@ class World:
         if self.failed is not None:
             raise self.failed
 
-    def _life(self, client: TimedClient, mix: Mix) -> None:
+    def warm_up(self, drawn: Sequence[Drawn]) -> None:
+        """Let the clients do their first operations, one after another, each at a time later."""
+        for client in self.clients if self.workload.warm_up else ():
+            for key in range(self.workload.keys):
+                client.store.get(key_of(self.workload, key))
+        for _ in range(self.workload.warm_up):
+            for client, operations in zip(self.clients, drawn, strict=True):
+                self.begun += 2 * self.model.one_way_ns + WARM_UP_NS
+                client.now = self.begun
+                self._call(client, *next(operations))[1]()
+
+    def _life(self, client: TimedClient, operations: Drawn) -> None:
         try:
-            operations = itertools.islice(mix.draw(client.number), self.workload.ops)
-            for count, (key, operation) in enumerate(operations):
-                name = key_of(self.workload, key)
-                if operation is Operation.PUT:
-                    value = b"%d.%d" % (client.number, count)
-                    value = value.ljust(self.workload.value_size, b".")
-                    self._timed(
-                        client, "update", functools.partial(client.store.update, name, value)
-                    )
-                else:
-                    self._timed(client, "get", functools.partial(client.store.get, name))
+            for count, drawn in itertools.islice(operations, self.workload.ops):
+                self._timed(client, *self._call(client, count, drawn))
         except LimpetError as error:
             self.failed = error
+
+    def _call(
+        self, client: TimedClient, count: int, drawn: tuple[int, Operation]
+    ) -> tuple[str, Callable[[], object]]:
+        key, operation = drawn
+        name = key_of(self.workload, key)
+        if operation is Operation.PUT:
+            value = b"%d.%d" % (client.number, count)
+            value = value.ljust(self.workload.value_size, b".")
+            return "update", functools.partial(client.store.update, name, value)
+        return "get", functools.partial(client.store.get, name)
 
     def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
         before, start = client.endpoint.counters(), client.now
@@ -275,6 +307,7 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
             store = founder.store(workload.store, name="store", **parameters)
             for number in range(workload.keys):
                 store.put(key_of(workload, number), bytes(workload.value_size))
+            founder.retire()
             for number in range(workload.clients):
                 pool = TimedPool.beside(founder)
                 pools.append(pool)
@@ -284,7 +317,7 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
         finally:
             destroy(url)
         world.run()
-        store.check()
+        world.clients[0].store.check()
         return _report(world)
     finally:
         for opened in reversed(pools):
@@ -292,7 +325,7 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
 
 
 def _report(world: World) -> TimedReport:
-    end = max(client.now for client in world.clients)
+    end = max(client.now for client in world.clients) - world.begun
     total = sum(len(samples) for samples in world.samples.values())
     kinds = tuple(_kind(name, samples) for name, samples in sorted(world.samples.items()))
     return TimedReport(
@@ -305,7 +338,10 @@ def _kind(name: str, samples: list[Sample]) -> KindResult:
     latency = table[:, 0]
     p50, p90, p99 = (float(p) for p in np.percentile(latency, (50, 90, 99)))
     trips, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
+    usual, late = (float(p) for p in np.percentile(table[:, 1], (50, 99)))
+    numbers, counts = np.unique(table[:, 1].astype(int), return_counts=True)
+    shares = dict(zip(numbers.tolist(), (counts / len(samples)).tolist(), strict=True))
     return KindResult(
         name, len(samples), float(latency.mean()), p50, p90, p99, float(latency.max()),
-        trips, int(table[:, 1].max()), read, written, atomics,
+        trips, usual, late, max(shares), shares, read, written, atomics,
     )  # fmt: skip

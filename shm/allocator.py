@@ -168,8 +168,8 @@ class Allocator:
         self.current: list[Slab | None] = [None] * (placement.replicas_max * self.nodes * 256)
         self.spans: list[Span] = []
         self.pressure = 0
-        self.spared: set[int] = set()
-        """Of what kinds `replenish` needs blocks: empty ones are not given back for another."""
+        self.spared: dict[int, int] = {}
+        """Of what kinds `replenish` needs how many objects: blocks for them are not given back."""
 
     # ---- inside an operation --------------------------------------------------------------------
 
@@ -282,7 +282,8 @@ class Allocator:
                 wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
             if also:
                 self.spared = {
-                    self.key(node, self.heap.size_class(each), replicas) for each, _ in wanted
+                    self.key(node, self.heap.size_class(each), replicas): count
+                    for each, count in wanted
                 }
             while not all(
                 self._try(node, each, replicas, attempt > 0, count) for each, count in wanted
@@ -293,7 +294,7 @@ class Allocator:
                 if attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, size))
         finally:
-            self.spared = set()
+            self.spared = {}
             self.heap.endpoint.background(lane)
             self.client.end()
 
@@ -426,9 +427,7 @@ class Allocator:
                 for slab in list(slabs):
                     self._drop(slab)  # it is gone with its node
                 continue  # there may be room on other nodes
-            if key in self.spared:
-                continue
-            for slab in [slab for slab in slabs if slab.ready_count == slab.count]:
+            for slab in self._not_needed(key, slabs):
                 # ORDER: we forget it before it is free: an exception in between costs a block
                 # until we leave; the other way round we would go on using what is not ours.
                 self._drop(slab)
@@ -438,6 +437,17 @@ class Allocator:
             self._release_span(span)
             released = True
         return released
+
+    def _not_needed(self, key: int, slabs: list[Slab]) -> list[Slab]:
+        """Empty slabs, without those that have to be kept for `replenish`: the last in memory."""
+        empty = [slab for slab in slabs if slab.ready_count == slab.count]
+        least = self.spared.get(key, 0)
+        if least:
+            least -= sum(slab.ready_count for slab in slabs if slab.ready_count < slab.count)
+            empty.sort(key=lambda slab: slab.block)
+            while least > 0 and empty:
+                least -= empty.pop().count
+        return empty
 
     def _release_slab(self, slab: Slab) -> bool:
         try:

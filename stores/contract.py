@@ -43,6 +43,8 @@ class Store:
     replicated = False
     """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`,
     `reconcile` and `refill`."""
+    majorities = False
+    """Whether the loss of a minority of the replicas is survived, and not of all but one."""
     losses_survived = 0
     """Memory nodes that may be lost without any operation failing; of an instance, with its
     parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""

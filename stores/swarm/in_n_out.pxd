@@ -87,7 +87,9 @@ cdef class InNOut:
     cdef int write_in_place(self) except -1
     @cython.locals(at=int, length=u64, value=bytes, seed=u64)
     cdef read_in_place(self, u64 stamp)
-    @cython.locals(expected=u64, found=u64, at=u64)
+    @cython.locals(found=u64)
     cdef int put(self, int k, u64 word) except -1
+    @cython.locals(expected=u64, found=u64, at=u64)
+    cdef int max(self, int k, u64 word) except -1
     @cython.locals(at=u64, found=u64)
     cdef bint verify(self, int k, u64 word) except -1

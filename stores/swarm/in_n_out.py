@@ -276,8 +276,7 @@ class InNOut:
         DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now;
         REFUSED: our pointer was not empty, or this is not the register any more.
         """
-        expected = self.mine[k]
-        if rank_of(expected) >= rank_of(word):
+        if rank_of(self.mine[k]) >= rank_of(word):
             return DONE
         self.write_buffer(k)
         found = self.endpoint.cas(
@@ -287,6 +286,13 @@ class InNOut:
             return REFUSED
         self.published = True
         # CRASH(pointer): the tuple before stands; whoever has the row next empties the pointer.
+        return self.max(k, word)
+
+    def max(self, k: int, word: int) -> int:
+        """The last step of `put`: MAX of our word of M on replica `k`. DONE, or AGAIN."""
+        expected = self.mine[k]
+        if rank_of(expected) >= rank_of(word):
+            return DONE
         at = self.bases[k] + 8 * (2 + self.writer % self.buffers)
         found = self.endpoint.cas(at, expected, word)
         # CRASH(put): at a minority, perhaps; readers write it back.

@@ -61,14 +61,14 @@ cdef class MaxRegister(Recycling):
     @cython.locals(n=int, stands=bint)
     cdef int keep(self) except -1
     cdef bint _stands(self, int k) except -1
-    @cython.locals(done=int, k=int, outcome=int)
+    @cython.locals(done=int, pending=int, k=int, outcome=int)
     cdef int write(self, u64 word) except -1
-    @cython.locals(k=int, copy=u64, n=int, outcome=int)
+    @cython.locals(k=int)
+    cdef bint _max_again(self, int pending, u64 word) except -1
+    @cython.locals(k=int, copy=u64, n=int, outcome=int, pending=int)
     cdef int write_back(self, u64 word) except -1
     @cython.locals(k=int, before=u64, n=int, done=bint)
     cdef int _write_back_own(self, u64 word, bytes value) except -1
-    @cython.locals(outcome=int)
-    cdef int _put_copy(self, int k, u64 copy) except -1
     cdef int _name(self, int k, u64 copy) except -1
     @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64)
     cdef int clear_row(self) except -1

@@ -284,26 +284,43 @@ class MaxRegister(Recycling):
 
         DONE, or REFUSED: our row has to be put in order, or there is no such register.
         """
-        done = 0
+        done = pending = 0
         lost = -1
         k = self.first
         for _ in range(self.replicas):
             try:
                 outcome = self.put(k, word)
-                while outcome == AGAIN:
-                    self.endpoint.wait()
-                    self.retries += 1
-                    outcome = self.put(k, word)
                 if outcome == REFUSED:
                     return REFUSED
+                if outcome == AGAIN:
+                    pending |= 1 << k
                 done += 1
             except NodeFailed as error:
                 lost = error.node
                 self.view.fail_if_lost(lost)
             if done == self.majority:
-                return DONE
+                break
             k = k + 1 if k + 1 < self.replicas else 0
-        raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        if done < self.majority:
+            raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        return DONE if self._max_again(pending, word) else self.write(word)
+
+    def _max_again(self, pending: int, word: int) -> bool:
+        """MAX again where our word of M was another: on the replicas of these bits, all at a time.
+
+        False when a node was lost meanwhile.
+        """
+        while pending:
+            self.endpoint.wait()
+            self.retries += 1
+            for k in range(self.replicas):
+                try:
+                    if pending >> k & 1 and self.max(k, word) == DONE:
+                        pending &= ~(1 << k)
+                except NodeFailed as error:
+                    self.view.fail_if_lost(error.node)
+                    return False
+        return True
 
     def write_back(self, word: int) -> int:
         """Make a tuple that was read known to a majority, as a copy in our row.
@@ -328,12 +345,21 @@ class MaxRegister(Recycling):
             self.prepare(word, value)
             self.aim()
         copy = self.copied = placed(word, self.writer, self.side)
+        pending = 0
         for n in range(self.read):
             k = self.order[n]
             if stamp_of(self.tops[k]) < stamp_of(word):
-                outcome = self._put_copy(k, copy)
-                if outcome != DONE:
+                try:
+                    outcome = self.put(k, copy)
+                except NodeFailed as error:
+                    self.view.fail_if_lost(error.node)
                     return AGAIN
+                if outcome == REFUSED:
+                    return AGAIN
+                if outcome == AGAIN:
+                    pending |= 1 << k
+        if not self._max_again(pending, copy):
+            return AGAIN
         for n in range(self.read):
             self._name(self.order[n], copy)
         self.endpoint.wait()
@@ -355,18 +381,6 @@ class MaxRegister(Recycling):
         self.endpoint.wait()
         self.buffer = before
         return DONE if done else self.clear_row()
-
-    def _put_copy(self, k: int, copy: int) -> int:
-        try:
-            outcome = self.put(k, copy)
-            while outcome == AGAIN:
-                self.endpoint.wait()
-                self.retries += 1
-                outcome = self.put(k, copy)
-            return outcome
-        except NodeFailed as error:
-            self.view.fail_if_lost(error.node)
-            return AGAIN
 
     def _name(self, k: int, copy: int) -> None:
         """Name the copy's buffer on replica `k`, too, so that it is not lost with a node."""

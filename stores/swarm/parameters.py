@@ -26,13 +26,16 @@ class SwarmParameters(RaceParameters):
     `replicas`: 2f + 1 of the index and of each register, on as many memory nodes, of which f may be
     lost; `writers`: clients that write at one time, those in the first slots of the pool;
     `buffers`: words of the metadata array, each for a group of writers; `cache_size`: keys whose
-    place a handle remembers.
+    place a handle remembers; `guess`: timestamps are guessed (Safe-Guess), or else read first
+    (ABD); `in_place`: registers have room for a value in place (In-n-Out), or else none.
     """
 
     replicas: int
     writers: int
     buffers: int
     cache_size: int
+    guess: bool
+    in_place: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,6 +45,9 @@ class SwarmParameters(RaceParameters):
         check_whole("writers", self.writers, 1, WRITERS_MAX)
         check_whole("buffers", self.buffers, 1, self.writers)
         check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+        for name in ("guess", "in_place"):
+            if not isinstance(getattr(self, name), bool):
+                raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
     @classmethod
     def for_pool(
@@ -54,6 +60,8 @@ class SwarmParameters(RaceParameters):
         writers: int = WRITERS,
         buffers: int | None = None,
         cache_size: int | None = None,
+        guess: bool = True,
+        in_place: bool = True,
     ) -> SwarmParameters:
         """The parameters for a pool.
 
@@ -79,5 +87,6 @@ class SwarmParameters(RaceParameters):
         if cache_size is None:
             cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
         return cls(
-            base.capacity, base.subtables, base.groups, replicas, writers, buffers, cache_size
-        )
+            base.capacity, base.subtables, base.groups, replicas, writers, buffers, cache_size,
+            guess, in_place,
+        )  # fmt: skip

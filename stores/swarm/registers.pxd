@@ -13,6 +13,7 @@ cdef u64 OBJECT_HEADER
 
 cdef class Registers(LoggedObjects):
     cdef readonly u64 rest
+    cdef bint in_place
 
     cpdef u64 size_of(self, bytes key, bytes value) except 0
     @cython.locals(least=u64, wanted=u64, size_class=int)

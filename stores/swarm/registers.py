@@ -24,11 +24,15 @@ IN_PLACE_LEAST: Final = 64
 
 
 class Registers(LoggedObjects):
-    """Objects with a register, whose words without a value in place take `rest` bytes."""
+    """Objects with a register, whose words without a value in place take `rest` bytes.
 
-    def __init__(self, heap: Any, replicas: int, rest: int) -> None:
+    `in_place`: whether there is room for a value.
+    """
+
+    def __init__(self, heap: Any, replicas: int, rest: int, in_place: bool) -> None:
         super().__init__(heap, replicas)
         self.rest = rest
+        self.in_place = in_place
 
     def size_of(self, key: bytes, value: bytes) -> int:
         """Bytes of the buffer for this value. Raises KeyTooLarge, ValueTooLarge."""
@@ -51,6 +55,8 @@ class Registers(LoggedObjects):
 
         As much as there is in the register's object anyway.
         """
+        if not self.in_place:
+            return 0
         least = area_of(len(key)) + self.rest
         wanted = IN_PLACE_LEAST
         if IN_PLACE_LEAST < len(value) <= IN_PLACE_MAX:

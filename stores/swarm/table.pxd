@@ -35,6 +35,7 @@ cdef u64 VIEW
 cdef class Swarm(Snapshot):
     cdef readonly SafeGuess register
     cdef readonly LocationCache cache
+    cdef bint shared
     cdef u64 seen_view
     cdef long long place
     cdef u64 made
@@ -42,6 +43,8 @@ cdef class Swarm(Snapshot):
 
     @cython.locals(outcome=int)
     cdef int _get_once(self, bytes key) except -1
+    @cython.locals(register=SafeGuess)
+    cdef int _note_read(self, int outcome) except -1
     @cython.locals(attempt=u64, outcome=int, swept=bint)
     cdef int _write(self, key, value, int mode) except -1
     @cython.locals(viewed=u64)

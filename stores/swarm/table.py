@@ -47,6 +47,7 @@ from limpet.stores.race.outcomes import (
     VACANT_CLASS,
 )
 from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.swarm.abd import Abd
 from limpet.stores.swarm.cache import LocationCache
 from limpet.stores.swarm.fields import DELETED, GONE, HEADER, IN_PLACE_WORDS, VERIFIED
 from limpet.stores.swarm.parameters import SwarmParameters
@@ -64,13 +65,16 @@ class Swarm(Snapshot):
     """A key-value store on 2f + 1 memory nodes, of which f may be lost. `SwarmParameters`."""
 
     Parameters = SwarmParameters
+    majorities = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.register = SafeGuess(
+        protocol = SafeGuess if parameters.guess else Abd
+        self.register = protocol(
             pool, self.entry, parameters.replicas, parameters.writers, parameters.buffers
         )
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
+        self.shared = parameters.buffers < parameters.writers
         self.seen_view = -1
         self.place = -1
         self.made = 0
@@ -83,7 +87,7 @@ class Swarm(Snapshot):
     @staticmethod
     def _objects(heap: Any, parameters: SwarmParameters) -> Any:
         words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
-        return Registers(heap, parameters.replicas, 8 * words)
+        return Registers(heap, parameters.replicas, 8 * words, parameters.in_place)
 
     def forget(self) -> None:
         Snapshot.forget(self)
@@ -123,8 +127,7 @@ class Swarm(Snapshot):
         self._attend()
         if self._remembered(key):
             outcome = self.register.get_value()
-            if self.register.wrote:
-                self.cache.words[self.place + 4] = 0  # there is a copy in our row
+            self._note_read(outcome)
             if outcome in (DONE, NO_MEMORY):
                 return outcome
             self.cache.drop(key)
@@ -137,10 +140,20 @@ class Swarm(Snapshot):
         except NodeFailed as error:
             return self._again_after(error)
         outcome = self.register.get_value()
+        self._note_read(outcome)
         if outcome == DELETED:
             self.cache.drop(key)
             return MISSING
         return AGAIN if outcome == GONE else outcome
+
+    def _note_read(self, outcome: int) -> None:
+        """Remember what a READ has shown of our row, so that the next WRITE need not look."""
+        register = self.register
+        if self.place >= 0 and register.wrote:
+            self.cache.words[self.place + 4] = 0  # there is a copy in our row
+        elif self.place >= 0 and outcome == DONE and (self.shared or not register.known):
+            register.known = register.learn()
+            self._remember()
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:

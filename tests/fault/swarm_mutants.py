@@ -24,8 +24,8 @@ from limpet.stores.swarm.parameters import SwarmParameters
 
 _INDEX: Final = ("log", "cache", "reconcile", "tables", "snapshot")
 _REGISTERS: Final = (
-    "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "registers",
-    "cache", "survey", "table",
+    "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "abd",
+    "registers", "cache", "survey", "table",
 )  # fmt: skip
 SOURCES: Final = (
     "shm/tickets.py",

@@ -290,13 +290,13 @@ def test_explorer_says_loudly_when_a_failure_does_not_repeat(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "limpet", "drill", "matrix", "race", "--op", "get"],
+        [sys.executable, "-m", "limpet", "drill", "matrix", "race", "--op", "insert"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert process.stderr is not None
     try:
-        assert "get, killed: ok" in process.stderr.readline()
+        assert "insert, killed: ok" in process.stderr.readline()
         process.send_signal(number)
         _, words = process.communicate(timeout=60)
     finally:

@@ -105,8 +105,9 @@ def test_every_named_crash_point_is_covered(kind: str) -> None:
     results = [past_the_dead(kind)]
     results += [result_of(kind, name, one) for one in dimensions for name in OPERATIONS]
     # some points are few among the steps
-    more = [("put large", "killed"), ("insert, new block", "killed twice")]
-    more += [("put large", "killed twice"), *((name, "killed") for name in OPERATIONS)]
+    more = [(name, "killed") for name in ("update", "make in vain", "put large")]
+    more += [("insert, new block", "killed twice"), ("put large", "killed twice")]
+    more += [(name, "killed") for name in OPERATIONS]
     for name, one in more:
         if uncovered(results) & names:
             results.append(run_of(Matrix(kind, 250), OPERATIONS[name], one))

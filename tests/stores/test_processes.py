@@ -18,6 +18,7 @@ from process_tools import children, gather
 from store_tools import sound
 
 import limpet
+from limpet.stores.registry import store_class
 
 PURE = limpet.build == "pure"
 Make = Callable[..., Any]
@@ -189,7 +190,7 @@ def test_one_writers_values_are_read_in_order(make_store: Make) -> None:
 
 
 def test_sixteen_clients_on_few_cores_finish(make_store: Make, kind: str) -> None:
-    more = {"writers": 32} if kind == "swarm" else {}
+    more = {"writers": 32} if store_class(kind).majorities else {}
     store = make_store(capacity=1000, pool_nodes=2, pool_node_size="64MiB", **more)
     keys = [b"%d" % number for number in range(50)]
     start = time.monotonic()
@@ -213,7 +214,7 @@ def test_sixteen_clients_on_few_cores_finish(make_store: Make, kind: str) -> Non
 def test_memory_that_others_freed_can_be_used(make_store: Make, pools: Any) -> None:
     store = make_store(capacity=3000, pool_node_size="512KiB")
     other = pools.again(store.pool).store(store.kind, name="test")
-    count = 75 if store.kind == "swarm" else 150  # a register has room for the value, too
+    count = 75 if store.majorities else 150  # a key has a register besides
     for number in range(count):
         other.put(b"%d" % number, bytes(2000))
     for number in range(count):

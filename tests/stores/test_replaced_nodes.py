@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def replicas_of(kind: str, losses: int) -> int:
     """How many replicas a store has that survives so many losses."""
-    return 2 * losses + 1 if kind == "swarm" else losses + 1
+    return 2 * losses + 1 if store_class(kind).majorities else losses + 1
 
 
 def value(key: bytes, round_: int) -> bytes:
@@ -240,7 +240,7 @@ def _works(store: Any, notes: Notes, keys: range, seed: int) -> None:
 def test_nodes_are_replaced_while_clients_work_and_are_killed(
     make_store: Callable[..., Any], kind: str, replicas: int
 ) -> None:
-    if kind == "swarm" and replicas == 2:
+    if store_class(kind).majorities and replicas == 2:
         pytest.skip("there is no majority of two")
     store = make_store(
         pool_nodes=4, pool_node_size="4MiB", pool_block_size="16KiB", capacity=300,

@@ -100,7 +100,7 @@ def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
 
     assert get_trips(cold, b"k", b"4") == 2
     assert get_trips(cold, b"k", b"4") == 1
-    assert update_trips(cold, b"k", b"5") == 2
+    assert update_trips(cold, b"k", b"5") == 1  # a get has read its row, too
     for value in (b"6", b"7", b"8"):  # both of its pointers in turn, and the other's
         assert update_trips(cold, b"k", value) == 1
         assert update_trips(store, b"k", value * 2) == 1
@@ -295,7 +295,8 @@ def test_what_is_too_large_is_refused(pools: Any) -> None:
 def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buffers: int) -> None:
     """With fewer words than writers, a MAX that follows another writer's expects what is no more.
 
-    Then it is repeated, on each replica. With a word for each there is nothing to repeat.
+    Then it is repeated, at once on all replicas. A get shows what is there. With a word for each
+    there is nothing to repeat.
     """
     pool = pools(nodes=NODES)
     store = warm(
@@ -310,10 +311,8 @@ def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buf
     for number in range(4):
         for client in (store, other):
             trips = update_trips(client, b"k", b"%d" % number)
-            if buffers == 1:
-                assert 2 <= trips <= 1 + replicas // 2 + 1
-            else:
-                assert trips == 1
+            # the other one's last update is unknown to `store`, and `other` gets each
+            assert trips == (2 if buffers == 1 and client is store else 1)
             assert get_trips(other, b"k", b"%d" % number) == 1
     # nobody has written meanwhile
     assert update_trips(other, b"k", b"end") == 1
@@ -377,8 +376,7 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
         else:
             assert first <= 2  # VERIFIED, and perhaps not in place yet
         assert get_trips(store, b"k", value) <= 2
-        # a copy that it wrote back has changed its row, which it reads first then
-        assert update_trips(store, b"k", b"other") == (2 if 0 < there < majority else 1)
+        assert update_trips(store, b"k", b"other") == 1
         assert writer.go()
         assert get_trips(store, b"k", b"other") <= 2
         sound(store)
@@ -459,8 +457,7 @@ def test_a_clock_that_is_behind_is_set_by_the_first_stale_guess(
 
     assert get_trips(late, b"k", b"1") == 2
     assert late.stats()["retries"] == 0
-    # it reads its row first
-    assert update_trips(late, b"k", b"2") == 1 + GUESS_STALE
+    assert update_trips(late, b"k", b"2") == GUESS_STALE
     assert get_trips(store, b"k", b"2") == get_trips(late, b"k", b"2") == 1
     assert update_trips(late, b"k", b"3") == 1
     assert get_trips(store, b"k", b"3") == 1

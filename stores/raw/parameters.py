@@ -1,0 +1,49 @@
+"""Parameters of a `raw` store: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.stores.fusee.parameters import CACHE_SIZE_DEFAULT_MAX, CACHE_SIZE_MAX, check_whole
+from limpet.stores.race.parameters import RaceParameters
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+ROOM: Final = 1024
+ROOM_MAX: Final = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class RawParameters(RaceParameters):
+    """Those of `race`, and
+
+    `room`: bytes of the longest value, which each key has; `cache_size`: keys whose place a handle
+    remembers.
+    """
+
+    room: int
+    cache_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("room", self.room, 0, ROOM_MAX)
+        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        room: int = ROOM,
+        cache_size: int | None = None,
+    ) -> RawParameters:
+        """The parameters for a pool. By default a cache for all keys, or 131,072 of them."""
+        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
+        if cache_size is None:
+            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
+        return cls(base.capacity, base.subtables, base.groups, room, cache_size)
