@@ -28,21 +28,21 @@ cdef class Heap:
     cdef public object resolver
 
     @cython.locals(blocks=u64)
-    cpdef u64 value_max(self, u64 replicas)
+    cpdef u64 value_max(self, u64 replicas) noexcept
     @cython.locals(low=int, high=int, middle=int)
     cpdef int size_class(self, u64 size) except -1
     cpdef u64 object_count(self, int size_class) except 0
-    cpdef u64 table_word(self, u64 node, u64 block)
-    cpdef u64 bitmap(self, u64 node, u64 block)
-    cpdef u64 reference(self, u64 node, u64 block, u64 size_class, u64 index)
-    cpdef u64 block_of(self, u64 reference)
+    cpdef u64 table_word(self, u64 node, u64 block) noexcept
+    cpdef u64 bitmap(self, u64 node, u64 block) noexcept
+    cpdef u64 reference(self, u64 node, u64 block, u64 size_class, u64 index) noexcept
+    cpdef u64 block_of(self, u64 reference) noexcept
     @cython.locals(size_class=int, within=u64)
-    cpdef u64 index_of(self, u64 reference)
-    cpdef u64 replicas(self, u64 reference)
+    cpdef u64 index_of(self, u64 reference) noexcept
+    cpdef u64 replicas(self, u64 reference) noexcept
     @cython.locals(node=u64, shift=u64)
     cpdef u64 replica(self, u64 reference, u64 k) except? 0
     @cython.locals(node=u64, block=u64)
-    cdef u64 _mirror_node(self, u64 reference, u64 k) except? 0
+    cdef u64 _mirror_node(self, u64 reference, u64 k) except? 255
     @cython.locals(node=u64, block=u64)
     cdef u64 _used_bits(self, u64 reference, u64 k) except? 0
     @cython.locals(size_class=u64, offset=u64, block=u64, replicas=u64, within=u64, size=u64)
@@ -53,11 +53,11 @@ cdef class Heap:
     cpdef bint used(self, u64 reference) except -1
     @cython.locals(index=u64, bitmap=u64, lane=bint)
     cpdef int take(self, u64 reference) except -1
-    @cython.locals(k=u64)
+    @cython.locals(k=u64, at=u64)
     cdef int _take_mirrors(self, u64 reference, u64 mask) except -1
     @cython.locals(index=u64, bitmap=u64, lane=bint)
     cpdef int free(self, u64 reference) except -1
-    @cython.locals(k=u64, lane=bint)
+    @cython.locals(k=u64, at=u64, lane=bint)
     cdef int _free_mirrors(self, u64 reference, u64 mask) except -1
     @cython.locals(word=u64)
     cpdef bint settle(self, u64 reference, u64 home) except -1

@@ -199,8 +199,10 @@ class Heap:
 
     def _take_mirrors(self, reference: int, mask: int) -> None:
         for k in range(1, self.replicas(reference)):
+            at = self._used_bits(reference, k)
             try:
-                self.endpoint.fetch_or(self._used_bits(reference, k), mask)
+                if not self.endpoint.failed(at):
+                    self.endpoint.fetch_or(at, mask)
             except NodeFailed:
                 continue
 
@@ -226,8 +228,10 @@ class Heap:
         lane = self.endpoint.background(True)
         try:
             for k in range(1, self.replicas(reference)):
+                at = self._used_bits(reference, k)
                 try:
-                    self.endpoint.mcas(self._used_bits(reference, k), 0, 0, 0, mask)
+                    if not self.endpoint.failed(at):
+                        self.endpoint.mcas(at, 0, 0, 0, mask)
                 except NodeFailed:
                     continue
         finally:

@@ -349,6 +349,13 @@ class Endpoint:
         """Whether this process has met a truncated `node`."""
         return node in self._nodes and self._nodes[node].lost
 
+    def failed(self, addr: int) -> bool:
+        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        node = _u64(addr) >> 40
+        state = self._state(node)
+        known = self._nodes[node].state if node in self._nodes else 0
+        return node < NODES - 1 and state is not None and state != known
+
     def _lane(self, node: _Node) -> dict[str, int]:
         # what goes to the control segment is no verb on a memory node: never in the foreground
         return self._lanes[self._background or node.index == NODES - 1]

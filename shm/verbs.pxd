@@ -71,6 +71,7 @@ cdef class Endpoint:
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef void prefetch(self, u64 addr, u64 size) noexcept
+    cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7

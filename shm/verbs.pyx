@@ -310,6 +310,10 @@ cdef class Endpoint:
         """Whether this process has met SIGBUS on `node`."""
         return 0 <= node <= 255 and self._map[node].lost != NULL and self._map[node].lost[0] != 0
 
+    cpdef bint failed(self, u64 addr) noexcept:
+        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        return addr < CONTROL and self._states[addr >> 40] != self._map[addr >> 40].state
+
     cdef Counters* _lane(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground
         return &self._lanes[1] if addr >= CONTROL else self._here

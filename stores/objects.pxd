@@ -26,7 +26,7 @@ cdef class Objects:
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     cpdef int load(self, u64 reference) except -1
     @cython.locals(size_class=int)
-    cdef u64 _extent(self, u64 reference)
+    cdef u64 _extent(self, u64 reference) noexcept
     cpdef bint key_is(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bytes key(self)

@@ -58,7 +58,8 @@ class LoggedObjects(Objects):
         for k in range(1, self.heap.replicas(reference)):
             try:
                 address = self.heap.replica(reference, k)
-                self.endpoint.write_gather(address, self.header, 4, key, value)
+                if not self.endpoint.failed(address):
+                    self.endpoint.write_gather(address, self.header, 4, key, value)
             except NodeFailed:
                 continue
 

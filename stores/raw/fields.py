@@ -4,3 +4,5 @@ from typing import Final
 
 DELETED: Final = 1 << 63
 SIZES_MASK: Final = DELETED - 1
+PREFETCH_SIZE: Final = 192
+"""Bytes of a pair that are asked for at once."""

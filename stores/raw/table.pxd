@@ -14,6 +14,7 @@ cdef int EXISTS
 cdef int INSERT
 cdef int MISSING
 cdef int NO_MEMORY
+cdef u64 PREFETCH_SIZE
 cdef u64 REFERENCE_MASK
 cdef int UPDATE
 
@@ -21,7 +22,7 @@ cdef class Raw(Race):
     cdef RawObjects pairs
     cdef readonly LocationCache cache
 
-    @cython.locals(at='long long')
+    @cython.locals(at='long long', reference=u64)
     cdef u64 _known(self, bytes key) except? 0
     @cython.locals(at='long long', reference=u64)
     cdef u64 _seek(self, bytes key) except? 0

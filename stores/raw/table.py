@@ -20,7 +20,7 @@ from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import attach
 from limpet.stores.race.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.table import Race
-from limpet.stores.raw.fields import DELETED
+from limpet.stores.raw.fields import DELETED, PREFETCH_SIZE
 from limpet.stores.raw.objects import RawObjects
 from limpet.stores.raw.parameters import RawParameters
 from limpet.stores.swarm.cache import LocationCache
@@ -47,8 +47,12 @@ class Raw(Race):
 
     def _known(self, key: bytes) -> int:
         """Reference to the key's pair, if we know where it is; else 0."""
-        at = self.cache.find(key)
-        return self.cache.words[at] if at >= 0 else 0
+        at = self.cache.look(key)
+        if at < 0:
+            return 0
+        reference = self.cache.words[at + 1]
+        self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
+        return reference if self.cache.holds(at, key) else 0
 
     def _seek(self, key: bytes) -> int:
         """Reference to the key's pair, from the index; 0 when it has none. The image has it."""
@@ -58,7 +62,7 @@ class Raw(Race):
         reference = self.word & REFERENCE_MASK
         at = self.cache.add(key)
         if at >= 0:
-            self.cache.words[at] = reference
+            self.cache.words[at + 1] = reference
         return reference
 
     # ---- operations -----------------------------------------------------------------------------

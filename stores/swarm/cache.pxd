@@ -1,25 +1,36 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.verbs cimport hash64, u64
 
 cdef int FIXED
+cdef int HASH_SHIFT
 cdef int NOWHERE
-cdef int SAMPLE
+cdef u64 USE
+cdef u64 USES_MAX
+cdef int USES_SHIFT
+cdef int WINDOW
 
 cdef class LocationCache:
     cdef readonly int size
-    cdef int row
-    cdef readonly dict places
+    cdef readonly int count
+    cdef int width
+    cdef u64 mask
+    cdef int window
+    cdef readonly u64[::1] words
     cdef list keys
-    cdef u64[::1] words
-    cdef list free
-    cdef int turn
+    cdef u64 hand
 
     cpdef int forget(self) except -1
-    @cython.locals(at='long long')
-    cpdef long long find(self, bytes key) except -2
-    @cython.locals(place='long long', at='long long', index=int)
+    @cython.locals(hashed=u64, row=u64)
+    cpdef long long look(self, bytes key) except -2
+    @cython.locals(known=bytes)
+    cpdef bint holds(self, long long at, bytes key) except -1
+    @cython.locals(at='long long', index=int)
     cpdef long long add(self, bytes key) except -2
+    @cython.locals(at='long long')
     cpdef int drop(self, bytes key) except -1
-    @cython.locals(least='long long', found=int, uses=u64)
-    cdef long long _evict(self) except -2
+    cdef int _clear(self, long long at) except -1
+    @cython.locals(row=u64)
+    cdef long long _room(self, u64 first) except -2
+    @cython.locals(least=u64, found='long long', seen=int, at='long long', uses=u64)
+    cdef long long _evict(self, u64 row) except -2

@@ -3,19 +3,37 @@
 With it, what the client last had in its words of the metadata array, so that it can write without
 looking. An entry is right or useless: a register is known by its ident.
 
-Bounded: of `SAMPLE` entries in turn the one that was used least makes room, and what they count
+A table of rows, at most half of which are in use. A key's row is one of a window that begins where
+its hash says, so that to find it is one access to memory, and another one to compare the key; the
+caller has that of the register under way meanwhile (`look`, then `holds`). With three replicas a
+row is one cache line:
+
+    0     hash of the key, with bit 0 set; 0: the row is empty
+    1     reference to the register
+    2     its ident
+    3     bits 56-63 how often it was looked for; bits 32-55 area; bits 0-31 capacity (registers.py)
+    4     our client id and empty side, if our words of M are known (max_register.py); or 0
+    then  our word of M on each replica
+
+Of as many rows as a window has, the one that was used least makes room, and what the others count
 fades; an approximation of least frequently used.
 """
 
 from __future__ import annotations
 
-from array import array
+import mmap
 from typing import Final
 
+from limpet.shm.fabric import hash64
 from limpet.stores.swarm.fields import FIXED
 
 NOWHERE: Final = -1
-SAMPLE: Final = 8
+WINDOW: Final = 8
+HASH_SHIFT: Final = 20
+"""The lower bits of the hash choose other things."""
+USES_SHIFT: Final = 56
+USE: Final = 1 << 56
+USES_MAX: Final = 255
 
 
 class LocationCache:
@@ -23,63 +41,94 @@ class LocationCache:
 
     def __init__(self, size: int, replicas: int) -> None:
         self.size = size
-        self.row = FIXED + replicas
+        self.width = FIXED + replicas
+        self.mask = (1 << max(0, 2 * size - 1).bit_length()) - 1
+        self.window = min(WINDOW, self.mask + 1)
         self.forget()
 
     def forget(self) -> None:
         """Know nothing."""
-        self.places: dict[bytes, int] = {}
-        self.keys: list[bytes | None] = []
-        self.words = array("Q", bytes(8 * self.row * max(1, self.size)))
-        self.free: list[int] = []
-        self.turn = 0
+        rows = self.mask + 1 if self.size else 1
+        # Pages of its own: aligned, zero, and there when they are touched; a fork copies them.
+        memory = mmap.mmap(-1, 8 * self.width * rows, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        self.words = memoryview(memory).cast("Q")
+        self.keys: list[bytes | None] = [None] * rows
+        self.count = 0
+        self.hand = 0
 
-    def find(self, key: bytes) -> int:
-        """Where the key's entry begins in `words`, or NOWHERE."""
-        place = self.places.get(key)
-        if place is None:
+    def look(self, key: bytes) -> int:
+        """Where the key's entry begins in `words`, if `holds` says so, too; or NOWHERE."""
+        if not self.size:
             return NOWHERE
-        at = place * self.row
-        self.words[at + 3] += 1
-        return at
+        hashed = hash64(key) | 1
+        row = hashed >> HASH_SHIFT & self.mask
+        for _ in range(self.window):
+            if self.words[row * self.width] == hashed:
+                return row * self.width
+            row = row + 1 & self.mask
+        return NOWHERE
+
+    def holds(self, at: int, key: bytes) -> bool:
+        """Whether the entry that `look` has found is the key's; it is used now."""
+        known = self.keys[at // self.width]
+        if known != key:
+            return False
+        if self.words[at + 3] >> USES_SHIFT < USES_MAX:
+            self.words[at + 3] += USE
+        return True
 
     def add(self, key: bytes) -> int:
         """An entry for the key, to be filled in, or NOWHERE if none is kept."""
         if not self.size:
             return NOWHERE
-        self.drop(key)
-        if self.free:
-            place = self.free.pop()
-            self.keys[place] = key
-        elif len(self.keys) < self.size:
-            place = len(self.keys)
-            self.keys.append(key)
-        else:
-            place = self._evict()
-            self.keys[place] = key
-        self.places[key] = place
-        at = place * self.row
-        for index in range(self.row):
+        at = self.look(key)
+        if at < 0:
+            at = self._room(hash64(key) >> HASH_SHIFT & self.mask)
+            self.count += 1
+        for index in range(self.width):
             self.words[at + index] = 0
+        self.words[at] = hash64(key) | 1
+        self.keys[at // self.width] = key
         return at
 
     def drop(self, key: bytes) -> None:
         """Forget the key."""
-        place = self.places.pop(key, None)
-        if place is not None:
-            self.keys[place] = None
-            self.free.append(place)
+        at = self.look(key)
+        if at >= 0:
+            self._clear(at)
 
-    def _evict(self) -> int:
-        """Make room: the place of a key that is no more."""
-        least, found = -1, 0
-        for _ in range(min(SAMPLE, self.size)):
-            self.turn = self.turn + 1 if self.turn + 1 < self.size else 0
-            uses = self.words[self.turn * self.row + 3]
-            self.words[self.turn * self.row + 3] = uses >> 1
-            if least < 0 or uses < least:
-                least, found = uses, self.turn
-        key = self.keys[found]
-        assert key is not None  # nothing is free when there is no room
-        del self.places[key]
-        return found
+    def _clear(self, at: int) -> None:
+        self.words[at] = 0
+        self.keys[at // self.width] = None
+        self.count -= 1
+
+    def _room(self, first: int) -> int:
+        """Where an empty row of the window from this row on begins; there are fewer than `size`."""
+        row = first
+        for _ in range(self.window):
+            if not self.words[row * self.width]:
+                if self.count >= self.size:
+                    self.hand = self._evict(self.hand)  # from anywhere: there may be no more
+                return row * self.width
+            row = row + 1 & self.mask
+        self._evict(first)
+        return self._room(first)
+
+    def _evict(self, row: int) -> int:
+        """Of the next rows from this one on that are in use, clear the least used; the one after.
+
+        As many as a window has, so that a full window gives up one of its own.
+        """
+        least, found, seen = USES_MAX + 1, -1, 0
+        while seen < self.window and seen < self.count:
+            at = row * self.width
+            row = row + 1 & self.mask
+            if self.words[at]:
+                seen += 1
+                uses = self.words[at + 3] >> USES_SHIFT
+                self.words[at + 3] -= uses - (uses >> 1) << USES_SHIFT
+                if uses < least:
+                    least, found = uses, at
+        self._clear(found)
+        return row

@@ -26,10 +26,7 @@ IN_PLACE_WORDS: Final = 3
 IN_PLACE_MAX: Final = 8192
 """Bytes of the largest value that is stored in place, too."""
 FIXED: Final = 5
-"""Words of an entry of the cache (cache.py): reference, ident, area << 32 | capacity, uses, 1 +
-empty side; then our words of the metadata array on each replica, of which 0 stands for one that is
-not known."""
-
+"""Words of an entry of the cache (cache.py) before those of the replicas."""
 
 DONE: Final = 0
 AGAIN: Final = 1

@@ -61,18 +61,18 @@ cdef class InNOut:
     @cython.locals(node=u64, k=int)
     cpdef int turn_to(self, u64 reference, u64 area) except -1
     @cython.locals(size_class=u64, address=u64)
-    cpdef u64 home(self)
-    cpdef u64 pointer(self, int k, u64 row, u64 side)
-    cpdef u64 lock(self, int k, u64 writer)
-    cpdef u64 size(self, u64 capacity)
+    cpdef u64 home(self) noexcept
+    cpdef u64 pointer(self, int k, u64 row, u64 side) noexcept
+    cpdef u64 lock(self, int k, u64 writer) noexcept
+    cpdef u64 size(self, u64 capacity) noexcept
     @cython.locals(count=int)
     cpdef int read_front(self, int k, bint whole) except -1
     @cython.locals(k=int, index=int)
     cpdef int read_all(self) except -1
-    cpdef u64 word(self, int k, int index)
-    cpdef u64 address(self, int k)
+    cpdef u64 word(self, int k, int index) noexcept
+    cpdef u64 address(self, int k) noexcept
     @cython.locals(word=u64)
-    cpdef u64 named(self, int k, u64 row, u64 side)
+    cpdef u64 named(self, int k, u64 row, u64 side) noexcept
     cdef int prepare(self, u64 word, bytes value) except -1
     @cython.locals(node=u64, there=u64, steps=u64)
     cpdef u64 beside(self, u64 reference, int k) except? 0

@@ -13,6 +13,7 @@ cdef int FIXED
 cdef int GONE
 cdef u64 HEADER
 cdef int INCARNATION_BITS
+cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef int REFUSED
 cdef int REPLICAS_ROW
@@ -34,6 +35,7 @@ cdef class MaxRegister(Recycling):
     cdef public u64 needed_also
     cdef public u64 retries
 
+    @cython.locals(k=int, n=int, size=u64)
     cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
     @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
@@ -42,7 +44,7 @@ cdef class MaxRegister(Recycling):
     @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
     cdef int identify(self) except -1
-    @cython.locals(k=int, n=int, size=u64)
+    @cython.locals(k=int)
     cdef int gather(self, bint whole) except -1
     @cython.locals(at=int, top=u64, index=int)
     cdef int _note(self, int k) except -1
@@ -57,6 +59,8 @@ cdef class MaxRegister(Recycling):
     @cython.locals(outcome=int)
     cpdef int maximum(self, bint whole) except -1
     cdef bint acquire(self, u64 size) except -1
+    @cython.locals(k=int, n=int)
+    cdef int expect(self, u64 size) except -1
     cdef int aim(self) except -1
     @cython.locals(n=int, stands=bint)
     cdef int keep(self) except -1

@@ -16,6 +16,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.stores.swarm.fields import (
     AGAIN,
@@ -72,7 +73,7 @@ class MaxRegister(Recycling):
         self.retries = 0
 
     def turn(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
-        """`turn_to`, with all that there is to know of a register."""
+        """`turn_to`, with all that there is to know of a register; it is read next."""
         self.turn_to(reference, area)
         self.ident = ident
         self.capacity = capacity
@@ -80,6 +81,11 @@ class MaxRegister(Recycling):
         self.held = -1
         self.known = False
         self.wrote = False
+        k = first
+        for n in range(self.majority):
+            size = 8 * self.width + (0 if n else self.capacity)
+            self.endpoint.prefetch(self.bases[k], size)
+            k = k + 1 if k + 1 < self.replicas else 0
 
     def recall(self, words: Any, at: int) -> None:
         """Take our words of M and the empty side from an entry of the cache, if it has them.
@@ -128,13 +134,13 @@ class MaxRegister(Recycling):
         self.top = 0
         lost = -1
         k = self.first
-        for n in range(self.majority):
-            size = 8 * self.width + (0 if n or not whole else self.capacity)
-            self.endpoint.prefetch(self.bases[(k + n) % self.replicas], size)
         for _ in range(self.replicas):
             try:
-                self.read_front(k, whole and self.read == 0)
-                self._note(k)
+                if self.endpoint.failed(self.bases[k]):
+                    lost = self.bases[k] >> NODE_SHIFT
+                else:
+                    self.read_front(k, whole and self.read == 0)
+                    self._note(k)
             except NodeFailed as error:
                 lost = error.node
                 self.view.fail_if_lost(lost)
@@ -255,6 +261,16 @@ class MaxRegister(Recycling):
                 self.needed_on = self.needed_on + 1 if self.needed_on + 1 < self.nodes else 0
         raise NodeFailed(self.node, "all nodes of the key's replicas are lost")
 
+    def expect(self, size: int) -> None:
+        """Have memory on its way that a WRITE of so many bytes touches besides what it reads."""
+        k = self.first
+        for n in range(self.replicas):
+            if n < self.majority:
+                self.endpoint.prefetch(self.beside(self.buffer, k), HEADER + size)
+            else:
+                self.endpoint.prefetch(self.pointer(k, self.writer, 0), 16)
+            k = k + 1 if k + 1 < self.replicas else 0
+
     def aim(self) -> None:
         """From now on the register may name our buffer."""
         # ORDER: before the first pointer.
@@ -289,12 +305,15 @@ class MaxRegister(Recycling):
         k = self.first
         for _ in range(self.replicas):
             try:
-                outcome = self.put(k, word)
-                if outcome == REFUSED:
-                    return REFUSED
-                if outcome == AGAIN:
-                    pending |= 1 << k
-                done += 1
+                if self.endpoint.failed(self.bases[k]):
+                    lost = self.bases[k] >> NODE_SHIFT
+                else:
+                    outcome = self.put(k, word)
+                    if outcome == REFUSED:
+                        return REFUSED
+                    if outcome == AGAIN:
+                        pending |= 1 << k
+                    done += 1
             except NodeFailed as error:
                 lost = error.node
                 self.view.fail_if_lost(lost)

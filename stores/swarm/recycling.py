@@ -55,7 +55,7 @@ class Recycling(InNOut):
         k = seen
         for _ in range(self.replicas):
             try:
-                for side in range(2):
+                for side in range(0 if self.endpoint.failed(self.bases[k]) else 2):
                     at = self.pointer(k, row, side)
                     if self.endpoint.load(at) == reference:
                         # CRASH(emptied): whoever settles the hand sees that nothing names it.
@@ -71,17 +71,17 @@ class Recycling(InNOut):
         `front` is from before it was written.
         """
         own = row_of(word)
-        for n in range(self.read):
-            k = self.order[n]
-            for row in range(self.writers):
-                if n and row != own:
-                    continue
-                for side in range(2):
-                    reference = self.named(k, row, side)
-                    if reference in (0, self.buffer):
-                        continue
-                    if row == own or self._is_useless(word, row, side, reference):
-                        self.give_up(k, row, reference)
+        for row in range(self.writers):
+            for side in range(2):
+                first = self.named(self.order[0], row, side)
+                if first not in (0, self.buffer) and (
+                    row == own or self._is_useless(word, row, side, first)
+                ):
+                    self.give_up(self.order[0], row, first)
+                for n in range(1, self.read if row == own else 0):
+                    other = self.named(self.order[n], own, side)
+                    if other not in (0, self.buffer, first):
+                        self.give_up(self.order[n], own, other)
 
     def _is_useless(self, word: int, row: int, side: int, reference: int) -> bool:
         """Whether another writer's buffer is: that of an older tuple that is VERIFIED, and that was

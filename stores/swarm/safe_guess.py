@@ -90,6 +90,7 @@ class SafeGuess(TimestampLock):
                 return self.clear_row()
         if not self.acquire(len(value)):
             return NO_MEMORY
+        self.expect(len(value))
         self.known = False
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
         self.prepare(w, value)

@@ -50,7 +50,7 @@ cdef class Swarm(Snapshot):
     @cython.locals(viewed=u64)
     cdef int _attend(self) except -1
     cdef int _again_after(self, error) except -1
-    @cython.locals(at='long long', ident=u64, shape=u64)
+    @cython.locals(at='long long', reference=u64, ident=u64, shape=u64, area=u64)
     cdef bint _remembered(self, bytes key) except -1
     cdef int _first(self, u64 ident) noexcept
     cdef int _remember(self) except -1

@@ -165,6 +165,7 @@ class Swarm(Snapshot):
         attempt = 0
         swept = False
         pending = None
+        wanted = (0, 0, 0, 0)
         while True:
             self.client.enter()
             try:
@@ -174,7 +175,8 @@ class Swarm(Snapshot):
                 else:
                     outcome = self._write_once(key, value, 0, mode, attempt)
                 pending = self.register.pending
-                wanted = self._wanted()
+                if outcome == NO_MEMORY:
+                    wanted = self._wanted()
             finally:
                 self.client.leave()
             attempt += 1
@@ -256,15 +258,19 @@ class Swarm(Snapshot):
 
     def _remembered(self, key: bytes) -> bool:
         """Turn to the key's register, if we know where it is."""
-        self.place = self.cache.find(key)
-        if self.place < 0:
+        at = self.cache.look(key)
+        self.place = at
+        if at < 0:
             return False
-        at = self.place
-        ident = self.cache.words[at + 1]
-        shape = self.cache.words[at + 2]
-        self.register.turn(
-            self.cache.words[at], shape >> 32, ident, shape & 0xFFFF_FFFF, self._first(ident)
-        )
+        reference = self.cache.words[at + 1]
+        ident = self.cache.words[at + 2]
+        shape = self.cache.words[at + 3]
+        area = shape >> 32 & 0xFF_FFFF
+        # ORDER: none that matters; but the register comes from memory while keys are compared.
+        self.register.turn(reference, area, ident, shape & 0xFFFF_FFFF, self._first(ident))
+        if not self.cache.holds(at, key):
+            self.place = -1
+            return False
         self.register.recall(self.cache.words, at)
         return True
 
@@ -306,9 +312,9 @@ class Swarm(Snapshot):
         register = self.register
         self.place = self.cache.add(key)
         if self.place >= 0:
-            self.cache.words[self.place] = register.reference
-            self.cache.words[self.place + 1] = register.ident
-            self.cache.words[self.place + 2] = register.area << 32 | register.capacity
+            self.cache.words[self.place + 1] = register.reference
+            self.cache.words[self.place + 2] = register.ident
+            self.cache.words[self.place + 3] = register.area << 32 | register.capacity
 
     # ---- writing --------------------------------------------------------------------------------
 

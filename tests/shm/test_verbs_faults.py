@@ -314,9 +314,15 @@ def test_a_node_marked_failed_refuses_before_it_changes_anything(fabric):
                 getattr(endpoint, verb)(0, *arguments)
             assert failure.value.node == 0
         assert not endpoint.lost(0)
+        assert endpoint.failed(8)
         endpoint.store(address(255, 2048), 0)
+        assert not endpoint.failed(8)
         assert endpoint.read(0, 64) == bytes(64)
         endpoint.store(address(255, 2048 + 8 * 7), 1)
+        assert endpoint.failed(address(7))  # nobody has it, and it is marked
+        assert not endpoint.failed(address(6))
+        assert not endpoint.failed(address(255))
+        assert not endpoint.failed((1 << 64) - 1)
         endpoint.faa(0, 1)
         endpoint.detach()
 

@@ -197,7 +197,7 @@ def test_a_small_cache_remembers_some(pools: Any) -> None:
     trips = [get_trips(store, key, key) for key in keys]
     assert set(trips) == {1, 2}
     assert trips.count(2) >= len(keys) - 4
-    assert len(store.cache.places) == 4
+    assert store.cache.count == 4
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
