@@ -165,8 +165,10 @@ class LimpetDriver(Driver):
         self.pool = limpet.create(self.url, nodes=self.nodes, node_size=size)
 
     def _store(self, pool: Any) -> Any:
-        capacity = self.workload.records
-        return pool.store(self.kind, name="bench", capacity=capacity, **self.parameters)
+        parameters: dict[str, Any] = {"capacity": self.workload.records, **self.parameters}
+        if self.kind == "raw":
+            parameters["room"] = self.workload.value_bytes
+        return pool.store(self.kind, name="bench", **parameters)
 
     def load(self, pairs: Pairs) -> None:
         self._store(self.pool).put_many(pairs)

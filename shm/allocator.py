@@ -272,7 +272,6 @@ class Allocator:
         try:
             self.membership.sweep_sometimes()
             ident, size_class = self.client.ident, self.heap.size_class(size)
-            hunger = Hunger(self.table, self.grace, ident, node, size_class, replicas)
             attempt = hopeless = 0
             wanted = [(size, 1)]
             if also:
@@ -285,14 +284,22 @@ class Allocator:
                     self.key(node, self.heap.size_class(each), replicas): count
                     for each, count in wanted
                 }
-            while not all(
-                self._try(node, each, replicas, attempt > 0, count) for each, count in wanted
-            ):
+            hungers = {
+                each: Hunger(
+                    self.table, self.grace, ident, node, self.heap.size_class(each), replicas
+                )
+                for each, _ in wanted
+            }
+            while missing := [
+                each
+                for each, count in wanted
+                if not self._try(node, each, replicas, attempt > 0, count)
+            ]:
                 attempt += 1
-                hopeless = 0 if self._find_room(attempt, hunger) else hopeless + 1
+                hopeless = 0 if self._find_room(attempt, hungers[missing[0]]) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
                 if attempt > ATTEMPTS_MAX or hopeless > 1:
-                    raise StoreFull(self._why_full(node, size))
+                    raise StoreFull(self._why_full(node, missing[0]))
         finally:
             self.spared = {}
             self.heap.endpoint.background(lane)

@@ -66,8 +66,11 @@ class Abd(SafeGuess):
             self.endpoint.wait()
             if outcome == REFUSED:
                 outcome = self._insist(w, DONE)
-            if outcome == DONE or self.published:
+            if outcome == DONE:
                 self._settle(w)
+                return DONE
+            if self.published:
+                self.keep()
                 return DONE
         self.client.release(self.held)
         self.held = -1

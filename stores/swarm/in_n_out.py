@@ -30,10 +30,11 @@ To write, `put`, at one replica, FIFO and so in one round trip:
 The tuple names row and side, so the pointer of the tuple before stands until M has changed.
 
 One who comes back to a register that is no more does no harm: `put` expects the ident in a pointer,
-and a word of M that only this register has had. (An ident is in the headers of its buffers, too; a
-pointer's place in memory that is used again can be there, in an object that nobody has published
-yet, and is overwritten.) So keys' places may be remembered between operations, and an update need
-not look first.
+and a word of M that only this register has had. If that is another, it is only tried again where an
+ident was read under the same pin (max_register.py): what stands there now may be anybody's. (An
+ident is in the headers of its buffers, too; a pointer's place in memory that is used again can be
+there, in an object that nobody has published yet, and is overwritten.) So keys' places may be
+remembered between operations, and an update need not look first.
 
 An ident that is read under a pin, and is the right one, shows that the register stands still until
 `unpin`: it is cleared, everywhere, before the memory is freed.

@@ -44,6 +44,7 @@ cdef class MaxRegister(Recycling):
     @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
     cdef int identify(self) except -1
+    cdef bint is_writer(self) noexcept
     @cython.locals(k=int)
     cdef int gather(self, bint whole) except -1
     @cython.locals(at=int, top=u64, index=int)

@@ -112,14 +112,18 @@ class MaxRegister(Recycling):
 
     def identify(self) -> int:
         """Our number as a writer. Raises ClientError when the store has none for us."""
-        self.writer = self.client.ident >> INCARNATION_BITS
-        if self.writer >= self.writers:
+        if not self.is_writer():
             raise ClientError(
                 f"this process has client slot {self.writer} of the pool, and the store was made "
                 f"for {self.writers} writers at one time, those in slots 0 to {self.writers - 1}; "
                 "make the store with more `writers`, or close the pool in other processes"
             )
         return self.writer
+
+    def is_writer(self) -> bool:
+        """Whether the store has a number for us; it is that of our client slot."""
+        self.writer = self.client.ident >> INCARNATION_BITS
+        return self.writer < self.writers
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -307,6 +311,8 @@ class MaxRegister(Recycling):
             try:
                 if self.endpoint.failed(self.bases[k]):
                     lost = self.bases[k] >> NODE_SHIFT
+                elif not self.valid and not self.mine[k]:
+                    return REFUSED
                 else:
                     outcome = self.put(k, word)
                     if outcome == REFUSED:
@@ -322,6 +328,9 @@ class MaxRegister(Recycling):
             k = k + 1 if k + 1 < self.replicas else 0
         if done < self.majority:
             raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        if pending and not self.valid:
+            # What we found there is not ours to change: the memory may be another's by now.
+            return REFUSED
         return DONE if self._max_again(pending, word) else self.write(word)
 
     def _max_again(self, pending: int, word: int) -> bool:

@@ -35,6 +35,7 @@ cdef u64 VIEW
 cdef class Swarm(Snapshot):
     cdef readonly SafeGuess register
     cdef readonly LocationCache cache
+    cdef bint guesses
     cdef bint shared
     cdef u64 seen_view
     cdef long long place

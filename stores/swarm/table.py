@@ -74,6 +74,7 @@ class Swarm(Snapshot):
             pool, self.entry, parameters.replicas, parameters.writers, parameters.buffers
         )
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
+        self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
         self.seen_view = -1
         self.place = -1
@@ -151,7 +152,13 @@ class Swarm(Snapshot):
         register = self.register
         if self.place >= 0 and register.wrote:
             self.cache.words[self.place + 4] = 0  # there is a copy in our row
-        elif self.place >= 0 and outcome == DONE and (self.shared or not register.known):
+        elif (
+            self.guesses  # else a WRITE looks in any case
+            and self.place >= 0
+            and outcome == DONE
+            and (self.shared or not register.known)
+            and register.is_writer()
+        ):
             register.known = register.learn()
             self._remember()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ def explored(runs: int, replicas: int, lost: int, **more: Any) -> Report:
     with crowded():
         return explore(
             Exploration(
-                store="swarm", schedules=runs if COMPILED else max(5, runs // 25),
+                store=chosen.pop("store", "swarm"),
+                schedules=runs if COMPILED else max(5, runs // 25),
                 nodes=max(3, replicas), node_failures=lost, parameters=parameters, **chosen,
             )
         )  # fmt: skip
@@ -53,6 +55,19 @@ def test_swarm_holds_with_two_of_five_nodes_lost() -> None:
 
 def test_swarm_holds_with_one_replica() -> None:
     assert explored(300, 1, 0).failures == ()
+
+
+@pytest.mark.parametrize("seed", [902, 907])
+def test_dm_abd_holds_while_clients_die_and_nodes_are_lost(seed: int) -> None:
+    report = explored(400, 3, 1, store="dm-abd", seed=seed)
+    assert report.failures == ()
+    assert report.crashes > report.schedules / 10
+
+
+@pytest.mark.parametrize("size", [40, 200])
+def test_dm_abd_holds_where_memory_is_scarce(size: int) -> None:
+    """A register and a buffer are of different sizes; either may be what there is no room for."""
+    assert explored(300, 3, 0, store="dm-abd", value_size=size, scarce=True).failures == ()
 
 
 def test_swarm_holds_where_nobody_may_be_fenced() -> None:
@@ -105,6 +120,55 @@ def test_gets_take_a_bounded_time_whatever_the_other_does(pools: Any, operation:
     assert _steps(pools, 3, operation, False) > 3
 
 
+UPDATE_TRIPS_MAX = 6
+"""WRITE; what is greater is read again, its value, and a copy of it written; TRYLOCK; WRITE."""
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+@pytest.mark.parametrize("behind", [False, True])
+def test_updates_take_a_bounded_time_whoever_stands_still(
+    pools: Any, replicas: int, behind: bool
+) -> None:
+    """At each memory step of an update in turn. Each of the others writes twice, in both orders."""
+    for order in ((0, 1, 0, 1), (1, 1, 0, 0)):
+        met = 0
+        for step in range(1, STEPS, 1 if COMPILED else 5):
+            pool = pools(nodes=replicas)
+            store = pool.store("swarm", name="test", capacity=50, replicas=replicas)
+            others = [store, pools.again(pool).store("swarm", name="test")]
+            still = Puppet(pools, pool.url, "swarm")
+            for client in (still.store, *others, still.store):
+                client.put(b"k", b"old")
+            still.store.put(b"j", b"")
+            if behind:
+                still.pool.clock.after(still.pool.clock.guess() + (1 << 40))
+            ended = still.begin(functools.partial(still.store.update, b"k", b"new"), _step(step))
+            for number, index in enumerate(order):
+                before = others[index].stats()["round_trips"]
+                others[index].update(b"k", b"%d" % number)
+                assert others[index].stats()["round_trips"] - before <= UPDATE_TRIPS_MAX, step
+                assert others[1 - index].get(b"k") == b"%d" % number
+            assert ended or still.go()
+            assert store.get(b"k") == others[1].get(b"k") in (b"3", b"new")
+            store.check()
+            pools.destroy()
+            if ended:
+                break
+            met += 1
+        assert met > (10 if COMPILED else 2)
+
+
+def _step(number: int) -> Callable[[str, int], bool]:
+    """Whether a verb is the one of this number."""
+    left = [number]
+
+    def reached(verb: str, address: int) -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    return reached
+
+
 def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
     """How many steps the operation has, at which (or at some of which) somebody stood still."""
     stride = 1 if COMPILED else 3
@@ -123,13 +187,7 @@ def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
             store.update(b"k", b"old")
         arguments = (b"k",) if operation in ("get", "delete") else (b"k", b"new")
         work = functools.partial(getattr(still.store, operation), *arguments)
-        left = [step]
-
-        def reached(verb: str, address: int, left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] == 0
-
-        ended = still.begin(work, reached)
+        ended = still.begin(work, _step(step))
         seen = None if operation == "insert" else b"old"
         cold = pools.again(pool).store("swarm", name="test")
         values = []

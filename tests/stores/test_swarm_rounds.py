@@ -21,6 +21,7 @@ from store_tools import sound
 import limpet
 from limpet.shm.fabric import Endpoint
 from limpet.shm.slots import INCARNATION_BITS
+from limpet.stores.swarm.recycling import area_of
 
 COMPILED = limpet.build == "compiled"
 
@@ -394,6 +395,82 @@ def test_two_handles_of_one_client_take_turns(pools: Any) -> None:
             handle.put(b"k", b"%d" % number)
             assert [other.get(b"k") for other in handles] == [b"%d" % number] * 2
     sound(handles[0])
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 5])
+def test_a_client_that_has_only_read_knows_its_row(pools: Any, replicas: int) -> None:
+    """That of its own slot; of a fork, not that of its parent."""
+    pool = pools(nodes=NODES)
+    store = pool.store("swarm", name="test", capacity=300, replicas=replicas)
+    for value in (b"0", b"1", b"2"):
+        store.put(b"k", value)
+
+    def update() -> tuple[int, int]:
+        assert store.get(b"k")
+        before = store.stats()
+        store.update(b"k", b"of the child")
+        after = store.stats()
+        return after["round_trips"] - before["round_trips"], after["cas_lost"] - before["cas_lost"]
+
+    cold = pools.again(pool).store("swarm", name="test")
+    assert cold.get(b"k") == b"2"
+    assert update_trips(cold, b"k", b"3") == 1
+    assert cold.stats()["cas_lost"] == 0
+    for _ in range(2):
+        assert gather(update) == [(1, 0)]
+        store.recover()
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_an_update_through_a_place_that_is_anothers_by_now(pools: Any, read: bool) -> None:
+    """The key is deleted and its memory cut into other objects, in one of which is its M."""
+    met = [
+        _late_update(pools, read, fill, size) for fill in (2, 4, 9) for size in (300, 1000, 2500)
+    ]
+    assert True in met
+
+
+def _late_update(pools: Any, read: bool, fill: int, size: int) -> bool:
+    """Whether a client came whose pointer was empty still, and whose word of M was another's."""
+    pool = pools(nodes=1, node_size="4MiB", block_size="16KiB")
+    store = pool.store("swarm", name="test", capacity=300, replicas=1)
+    other = pools.again(pool)
+    keys = [b"f%d" % number for number in range(fill)] + [b"k"]
+    for key in keys:
+        other.store("swarm", name="test").insert(key, b"v")
+    for _ in range(2):
+        store.put(b"another" if read else b"k", b"v")
+    assert store.get(b"k") == b"v"
+    addresses = store_words(store, b"k")
+    ident, tuples = (pool.endpoint.load(at) for at in addresses)
+    for key in keys:
+        other.store("swarm", name="test").delete(key)
+    other.close()
+    stranger = pools.again(pool).store("race", name="another", capacity=300)
+    for number in range(250):
+        stranger.put(b"%d" % number, bytes(size))
+        pointer, found = (pool.endpoint.load(at) for at in addresses)
+        if met := pointer == ident and found != tuples:
+            break
+    with pytest.raises(KeyError):
+        store.update(b"k", b"too late")
+    assert pool.endpoint.load(addresses[1]) == found
+    assert set(stranger.get_many([b"%d" % n for n in range(number + 1)])) == {bytes(size)}
+    sound(store)
+    pools.destroy()
+    return met
+
+
+def store_words(store: Any, key: bytes) -> tuple[int, int]:
+    """Addresses of our empty pointer and of our word of M in a key's only replica."""
+    for reference in store.slots_taken():
+        base = store.heap.replica(reference, 0) + area_of(len(key))
+        if store.endpoint.read(base - 8, len(key)) == key:
+            break
+    ident = store.endpoint.load(base)
+    writer = store.client.ident >> INCARNATION_BITS
+    pointers = [base + 8 * (2 + 8 + 2 * writer + side) for side in range(2)]
+    return next(at for at in pointers if store.endpoint.load(at) == ident), base + 8 * (2 + writer)
 
 
 def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
