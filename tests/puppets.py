@@ -94,6 +94,12 @@ class Puppet:
         self._at = greenlet(play)
         return self.go(until)
 
+    def abandon(self) -> None:
+        """End the operation that it is in the midst of, as by an exception."""
+        assert self._at is not None
+        self._at.throw()
+        self._at = None
+
     def go(self, until: Where | None = None) -> bool:
         """Go on to the end, or stop just before `until`; whether it is at its end."""
         assert self._at is not None

@@ -167,6 +167,21 @@ NOT_WRITTEN_BACK: Final = Mutant(
     ((BACK, BACK.replace("self.write_back(self.top)", "DONE")),),
 )
 TORN_IN_PLACE: Final = Mutant("s8-torn-value-in-place-is-taken", (), (HASH,))
-"""These four are shown step by step: it takes many schedules, or lost nodes, to come by them."""
+LAST_IS_TAKEN: Final = Mutant(
+    "s3-what-is-read-last-is-taken",
+    (),
+    (("        self.top = max(self.top, top)\n", "        self.top = top\n"),),
+)
+TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
+    "s4-guess-is-withdrawn-without-a-lock",
+    (),
+    (
+        (
+            "        return DELETED if self.try_lock(w, WRITE) else DONE\n",
+            "        return DELETED\n",
+        ),
+    ),
+)
+"""These six are shown step by step: it takes many schedules, or lost nodes, to come by them."""
 
 UNCHANGED: Final = Mutant("unchanged", ())

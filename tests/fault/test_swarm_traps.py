@@ -12,8 +12,10 @@ from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
 from swarm_mutants import (
     CLOCK_STARTS_ANEW,
     EXPLORED,
+    LAST_IS_TAKEN,
     LITERAL_ALGORITHM_3,
     NOT_WRITTEN_BACK,
+    TOMBSTONE_WITHOUT_LOCK,
     TORN_IN_PLACE,
     UNCHANGED,
     Mutant,
@@ -207,6 +209,42 @@ def _minority_is_lost(pools: Any) -> None:
     assert later.store.get(b"k") == b"new"
 
 
+def _second_replica_is_lost(pools: Any) -> None:
+    """Of a value that is at a majority, the first replica is left; the third has an older one."""
+    scene = Scene(pools, 2)
+    writer, reader = scene.clients
+    writer.store.update(b"k", b"new")
+    scene.pool.fail_node(scene.nodes[1])
+    assert reader.store.get(b"k") == writer.store.get(b"k") == b"new"
+
+
+def _tombstone_is_lost(pools: Any) -> None:
+    """A guess meets the tombstone of a DELETE that stands still. Its node is lost, and a reader
+    confirms the guess; so it has been written, and must not be again."""
+    scene = Scene(pools, 3)
+    deleter, writer, reader = scene.clients
+    assert not deleter.begin(
+        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+    )
+    assert not writer.begin(
+        functools.partial(writer.store.put, b"k", b"new"), verb_on("read_words", scene.nodes[0], 2)
+    )
+    scene.pool.fail_node(scene.nodes[0])
+    assert reader.store.get(b"k") == b"new"
+    reader.store.update(b"k", b"later")
+    assert scene.register.visit(scene.reference)
+    register = {scene.register.address(k) for k in range(3)}
+    # it does not look for another register in the index
+    if not writer.go(lambda verb, address: verb == "read_words" and address not in register):
+        writer.abandon()
+        deleter.abandon()
+        raise AssertionError("the value is about to be written again")
+    assert reader.store.get(b"k") == scene.store.get(b"k") == b"later"
+    assert scene.store.slots_taken() == [scene.reference]
+    assert deleter.go()
+    assert reader.store.get(b"k") is None
+
+
 def _value_in_place_is_torn(pools: Any) -> None:
     """Somebody was killed who wrote it."""
     scene = Scene(pools, 1)
@@ -224,6 +262,8 @@ BY_PUPPETS: Final = (
     (CLOCK_STARTS_ANEW, _slot_of_a_clock_that_was_ahead),
     (NOT_WRITTEN_BACK, _minority_is_lost),
     (TORN_IN_PLACE, _value_in_place_is_torn),
+    (LAST_IS_TAKEN, _second_replica_is_lost),
+    (TOMBSTONE_WITHOUT_LOCK, _tombstone_is_lost),
 )
 
 
