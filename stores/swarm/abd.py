@@ -109,8 +109,9 @@ class Abd(SafeGuess):
         return DELETED
 
     def _settle(self, w: int) -> None:
-        """In the background: what the tuple makes useless is given up."""
+        """In the background: the value is put in place; what it makes useless is given up."""
         lane = self.endpoint.background(True)
+        self._try_in_place()
         self.recycle(w)
         self.keep()
         self.endpoint.background(lane)

@@ -117,6 +117,19 @@ def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
     sound(store)
 
 
+@pytest.mark.parametrize(("guess", "in_place"), itertools.product([True, False], repeat=2))
+def test_each_mechanism_saves_a_round_trip(pools: Any, guess: bool, in_place: bool) -> None:
+    """Safe-Guess one of an update, In-n-Out one of a get."""
+    store = warm(
+        pools(nodes=3).store("swarm", name="test", capacity=300, guess=guess, in_place=in_place)
+    )
+    store.insert(b"k", b"0")
+    for number in range(5):
+        assert update_trips(store, b"k", b"%d" % number) == (1 if guess else 2)
+        assert get_trips(store, b"k", b"%d" % number) == (1 if in_place else 2)
+    sound(store)
+
+
 @ALL_REPLICAS
 def test_round_trips_of_a_delete(pools: Any, replicas: int) -> None:
     """Both buckets, the register, again, the tombstone, and 3 for the slot.
