@@ -117,7 +117,8 @@ def test_round_trips_without_conflict(pools: Any, replicas: int) -> None:
     sound(store)
 
 
-@pytest.mark.parametrize(("guess", "in_place"), itertools.product([True, False], repeat=2))
+@pytest.mark.parametrize("guess", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
 def test_each_mechanism_saves_a_round_trip(pools: Any, guess: bool, in_place: bool) -> None:
     """Safe-Guess one of an update, In-n-Out one of a get."""
     store = warm(
