@@ -105,6 +105,7 @@ OURS: Final = (
     "    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1\n"
 )
 STALE: Final = "ua ua ga|ua ga|ga ga"
+ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
 EXPLORED: Final = (
     Mutant(
         "s5-whole-words-are-compared", ("client 0", "client 1", "no end", "check"),
@@ -125,6 +126,11 @@ EXPLORED: Final = (
             ),
         ),
         exploration={"program": "ua|ga ga|ga ga"},
+    ),
+    Mutant(
+        "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
+        (("self.clock.after(time_of(self.top))", "self.clock.guess()"),),
+        exploration={"program": STALE, "parameters": ABD},
     ),
     Mutant(
         "buffer-is-given-up-without-a-hand", ("leaked",),
