@@ -4,7 +4,6 @@ from limpet.shm.verbs cimport u64
 from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
 
-cdef int DELETED
 cdef int DONE
 cdef u64 HEADER
 cdef int HEADER_WORDS
@@ -21,7 +20,5 @@ cdef class Abd(SafeGuess):
     cdef int _write_ahead(self, bytes value) except -1
     @cython.locals(address=u64)
     cdef int write_buffer(self, int k) except -1
-    @cython.locals(held=int, ours=u64)
-    cdef int _confirm(self) except -1
     @cython.locals(lane=bint)
     cdef int _settle(self, u64 w) except -1

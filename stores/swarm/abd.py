@@ -20,7 +20,6 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed
 from limpet.stores.swarm.fields import (
-    DELETED,
     DONE,
     HEADER,
     HEADER_WORDS,
@@ -97,16 +96,6 @@ class Abd(SafeGuess):
             self.endpoint.write_gather(address, self.header, HEADER_WORDS, b"", b"")
         else:
             SafeGuess.write_buffer(self, k)
-
-    def _confirm(self) -> int:
-        """A tombstone was read: DELETED, once it is at a majority."""
-        if self.count(self.top) < self.majority:
-            held = self.held
-            ours = self.buffer
-            self.maximum(False)
-            self.held = held
-            self.buffer = ours
-        return DELETED
 
     def _settle(self, w: int) -> None:
         """In the background: the value is put in place; what it makes useless is given up."""

@@ -36,6 +36,8 @@ cdef class SafeGuess(TimestampLock):
     cdef int _write_again(self, u64 w, u64 m, bytes value) except -1
     @cython.locals(own=u64, outcome=int)
     cdef int _make_known(self, u64 w) except -1
+    @cython.locals(held=int, ours=u64)
+    cdef int _confirm(self) except -1
     @cython.locals(held=int)
     cdef int _withdraw_guess(self, u64 w) except -1
     @cython.locals(

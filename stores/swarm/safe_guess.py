@@ -86,6 +86,8 @@ class SafeGuess(TimestampLock):
             self.endpoint.wait()
             if outcome != DONE:
                 return outcome
+            if is_tombstone(self.top):
+                return self._confirm()
             if not self.learn():
                 return self.clear_row()
         if not self.acquire(len(value)):
@@ -202,6 +204,14 @@ class SafeGuess(TimestampLock):
         if outcome == DONE and self.buffer != own:
             self.keep()
         return outcome
+
+    def _confirm(self) -> int:
+        """A tombstone was read: DELETED, once it is at a majority."""
+        if self.count(self.top) < self.majority:
+            held, ours = self.held, self.buffer
+            self.maximum(False)
+            self.held, self.buffer = held, ours
+        return DELETED
 
     def _withdraw_guess(self, w: int) -> int:
         """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it."""

@@ -399,6 +399,32 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
     assert number > 3 * majority
 
 
+@pytest.mark.parametrize("operation", ["put", "update"])
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_write_beside_a_delete_that_stands_still(pools: Any, knows: bool, operation: str) -> None:
+    """Its tombstone is at a majority, and the key is in the index still: who comes by unmaps it."""
+    pool = pools(nodes=3)
+    store = pool.store("swarm", name="test", capacity=100)
+    deleter = Puppet(pools, pool.url, "swarm")
+    for client in (deleter.store, store, store) if knows else (store, deleter.store):
+        client.put(b"k", b"old")
+    other = store if knows else pools.again(pool).store("swarm", name="test")
+    assert not deleter.begin(functools.partial(deleter.store.delete, b"k"), verb_on("cas", None, 5))
+    before = other.stats()["round_trips"]
+    if operation == "put":
+        other.put(b"k", b"new")
+    else:
+        with pytest.raises(KeyError):
+            other.update(b"k", b"new")
+    assert other.stats()["round_trips"] - before < 20
+    value = b"new" if operation == "put" else None
+    assert store.get(b"k") == other.get(b"k") == value
+    assert deleter.go()
+    assert deleter.result is None
+    assert store.get(b"k") == value
+    sound(store)
+
+
 def test_two_handles_of_one_client_take_turns(pools: Any) -> None:
     """They have one row between them; what one of them remembers of it, the other has changed."""
     pool = pools(nodes=3)
