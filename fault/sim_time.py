@@ -54,11 +54,9 @@ _numbers = itertools.count()
 class Workload:
     """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
 
-    `warm_up` more before that, in turn and not counted; if there are any, each client first gets
-    each key.
-
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
-    `parameters` of the store, besides those that suit the kind.
+    `warm_up`: operations of each client before, in turn and not counted; if there are any, each
+    client first gets each key. `parameters` of the store, besides those that suit the kind.
     """
 
     store: str = "race"

@@ -39,8 +39,7 @@ class FuseeParameters(RaceParameters):
         super().__post_init__()
         check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
         check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
-        if not isinstance(self.sequential, bool):
-            raise ParameterError(f"sequential must be True or False, not {self.sequential!r}")
+        check_flag("sequential", self.sequential)
         threshold = self.cache_threshold
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
             raise ParameterError(f"cache_threshold must be a number, not {threshold!r}")
@@ -75,12 +74,20 @@ class FuseeParameters(RaceParameters):
             size = pool.nodes * layout.block_count * layout.block_size
             capacity = max(64, size // replicas // 512)
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
-        if cache_size is None:
-            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
         return cls(
-            base.capacity, base.subtables, base.groups, replicas, sequential, cache_size,
-            cache_threshold,
+            base.capacity, base.subtables, base.groups, replicas, sequential,
+            cache_size_for(base, cache_size), cache_threshold,
         )  # fmt: skip
+
+
+def cache_size_for(base: RaceParameters, cache_size: int | None) -> int:
+    """What was asked for; or room for all keys, or for 131,072 of them."""
+    return min(base.capacity, CACHE_SIZE_DEFAULT_MAX) if cache_size is None else cache_size
+
+
+def check_flag(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise ParameterError(f"{name} must be True or False, not {value!r}")
 
 
 def check_whole(name: str, value: int, low: int, high: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from limpet.stores.fusee.parameters import CACHE_SIZE_DEFAULT_MAX, CACHE_SIZE_MAX, check_whole
+from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for, check_whole
 from limpet.stores.race.parameters import RaceParameters
 
 if TYPE_CHECKING:
@@ -44,6 +44,6 @@ class RawParameters(RaceParameters):
     ) -> RawParameters:
         """The parameters for a pool. By default a cache for all keys, or 131,072 of them."""
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
-        if cache_size is None:
-            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
-        return cls(base.capacity, base.subtables, base.groups, room, cache_size)
+        return cls(
+            base.capacity, base.subtables, base.groups, room, cache_size_for(base, cache_size)
+        )

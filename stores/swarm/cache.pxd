@@ -25,7 +25,7 @@ cdef class LocationCache:
     cpdef long long look(self, bytes key) except -2
     @cython.locals(known=bytes)
     cpdef bint holds(self, long long at, bytes key) except -1
-    @cython.locals(at='long long', index=int)
+    @cython.locals(hashed=u64, at='long long', index=int)
     cpdef long long add(self, bytes key) except -2
     @cython.locals(at='long long')
     cpdef int drop(self, bytes key) except -1

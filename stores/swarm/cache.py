@@ -21,6 +21,7 @@ fades; an approximation of least frequently used.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import Final
 
@@ -51,7 +52,8 @@ class LocationCache:
         rows = self.mask + 1 if self.size else 1
         # Pages of its own: aligned, zero, and there when they are touched; a fork copies them.
         memory = mmap.mmap(-1, 8 * self.width * rows, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a hint, which a kernel may be without
+            memory.madvise(mmap.MADV_HUGEPAGE)
         self.words = memoryview(memory).cast("Q")
         self.keys: list[bytes | None] = [None] * rows
         self.count = 0
@@ -82,13 +84,14 @@ class LocationCache:
         """An entry for the key, to be filled in, or NOWHERE if none is kept."""
         if not self.size:
             return NOWHERE
+        hashed = hash64(key) | 1
         at = self.look(key)
         if at < 0:
-            at = self._room(hash64(key) >> HASH_SHIFT & self.mask)
+            at = self._room(hashed >> HASH_SHIFT & self.mask)
             self.count += 1
         for index in range(self.width):
             self.words[at + index] = 0
-        self.words[at] = hash64(key) | 1
+        self.words[at] = hashed
         self.keys[at // self.width] = key
         return at
 

@@ -6,7 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.fusee.parameters import CACHE_SIZE_DEFAULT_MAX, CACHE_SIZE_MAX, check_whole
+from limpet.stores.fusee.parameters import (
+    CACHE_SIZE_MAX,
+    cache_size_for,
+    check_flag,
+    check_whole,
+)
 from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.swarm.fields import WRITERS_MAX
 
@@ -45,9 +50,8 @@ class SwarmParameters(RaceParameters):
         check_whole("writers", self.writers, 1, WRITERS_MAX)
         check_whole("buffers", self.buffers, 1, self.writers)
         check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
-        for name in ("guess", "in_place"):
-            if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        check_flag("guess", self.guess)
+        check_flag("in_place", self.in_place)
 
     @classmethod
     def for_pool(
@@ -84,9 +88,7 @@ class SwarmParameters(RaceParameters):
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
         if buffers is None:
             buffers = writers
-        if cache_size is None:
-            cache_size = min(base.capacity, CACHE_SIZE_DEFAULT_MAX)
         return cls(
-            base.capacity, base.subtables, base.groups, replicas, writers, buffers, cache_size,
-            guess, in_place,
+            base.capacity, base.subtables, base.groups, replicas, writers, buffers,
+            cache_size_for(base, cache_size), guess, in_place,
         )  # fmt: skip

@@ -273,7 +273,7 @@ class Swarm(Snapshot):
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
-        # ORDER: none that matters; but the register comes from memory while keys are compared.
+        # The register is on its way from memory while the keys are compared.
         self.register.turn(reference, area, ident, shape & 0xFFFF_FFFF, self._first(ident))
         if not self.cache.holds(at, key):
             self.place = -1
