@@ -30,6 +30,7 @@ from limpet.shm.errors import (
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
+    ReentrantUse,
 )
 from limpet.shm.fabric import Endpoint
 from limpet.shm.heap import Heap
@@ -535,7 +536,7 @@ def _close(
     pid: int,
 ) -> None:
     try:
-        if pid == os.getpid() and not endpoint.begin():
+        if pid == os.getpid() and _begin_last(endpoint):
             try:
                 membership.depart()
             except NodeFailed:
@@ -548,6 +549,17 @@ def _close(
         endpoint.detach()
         for segment in segments:
             segment.close()
+
+
+def _begin_last(endpoint: Endpoint) -> bool:
+    """Enter the last operation of a handle; False in a forked child.
+
+    Nobody is inside any more, also where a signal handler raised just when one had begun.
+    """
+    try:
+        return not endpoint.begin()
+    except ReentrantUse:
+        return True
 
 
 _reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], Memory] = (

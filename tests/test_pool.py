@@ -402,6 +402,17 @@ def test_a_handle_used_inside_its_own_operation(pool: limpet.Pool) -> None:
     assert not pool.closed
 
 
+def test_a_handle_that_a_signal_threw_out_of_an_operation_leaves_when_it_is_collected(
+    pool: limpet.Pool,
+) -> None:
+    thrown_out = limpet.open(pool.url)
+    thrown_out.endpoint.begin()
+    assert len(pool.clients()) == 2
+    del thrown_out
+    gc.collect()
+    assert len(pool.clients()) == 1
+
+
 # ---- client slots -------------------------------------------------------------------------------
 
 
