@@ -11,22 +11,26 @@ if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
     from limpet.shm.verbs import (
         Endpoint,
         bit,
+        crc_pair,
         flush_features,
         hash64,
         lowest_bit,
         words_bytes,
         words_equal,
+        words_put,
     )
 
 else:
     from limpet.shm.portable import (
         Endpoint,
         bit,
+        crc_pair,
         flush_features,
         hash64,
         lowest_bit,
         words_bytes,
         words_equal,
+        words_put,
     )
 
 BUILD = "compiled" if Endpoint.__module__ == "limpet.shm.verbs" else "pure"
@@ -35,9 +39,11 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "bit",
+    "crc_pair",
     "flush_features",
     "hash64",
     "lowest_bit",
     "words_bytes",
     "words_equal",
+    "words_put",
 ]

@@ -314,17 +314,33 @@ class Membership:
         Recovers it when it is dead; fences it when it has kept us waiting for a lease in which it
         made no `progress`.
         """
+        if not self.ended(ident, what):
+            return False
+        slot = ident >> slots.INCARNATION_BITS
+        word = self.endpoint.load(slot_address(slot))
+        if ident not in (0, self.ident) and word >> 60 != FREE and client_id(slot, word) == ident:
+            self.recover(slot, word)
+        return True
+
+    def ended(self, ident: int, what: str) -> bool:
+        """As `gone`, but a client that is dead, or made so, is not recovered: it is provably dead.
+
+        For who is in the midst of recovering another one.
+        """
         if ident == 0 or ident == self.ident:
             return True
         slot = ident >> slots.INCARNATION_BITS
         word = self.endpoint.load(slot_address(slot))
-        if word >> 60 == FREE or client_id(slot, word) != ident:
-            return True
-        if self.dead(slot, word):
-            self.recover(slot, word)
+        if word >> 60 == FREE or client_id(slot, word) != ident or self.dead(slot, word):
             return True
         progress = self.endpoint.load(slot_address(slot) + slots.PROGRESS)
-        return self.overdue((ident, what, progress)) and self.fence(slot, word, what)
+        return self.overdue((ident, what, progress)) and self.end(slot, word, what)
+
+    def lives(self, ident: int) -> bool:
+        """Whether the client `ident` has its slot, and nobody has found it dead."""
+        slot = ident >> slots.INCARNATION_BITS
+        word = self.endpoint.load(slot_address(slot))
+        return word >> 60 == LIVE and client_id(slot, word) == ident and not self.dead(slot, word)
 
     def progress(self) -> None:
         """Show those who wait for what this client is making that it does not stand still."""

@@ -17,6 +17,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
 #endif
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -172,6 +174,76 @@ static uint64_t limpet_hash64(const unsigned char *p, size_t n, uint64_t seed) {
     hash = (hash ^ (hash >> 33)) * LIMPET_P2;
     hash = (hash ^ (hash >> 29)) * LIMPET_P3;
     return hash ^ (hash >> 32);
+}
+
+/* ---- CRC-32C, by the instruction where the CPU has it ---------------------------------------- */
+
+/* Without one: a bit at a time, over a table made at the first use. */
+static uint32_t limpet_crc_table[256];
+
+static uint64_t limpet_crc_plain(uint64_t crc, uint64_t word) {
+    if (limpet_crc_table[1] == 0)
+        for (int byte = 255; byte >= 0; byte--) {
+            uint32_t entry = (uint32_t)byte;
+            for (int i = 0; i < 8; i++)
+                entry = (entry >> 1) ^ ((entry & 1) ? UINT32_C(0x82F63B78) : 0);
+            __atomic_store_n(&limpet_crc_table[byte], entry, __ATOMIC_RELEASE);
+        }
+    for (int i = 0; i < 8; i++, word >>= 8)
+        crc = (crc >> 8) ^ limpet_crc_table[(crc ^ word) & 255];
+    return crc;
+}
+
+/* Two CRC-32C in one word: of `n` words, and of the same words times an odd number. Each is made of
+ * those of the even and of the odd places, so that four run side by side. 0 for zeros. */
+#define LIMPET_CRC_PAIR(step)                                                                      \
+    uint64_t low = 0, low_odd = 0, high = 0, high_odd = 0;                                         \
+    for (; n > 1; n -= 2, p += 2) {                                                                \
+        low = step(low, p[0]);                                                                     \
+        high = step(high, p[0] * LIMPET_P1);                                                       \
+        low_odd = step(low_odd, p[1]);                                                             \
+        high_odd = step(high_odd, p[1] * LIMPET_P1);                                               \
+    }                                                                                              \
+    if (n) {                                                                                       \
+        low = step(low, p[0]);                                                                     \
+        high = step(high, p[0] * LIMPET_P1);                                                       \
+    }                                                                                              \
+    return (uint64_t)step(high, high_odd) << 32 | (uint64_t)step(low, low_odd)
+
+static uint64_t limpet_crc_pair_plain(const uint64_t *p, size_t n) {
+    LIMPET_CRC_PAIR(limpet_crc_plain);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("sse4.2"))) static uint64_t
+limpet_crc_pair_hardware(const uint64_t *p, size_t n) {
+    LIMPET_CRC_PAIR(_mm_crc32_u64);
+}
+#elif defined(__ARM_FEATURE_CRC32)
+static uint64_t limpet_crc_pair_hardware(const uint64_t *p, size_t n) {
+    LIMPET_CRC_PAIR(__crc32cd);
+}
+#endif
+
+/* Whether the CPU has the instruction. */
+static int limpet_has_crc(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(__ARM_FEATURE_CRC32)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static uint64_t limpet_crc_pair(const void *words, size_t n, int hardware) {
+    const uint64_t *p = (const uint64_t *)words;
+#if defined(__x86_64__) || defined(__ARM_FEATURE_CRC32)
+    if (hardware)
+        return limpet_crc_pair_hardware(p, n);
+#endif
+    (void)hardware;
+    return limpet_crc_pair_plain(p, n);
 }
 
 /* ---- memory without hardware coherence ------------------------------------------------------ */

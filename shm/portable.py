@@ -37,6 +37,7 @@ from typing import Any, Final, NoReturn
 import xxhash
 from atomics import UINT, atomicview
 
+from limpet.shm import crc
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
 from limpet.shm.states import FORMER, FORMERLY, why_failed
 
@@ -75,6 +76,14 @@ def hash64(data: bytes, seed: int = 0) -> int:
     return int(xxhash.xxh64_intdigest(_bytes(data), _u64(seed)))
 
 
+def crc_pair(words: Any, start: int, count: int, hardware: bool = True) -> int:
+    """Two CRC-32C, in one word, of `count` words from `start` on; 0 for zeros. See crc.py."""
+    raw, start, count = _words(words), _ssize(start), _ssize(count)
+    if start < 0 or not 0 <= count <= len(raw) // 8 - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer")
+    return crc.crc_pair(raw[8 * start : 8 * (start + count)].cast("Q")) if count else 0
+
+
 def bit(index: int) -> int:
     """The word with only bit `index` (0 to 63) set."""
     return 1 << index
@@ -97,6 +106,15 @@ def words_bytes(words: Any, offset: int, size: int) -> bytes:
     if offset < 0 or not 0 <= size <= len(raw) - offset:
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     return bytes(raw[offset : offset + size])
+
+
+def words_put(words: Any, offset: int, data: bytes, size: int) -> int:
+    """Put `data` into `words`, at byte `offset`, and zeros after it up to `size` bytes."""
+    raw, offset, data, size = _words(words), _ssize(offset), _bytes(data), _ssize(size)
+    if not len(data) <= size <= len(raw) - offset or offset < 0:
+        raise AddressError(f"{size} bytes at byte {offset} are outside of the buffer, or too few")
+    raw[offset : offset + size] = data.ljust(size, b"\0")
+    return 0
 
 
 def _u64(value: int) -> int:
@@ -433,6 +451,16 @@ class Endpoint:
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
         gap = bytes(-len(first) & 7)
         self._write(addr, bytes(raw[: count * 8]) + first + gap + second)
+        return 0
+
+    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        """Write `count` of `words`, from `start` on."""
+        addr, raw, count, start = _u64(addr), _words(words), _ssize(count), _ssize(start)
+        if count < 1 or start < 0 or count > (len(raw) >> 3) - start or addr & 7:
+            raise AddressError(
+                f"cannot write {count} words, from word {start} on of {len(raw) >> 3}, to {addr:#x}"
+            )
+        self._write(addr, bytes(raw[start * 8 : (start + count) * 8]))
         return 0
 
     def write_back(self, addr: int, size: int) -> int:

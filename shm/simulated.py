@@ -171,6 +171,16 @@ class SimulatedEndpoint(Endpoint):
     def write(self, addr: int, data: Any) -> int:
         return self._write_steps(addr, memoryview(data).cast("B"), 0)
 
+    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        part = self.turn(self, WRITE, addr, count)
+        while part < count:
+            self.trace.append((self.number, WRITE, addr, part, 0))
+            super().write_words(addr, words, part, start)
+            addr, count, start = addr + 8 * part, count - part, start + part
+            part = self.turn(self, WRITE, addr, count)
+        self.trace.append((self.number, WRITE, addr, part, 0))
+        return super().write_words(addr, words, count, start)
+
     def write_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
         total = words_of(addr, 8 * count + len(first) + (-len(first) & 7) + len(second))
         part = self.turn(self, WRITE, addr, total)

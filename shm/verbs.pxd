@@ -74,6 +74,7 @@ cdef class Endpoint:
     cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
+    cpdef int write_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7
     cpdef int store(self, u64 addr, u64 value) except -1
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7
@@ -91,7 +92,9 @@ cdef class Endpoint:
     cpdef int invalidate(self, u64 addr, u64 size) except -1
 
 cpdef u64 hash64(bytes data, u64 seed=*)
+cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=*) except? 0
 cpdef u64 bit(int index) noexcept
 cpdef int lowest_bit(u64 word) noexcept
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)
+cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1

@@ -34,7 +34,7 @@ Threads
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy, memset
 
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
 from limpet.shm.states import FORMERLY, why_failed
@@ -51,6 +51,8 @@ cdef extern from "native.h":
     void limpet_copy_out(void*, const void*, size_t) noexcept nogil
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
+    u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
+    int limpet_has_crc() noexcept nogil
     int limpet_flush_features() noexcept nogil
     void limpet_write_back(const char*, size_t, int) noexcept nogil
     void limpet_invalidate(const char*, size_t) noexcept nogil
@@ -85,6 +87,8 @@ cdef extern from *:
 cdef u64[256] NO_STATES
 _LANES = ("foreground", "background")
 
+cdef int _has_crc = limpet_has_crc()
+
 limpet_watch_forks()
 
 
@@ -99,6 +103,15 @@ cpdef u64 hash64(bytes data, u64 seed=0):
     if data is None:
         raise TypeError("hash64 takes bytes, not None")
     return limpet_hash64(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), seed)
+
+
+cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=True) except? 0:
+    """Two CRC-32C in one word: of `count` words from `start` on (bits 0-31), and of their products
+    with an odd number (bits 32-63); 0 for zeros. `hardware` False: not by the CPU's instruction.
+    """
+    if start < 0 or count < 0 or count > words.shape[0] - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer")
+    return limpet_crc_pair(&words[0] + start, count, hardware and _has_crc) if count else 0
 
 
 cpdef u64 bit(int index) noexcept:
@@ -124,6 +137,17 @@ cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size):
     if offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     return PyBytes_FromStringAndSize(<char*>&words[0] + offset, size) if size else b""
+
+
+cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1:
+    """Put `data` into `words`, at byte `offset`, and zeros after it up to `size` bytes."""
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data) if data is not None else -1
+    if not 0 <= length <= size or offset < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes at byte {offset} are outside of the buffer, or too few")
+    if size:
+        memcpy(<char*>&words[0] + offset, PyBytes_AS_STRING(data), length)
+        memset(<char*>&words[0] + offset + length, 0, size - length)
+    return 0
 
 
 cdef class Endpoint:
@@ -459,6 +483,24 @@ cdef class Endpoint:
         else:
             self._copy(at + head, PyBytes_AS_STRING(first), n1)
         self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
+        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
+            self.write_back(addr, size)
+        self._settled(addr)
+        self._writes(addr, size)
+        return 0
+
+    cpdef int write_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Write `count` of `words`, from `start` on: `write` without the buffer protocol."""
+        cdef u64 size = <u64>count * 8
+        cdef char* at = self._at(addr, size)
+        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start or addr & 7, 0):
+            raise AddressError(
+                f"cannot write {count} words, from word {start} on of {words.shape[0]}, to {addr:#x}"
+            )
+        self._renew_edges(addr, size)
+        self._copy(at, <char*>&words[start], size)
         if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
             self.write_back(addr, size)
         self._settled(addr)

@@ -41,8 +41,10 @@ class Store:
 
     ordered = False
     replicated = False
-    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`,
-    `reconcile` and `refill`."""
+    """Whether it has replicas of all that it has; then it `resolves`, and the class has `reconcile`
+    and `refill`."""
+    resolves = False
+    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`."""
     majorities = False
     """Whether the loss of a minority of the replicas is survived, and not of all but one."""
     losses_survived = 0

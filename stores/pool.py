@@ -50,7 +50,7 @@ class Pool(Memory):
     def _reconcile(self, failed: list[int]) -> None:
         for number, some in self._named_slots().items():
             store = self._store_of(number)
-            if store is not None:
+            if store is not None and store.replicated:
                 store.reconcile(some, failed)
 
     def refill(self, node: int) -> dict[str, int]:
@@ -58,20 +58,20 @@ class Pool(Memory):
         found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         for number, _ in self._ready():
             store = self._store_of(number)
-            if store is not None:
+            if store is not None and store.replicated:
                 for what, count in store.refill(node, pairs.get(number, [])).items():
                     found[what] += count
         return found
 
     def _store_of(self, number: int) -> Any:
-        """A handle of the replicated store with that entry in the catalogue; None: there is none.
+        """A handle of the store with that entry in the catalogue; None: none whose links hands name.
 
         Handles that are in use are in the midst of something; so it is another one.
         """
         for entry, (name, stored) in self._ready():
             if entry == number:
                 cls = store_class(stored["kind"])
-                if cls.replicated:
+                if cls.resolves:
                     return cls(self, stored["kind"], name, _parameters(cls, stored, name))
         return None
 

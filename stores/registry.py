@@ -32,6 +32,7 @@ KINDS: Final = {
     "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
     "clover": Kind("limpet.stores.clover.table", "Clover"),
+    "rcuckoo": Kind("limpet.stores.rcuckoo.table", "Rcuckoo"),
     "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
     "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
     "dm-abd": Kind(

@@ -44,6 +44,7 @@ class ReplicatedTables(Race):
     """The tables of a replicated index, and the names of its slots in the hand."""
 
     replicated = True
+    resolves = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from array import array
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreMismatch
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.states import former
 from limpet.shm.words import REFERENCE_MASK
+from limpet.stores import regions
 from limpet.stores.contract import Store
 from limpet.stores.objects import Objects
 from limpet.stores.pdpm.parameters import (
@@ -47,7 +47,8 @@ class Buckets(Store):
     def __init__(self, pool: Any, kind: str, name: str, parameters: PdpmParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.membership = pool.membership
-        self.tables = _attach(pool, name, parameters)
+        size = parameters.buckets * BUCKET_SIZE
+        self.tables = regions.attach(pool, name, parameters.tables, size)
         self.objects = Objects(pool.heap)
         self.words = array("Q", bytes(2 * BUCKET_SIZE))
         """The two buckets that were read last."""
@@ -55,16 +56,11 @@ class Buckets(Store):
     @staticmethod
     def make(pool: Any, name: str, parameters: PdpmParameters) -> None:
         """Make one region a table; zeros are an empty one."""
-        if parameters.tables != pool.parameters.nodes:
-            raise StoreMismatch(f"{name}: {parameters.tables} tables do not fit the nodes")
-        for node in range(parameters.tables):
-            _obtain(pool, name, parameters, node)
+        regions.make(pool, name, parameters.tables, parameters.buckets * BUCKET_SIZE)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: PdpmParameters) -> None:
-        for node in range(parameters.tables):
-            with contextlib.suppress(NodeFailed):  # then its region is gone with the node
-                pool.regions.discard(node, name)
+        regions.unmake(pool, name, parameters.tables)
 
     def replaced(self, node: int) -> None:
         self.tables = [former(table, node) for table in self.tables]
@@ -243,20 +239,6 @@ class Buckets(Store):
                 held = words[words[:, 0] == ident]
                 found |= {"committed" if redo else "locked" for redo in held[:, 1].tolist()}
         return found
-
-
-def _obtain(pool: Any, name: str, parameters: PdpmParameters, node: int) -> int:
-    """Address of the table on a node, made if it is not there."""
-    region = pool.regions.obtain(node, name, parameters.buckets * BUCKET_SIZE)
-    return int(region.address)
-
-
-def _attach(pool: Any, name: str, parameters: PdpmParameters) -> list[int]:
-    """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
-    return [
-        pool.regions.attach(node, name, functools.partial(_obtain, pool, name, parameters, node))
-        for node in range(parameters.tables)
-    ]
 
 
 assert BUCKET_WORDS == FIRST_SLOT + SLOTS_PER_BUCKET

@@ -1,0 +1,1 @@
+"""RCuckoo: cuckoo hashing with dependent hashes, locked rows, and repair after dead clients."""

@@ -1,0 +1,53 @@
+"""The words of RCuckoo's tables. Plain, as compiled modules need them.
+
+A table is one region of a memory node:
+
+    0         lease     0, or the id of the client that repairs the table (repair.py)
+    64        journals  one for each client slot of the pool (journal.py)
+    then      locks     a bit each (locks.py), from a multiple of 64 on
+    then      rows      (rows.py), from a multiple of 64 on
+"""
+
+from typing import Final
+
+JOURNALS: Final = 64
+SLOTS: Final = 8
+"""Entries of a row."""
+TRAILER_WORDS: Final = 2
+INLINE: Final = 1
+LENGTH_SHIFT: Final = 8
+LENGTH_MASK: Final = 0xFF_FFFF
+FINGERPRINT_SHIFT: Final = 56
+
+OWNER: Final = 0
+STATE: Final = 8
+GROUPS: Final = 16
+GROUPS_MAX: Final = 8
+PATH: Final = 144
+PATH_MAX: Final = 7
+REDO: Final = 256
+"""Offsets in a journal, in bytes; how many groups of locks and rows of a path it has room for."""
+
+HELD_MASK: Final = 15
+UNSURE: Final = 16
+COUNT_SHIFT: Final = 5
+COUNT_MASK: Final = 15
+PATH_SHIFT: Final = 9
+PATH_MASK: Final = 15
+SEQUENCE_SHIFT: Final = 16
+
+SLOT_SHIFT: Final = 3
+"""A place in a path: row << 3 | slot."""
+LOST: Final = 8
+"""An outcome: there is no path among the locked rows."""
+DELETE: Final = 9
+"""A mode of writing."""
+FOUND: Final = 0
+NO_PATH: Final = 1
+LACKING: Final = 2
+"""How a search ended: there is a path; there is none; none among the rows that are known."""
+EMPTY: Final = 0xFFFF_FFFF
+"""In place of an entry's other row: there is no entry."""
+
+assert PATH == GROUPS + 16 * GROUPS_MAX
+assert REDO == PATH + 16 * PATH_MAX

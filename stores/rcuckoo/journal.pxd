@@ -1,0 +1,31 @@
+cimport cython
+
+from limpet.shm.verbs cimport Endpoint, u64
+from limpet.stores.rcuckoo.rows cimport Rows
+
+cdef int COUNT_SHIFT
+cdef int GROUPS
+cdef int OWNER
+cdef int PATH
+cdef int PATH_SHIFT
+cdef int REDO
+cdef int SEQUENCE_SHIFT
+cdef int STATE
+cdef int UNSURE
+
+cdef class Journal:
+    cdef readonly Endpoint endpoint
+    cdef public u64 at
+    cdef u64 sequence
+    cdef u64 count
+
+    @cython.locals(endpoint=Endpoint, index=u64)
+    cdef int publish(self, u64[::1] words, u64[::1] bits, u64 count) except -1
+    cpdef int say(self, u64 held, u64 unsure, u64 path) except -1
+    cpdef int end(self) except -1
+    cpdef int step(self, u64 index, u64 row, u64 slot, u64 version) except -1
+    @cython.locals(at=u64)
+    cpdef int commit(self, Rows rows, u64 place, u64 slot, u64 length) except -1
+    cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
+    cpdef int adopt(self, u64 ident) except -1
+    cpdef u64 state(self) except? 0xFEEDFACEDEADBEA7

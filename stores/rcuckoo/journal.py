@@ -1,0 +1,117 @@
+"""Journals: what each client is about to lock and to write in a table.
+
+The paper's lock table does not say who holds a lock (rcuckoo.txt section 4.2), and its repair
+recomputes the CRC of a row that was half written (section 4.3), which makes garbage valid. So each
+client says, before it locks, which locks it will take, and before it writes, which rows and what.
+It does so in words of its own beside the table, in the same batch: that costs no round trip.
+
+A journal, one for each client slot of the pool
+
+    0     owner    id of the client that used it last
+    8     state    bits 0-3    held: so many of the groups are held, the first ones
+                   bit 4       unsure: the next group is held, or is not
+                   bits 5-8    how many groups there are; 0: nothing is locked
+                   bits 9-12   rows of the path that is being written; 0: none is
+                   bits 16-63  sequence, one more each time that groups are said; so no state is
+                               ever the same as another one
+    16    groups   8 pairs: address of a word of the lock table, bits of it; in ascending order
+    144   path     7 pairs: row << 3 | slot, version of the row before; where the new entry goes
+                   first, the empty entry last
+    256   redo     the new entry, as it will be in the first row of the path
+
+The states of an operation on n groups, each one store
+    publish             groups; then held 0, unsure
+    each MCAS           won: held g + 1; lost: held g, not unsure
+    write               path, redo; then the path's length
+    unlock, from the last group on: held g, unsure, no path; MCAS; ...; at last nothing
+
+Unsure is the one instruction around an MCAS that takes or gives back locks: only there a survivor
+cannot read whether a dead client has them (locks.py: `stranded`).
+
+Who writes it: its owner, and, when that is provably dead, who holds the table's lease. Who reads:
+anybody who waits for a lock. A reader that sees the same state before and after has groups and path
+that belong to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.stores.rcuckoo.fields import (
+    COUNT_SHIFT,
+    GROUPS,
+    OWNER,
+    PATH,
+    PATH_SHIFT,
+    REDO,
+    SEQUENCE_SHIFT,
+    STATE,
+    UNSURE,
+)
+
+if TYPE_CHECKING:
+    from limpet.stores.rcuckoo.rows import Rows
+
+
+class Journal:
+    """One journal. Its user sets `at`, its address."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self.endpoint = endpoint
+        self.at = 0
+        self.sequence = 0
+        self.count = 0
+
+    # ---- the owner's ----------------------------------------------------------------------------
+
+    def publish(self, words: Any, bits: Any, count: int) -> None:
+        """Say that the groups of locks `bits` in `words` will be taken."""
+        endpoint = self.endpoint
+        for index in range(count):
+            endpoint.store(self.at + GROUPS + 16 * index, words[index])
+            endpoint.store(self.at + GROUPS + 16 * index + 8, bits[index])
+        self.sequence = (endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT) + 1
+        self.count = count
+        # ORDER: the groups before the state that makes them count.
+        self.say(0, UNSURE, 0)
+
+    def say(self, held: int, unsure: int, path: int) -> None:
+        """Say so many groups are held, whether the next one may be, how long the path is."""
+        self.endpoint.store(
+            self.at + STATE,
+            self.sequence << SEQUENCE_SHIFT
+            | path << PATH_SHIFT
+            | self.count << COUNT_SHIFT
+            | unsure
+            | held,
+        )
+
+    def end(self) -> None:
+        """Say that nothing is locked."""
+        self.endpoint.store(self.at + STATE, self.sequence << SEQUENCE_SHIFT)
+
+    def step(self, index: int, row: int, slot: int, version: int) -> None:
+        """Note a step of a path: an entry of a row, and the row's version."""
+        self.endpoint.store(self.at + PATH + 16 * index, row << 3 | slot)
+        self.endpoint.store(self.at + PATH + 16 * index + 8, version)
+
+    def commit(self, rows: Rows, place: int, slot: int, length: int) -> None:
+        """Note the new entry, as it is in the row there, and that the path is being written."""
+        at = place * rows.row_words + slot * rows.entry_words
+        self.endpoint.write_words(self.at + REDO, rows.words, rows.entry_words, at)
+        # ORDER: path and entry before the state that makes them count, and that before any row.
+        self.say(self.count, 0, length)
+
+    # ---- anybody's ------------------------------------------------------------------------------
+
+    def owner(self) -> int:
+        """The client that used it last; 0: none has."""
+        return self.endpoint.load(self.at + OWNER)
+
+    def adopt(self, ident: int) -> None:
+        """Be the journal of this client from now on."""
+        self.endpoint.store(self.at + OWNER, ident)
+
+    def state(self) -> int:
+        """The state word."""
+        return self.endpoint.load(self.at + STATE)

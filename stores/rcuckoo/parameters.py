@@ -1,0 +1,163 @@
+"""Parameters of an `rcuckoo` store: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.fusee.parameters import check_whole
+from limpet.stores.rcuckoo.fields import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+KEY_SIZE: Final = 31
+KEY_SIZE_MAX: Final = 255
+VALUE_SIZE: Final = 64
+VALUE_SIZE_MAX: Final = 4096
+LOCALITY: Final = 2.3
+LOCALITY_MAX: Final = 16.0
+ROWS_PER_LOCK: Final = 16
+LOCKS_PER_MESSAGE: Final = 64
+LOCKS_MAX: Final = 1 << 21
+"""256 KiB of bits: what the paper's NIC has for them."""
+DEPTH: Final = 5
+CACHE_ROWS: Final = 2048
+"""About 64 KiB, as in the paper."""
+ROWS_MAX: Final = 1 << 31
+FILL_PERCENT: Final = 85
+"""Share of the entries that `capacity` keys take; at f = 2.3 inserts fail above 95."""
+SPREAD: Final = 4
+"""Keys fall on tables by chance: each has room for this many standard deviations more."""
+CAPACITY_MAX: Final = 1 << 34
+
+
+def _aligned(size: int) -> int:
+    return size + 63 & ~63
+
+
+@dataclasses.dataclass(frozen=True)
+class RcuckooParameters:
+    """Sizes in bytes.
+
+    `capacity`: keys that surely fit; `tables`: one a node; `rows`: of each table, an even number;
+    `key_size`: of the longest key; `value_size`: of the longest value that is in the row itself;
+    `locality`: f of section 3.3, 0 for two places that have nothing to do with each other;
+    `rows_per_lock`; `locks`: bits of each lock table, on which all locks are mapped;
+    `locks_per_message`: how many of them one masked CAS may take; `depth`: of the search for a
+    path; `cache_rows`: rows that a handle remembers for it.
+    """
+
+    capacity: int
+    tables: int
+    rows: int
+    key_size: int
+    value_size: int
+    locality: float
+    rows_per_lock: int
+    locks: int
+    locks_per_message: int
+    depth: int
+    cache_rows: int
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("capacity", 1, CAPACITY_MAX),
+            ("tables", 1, 255),
+            ("rows", 2, ROWS_MAX),
+            ("key_size", 0, KEY_SIZE_MAX),
+            ("value_size", 0, VALUE_SIZE_MAX),
+            ("rows_per_lock", 1, ROWS_MAX),
+            ("locks", 64, LOCKS_MAX),
+            ("locks_per_message", 1, 64),
+            ("depth", 1, PATH_MAX - 1),
+            ("cache_rows", 1, 1 << 24),
+        ):
+            check_whole(name, getattr(self, name), low, high)
+        if self.rows % 2:
+            raise ParameterError(f"rows must be an even number: {self.rows}")
+        if self.locks % 64:
+            raise ParameterError(f"locks must be a multiple of 64: {self.locks}")
+        if self.locks_per_message & (self.locks_per_message - 1):
+            raise ParameterError(
+                f"locks_per_message must be a power of two: {self.locks_per_message}"
+            )
+        locality = self.locality
+        if isinstance(locality, bool) or not isinstance(locality, (int, float)):
+            raise ParameterError(f"locality must be a number, not {locality!r}")
+        if locality and not 1 < locality <= LOCALITY_MAX:
+            raise ParameterError(
+                f"locality must be 0, or above 1 and at most {LOCALITY_MAX}: {locality!r}"
+            )
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        key_size: int = KEY_SIZE,
+        value_size: int = VALUE_SIZE,
+        locality: float = LOCALITY,
+        rows_per_lock: int = ROWS_PER_LOCK,
+        locks: int | None = None,
+        locks_per_message: int = LOCKS_PER_MESSAGE,
+        depth: int = DEPTH,
+        cache_rows: int = CACHE_ROWS,
+    ) -> RcuckooParameters:
+        """The parameters for a pool.
+
+        By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
+        bit for each lock, up to 2,097,152.
+        """
+        check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
+        check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
+        check_whole("rows_per_lock", rows_per_lock, 1, ROWS_MAX)
+        if capacity is None:
+            size = pool.nodes * layout.block_count * layout.block_size
+            capacity = max(64, size // max(512, 32 * entry_words(key_size, value_size)))
+        check_whole("capacity", capacity, 1, CAPACITY_MAX)
+        share = capacity / pool.nodes
+        entries = (share + SPREAD * share**0.5 + 8) * 100 / FILL_PERCENT
+        rows = max(2, 2 * int(-(-entries // (2 * SLOTS))))
+        if locks is None:
+            locks = min(LOCKS_MAX, (-(-rows // rows_per_lock) + 63) // 64 * 64)
+        return cls(
+            capacity, pool.nodes, rows, key_size, value_size, locality, rows_per_lock, locks,
+            locks_per_message, depth, min(cache_rows, rows),
+        )  # fmt: skip
+
+    @property
+    def entry_words(self) -> int:
+        """Words of an entry."""
+        return entry_words(self.key_size, self.value_size)
+
+    @property
+    def row_words(self) -> int:
+        """Words of a row."""
+        return SLOTS * self.entry_words + TRAILER_WORDS
+
+    @property
+    def journal_size(self) -> int:
+        """Bytes of a client's journal."""
+        return _aligned(REDO + 8 * self.entry_words)
+
+    def locks_at(self, clients: int) -> int:
+        """Where in a table the locks begin, if the pool has so many client slots."""
+        return JOURNALS + clients * self.journal_size
+
+    def rows_at(self, clients: int) -> int:
+        """Where in a table the rows begin."""
+        return _aligned(self.locks_at(clients) + self.locks // 8)
+
+    def table_size(self, clients: int) -> int:
+        """Bytes of a table."""
+        return self.rows_at(clients) + 8 * self.row_words * self.rows
+
+
+def entry_words(key_size: int, value_size: int) -> int:
+    """Words of an entry for such keys and values."""
+    return 1 + (key_size + 8) // 8 + (value_size + 7) // 8

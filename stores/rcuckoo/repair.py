@@ -1,0 +1,297 @@
+"""Whose a lock is, and the repair of a table after a dead client (rcuckoo.txt section 4).
+
+Detection. Who waits for a lock, or for a row that is not whole, looks for journals with that lock
+in a group that is held or unsure. If the owner of one is dead it is recovered; if it stands still
+for a lease, it is killed first (membership.py). A journal whose state changes is one of a client
+that does not stand still, whatever the row under the lock looks like (C4). The recovery of a client
+that had its journal in hand repairs the table for it (`resolved`).
+
+Lease. One client at a time repairs a table: word 0 has its id. It is taken over from one that is
+provably dead, so nothing that an earlier repairer still writes can arrive later (C7, G1). The
+paper's leases are for regions of a table and expire.
+
+Repair, under the lease, of a journal whose owner is provably dead
+    1. with a path: the new entry goes into its first row, which is written last. If that row is
+       whole and has the version from before, nobody has seen the new entry, and the path is undone:
+       from the second row on, each entry that came is replaced by the one that was there and has
+       moved on to the next row, where it still is; the last one is emptied. A row that is whole
+       with its version from before, or two above, needs nothing. If the first row is not whole, or
+       new, the operation has taken effect, or nobody can tell: it is completed, with the redo image
+    2. the state without a path; then the groups are given back from the last one on, as their
+       owner would have. Of a group that is unsure, the bits that are `stranded`
+    3. the state of a journal at rest; the lease
+
+A repairer that dies leaves a journal that the next one repairs in the same way: each write is the
+same again, or left out. So neither the torn row is made valid as it is (the paper's states 1 and 3)
+nor the good one of two copies cleared (state 2): C1. The second row of an entry that is in two rows
+was locked by the dead client, and is until the end (C6).
+
+Stranded. Of an unsure group of a dead client, a bit that is set and that nobody alive has is the
+dead one's, or another dead one's. Nobody alive has it if no journal has it in a group that is held,
+or, of a living client, unsure, and no state of any journal changes from before the bit is seen to
+after that: who had the bit at that moment would have said so in a state all the while. Clients that
+have been refused look at the word until the bits are clear, and so their states do not change.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import SLOTS_USED
+from limpet.shm.words import REFERENCE_MASK
+from limpet.stores.rcuckoo.fields import (
+    COUNT_MASK,
+    COUNT_SHIFT,
+    GROUPS,
+    HELD_MASK,
+    JOURNALS,
+    OWNER,
+    PATH,
+    PATH_MASK,
+    PATH_SHIFT,
+    REDO,
+    SEQUENCE_SHIFT,
+    STATE,
+    UNSURE,
+)
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+REST_MASK: Final = MASK >> SEQUENCE_SHIFT << SEQUENCE_SHIFT
+LOOKS_EVERY: Final = 8
+JOURNAL: Final = 1
+"""In a hand: the reference is the address of a journal."""
+
+
+class Look(NamedTuple):
+    """A journal as it was read: its state word and its groups."""
+
+    at: int
+    owner: int
+    state: int
+    groups: list[tuple[int, int]]
+
+    @property
+    def held(self) -> int:
+        return self.state & HELD_MASK
+
+    @property
+    def unsure(self) -> bool:
+        return bool(self.state & UNSURE)
+
+    def has(self, word: int) -> int:
+        """The bits of a word of the lock table that are surely held."""
+        return sum(bits for at, bits in self.groups[: self.held] if at == word)
+
+    def may_have(self, word: int) -> int:
+        """Those, and the ones that may be held."""
+        known = self.held + self.unsure
+        return sum(bits for at, bits in self.groups[:known] if at == word)
+
+
+class Repair:
+    """Repairs of the table at address `base`, by the client of a store's handle."""
+
+    def __init__(self, store: Any, base: int) -> None:
+        self.store = store
+        self.base = base
+        self.endpoint = store.endpoint
+        self.membership = store.pool.membership
+        self.what = f"a lock of {store.name!r}"
+
+    # ---- whom we wait for -----------------------------------------------------------------------
+
+    def look_after(self, word: int, bits: int) -> None:
+        """Recover those who have, or may have, these locks, if they are dead or stand still."""
+        for look in self.looks():
+            if look.may_have(word) & bits and self.membership.gone(look.owner, self._of(look)):
+                self.repair(look.at)  # most often its recovery has done that
+        holder = self.endpoint.load(self.base)
+        if holder:
+            self.membership.gone(holder, f"the lease of {self.store.name!r}")
+
+    def clear(self, word: int, bits: int) -> None:
+        """The same, for who is in the midst of recovering a client: nobody else is recovered."""
+        for look in self.looks():
+            if look.may_have(word) & bits and self._ended(look):
+                self.repair(look.at)
+
+    def _of(self, look: Look) -> str:
+        """What we wait for: another thing if the journal changes, so that this counts as progress."""
+        return f"{self.what}, in state {look.state:#x}"
+
+    def looks(self) -> list[Look]:
+        """All journals that are not at rest."""
+        found = []
+        for slot in range(self.endpoint.load(SLOTS_USED)):
+            look = self._look(self.base + JOURNALS + slot * self.store.journal_size)
+            if look is not None:
+                found.append(look)
+        return found
+
+    def _look(self, at: int) -> Look | None:
+        """A journal, if it is not at rest; read until it has stood still meanwhile."""
+        endpoint = self.endpoint
+        while True:
+            state = endpoint.load(at + STATE)
+            count = state >> COUNT_SHIFT & COUNT_MASK
+            if not count:
+                return None
+            pairs = range(at + GROUPS, at + GROUPS + 16 * count, 16)
+            groups = [(endpoint.load(pair), endpoint.load(pair + 8)) for pair in pairs]
+            owner = endpoint.load(at + OWNER)
+            if endpoint.load(at + STATE) == state:
+                return Look(at, owner, state, groups)
+
+    # ---- pairs of a hand ------------------------------------------------------------------------
+
+    @staticmethod
+    def resolved(store: Any, reference: int) -> bool:
+        """Whether a pair of a hand needs nothing more: a journal, which is repaired, or an extent
+        that is linked. True for what is on a lost node.
+        """
+        try:
+            if not reference & JOURNAL:
+                return _linked(store, reference)
+            journal = reference & ~JOURNAL
+            for base in store.tables:
+                if base <= journal < base + store.locks_at:
+                    Repair(store, base).repair(journal)
+        except NodeFailed:
+            pass
+        return True
+
+    def repair(self, at: int) -> None:
+        """Repair the table for the owner of a journal, if that is dead, or ourselves."""
+        if self._look(at) is None:
+            return
+        self._take_lease()
+        try:
+            look = self._look(at)
+            if look is None or not self._is_over(look.owner):
+                return  # its slot has another client by now
+            self.store.enter_table(self.base)
+            if look.state >> PATH_SHIFT & PATH_MASK:
+                self._settle_path(look)
+            self._give_back(look)
+        finally:
+            self.endpoint.cas(self.base, self.membership.ident, 0)
+
+    def _is_over(self, owner: int) -> bool:
+        return owner == self.membership.ident or not self.membership.lives(owner)
+
+    def _take_lease(self) -> None:
+        me = self.membership.ident
+        attempt = 0
+        while True:
+            holder = self.endpoint.cas(self.base, 0, me)
+            if holder in (0, me):
+                return
+            what = f"the lease of {self.store.name!r}"
+            if self.membership.ended(holder, what):
+                if self.endpoint.cas(self.base, holder, me) == holder:
+                    return
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    # ---- the path -------------------------------------------------------------------------------
+
+    def _settle_path(self, look: Look) -> None:
+        rows = self.store.rows
+        rows.room(2)
+        length = look.state >> PATH_SHIFT & PATH_MASK
+        path = [self._step(look.at + PATH + 16 * index) for index in range(length)]
+        row, slot, version = path[0]
+        rows.read(0, row)
+        if rows.is_whole(0) and rows.version(0) == version:
+            self._undo(path)
+        elif not rows.is_whole(0) or rows.version(0) != version + 1 & MASK:
+            rows.load_entry(0, slot, look.at + REDO)
+            rows.write(0, row, slot, version + 1 & MASK)
+        # CRASH(repairing): the next repairer finds the rows as they are to be, or goes on.
+        self._say(look, len(look.groups), 0)
+
+    def _step(self, at: int) -> tuple[int, int, int]:
+        """Row, slot and version of a step of a path."""
+        place = self.endpoint.load(at)
+        return place >> 3, place & 7, self.endpoint.load(at + 8)
+
+    def _undo(self, path: list[tuple[int, int, int]]) -> None:
+        rows = self.store.rows
+        for index in range(1, len(path)):
+            row, slot, version = path[index]
+            rows.read(0, row)
+            undone = version + 2 & MASK
+            if rows.is_whole(0) and rows.version(0) in (version, undone):
+                continue
+            if index + 1 < len(path):
+                rows.read(1, path[index + 1][0])
+                rows.copy(0, slot, 1, path[index + 1][1])
+            else:
+                rows.clear(0, slot)
+            rows.write(0, row, slot, undone)
+
+    # ---- the locks ------------------------------------------------------------------------------
+
+    def _say(self, look: Look, held: int, unsure: int) -> None:
+        count = len(look.groups) << COUNT_SHIFT
+        self.endpoint.store(look.at + STATE, look.state & REST_MASK | count | unsure | held)
+
+    def _give_back(self, look: Look) -> None:
+        held = look.held
+        if look.unsure:
+            word, bits = look.groups[held]
+            self.endpoint.mcas(word, 0, 0, 0, self._stranded(look, word, bits))
+        while held:
+            held -= 1
+            self._say(look, held, UNSURE)
+            word, bits = look.groups[held]
+            self.endpoint.mcas(word, 0, 0, 0, bits)
+        self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+
+    def _stranded(self, mine: Look, word: int, bits: int) -> int:
+        """Of these bits of a word, those that are set, and that nobody alive has."""
+        attempt = 0
+        while True:
+            before = self._states()
+            others = [look for look in self.looks() if look.at != mine.at]
+            found = self.endpoint.load(word) & bits
+            # ORDER: states, the word, the states again.
+            if before == self._states():
+                held = doubt = 0
+                for look in others:
+                    held |= look.has(word)
+                    if look.may_have(word) & found & ~held and not self._ended(look):
+                        doubt |= look.may_have(word)
+                if not found & ~held & doubt:
+                    return found & ~held
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def _states(self) -> list[int]:
+        """The state words of all journals."""
+        first, size = self.base + JOURNALS + STATE, self.store.journal_size
+        slots = self.endpoint.load(SLOTS_USED)
+        return [self.endpoint.load(first + slot * size) for slot in range(slots)]
+
+    def _ended(self, look: Look) -> bool:
+        mine = look.owner == self.membership.ident
+        return not mine and bool(self.membership.ended(look.owner, self._of(look)))
+
+
+def _linked(store: Any, reference: int) -> bool:
+    """Whether the rows of an extent's key have it. The extent is as it was: its client is pinned."""
+    objects = store.objects
+    objects.load(reference)
+    if not objects.fits(reference):
+        return False
+    key = objects.key()
+    attempt = 0
+    while True:
+        found = store.header_of(key)
+        if found is not None:
+            return bool(found & REFERENCE_MASK == reference)
+        attempt += 1
+        store.endpoint.pause(attempt)
+        if attempt % LOOKS_EVERY == 0:
+            Repair(store, store.tables[store.table]).clear(store.locks.busy, store.locks.busy_bits)

@@ -1,0 +1,51 @@
+cimport cython
+
+from limpet.shm.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
+
+cdef int FINGERPRINT_SHIFT
+cdef u64 INLINE
+cdef u64 LENGTH_MASK
+cdef int LENGTH_SHIFT
+cdef int SLOTS
+cdef int TRAILER_WORDS
+
+cdef class Rows:
+    cdef readonly Endpoint endpoint
+    cdef public u64 base
+    cdef readonly u64 entry_words
+    cdef readonly u64 row_words
+    cdef readonly u64 key_bytes
+    cdef readonly u64 value_bytes
+    cdef readonly u64[::1] words
+
+    cpdef u64 address(self, u64 row) noexcept
+    cpdef u64 slot_address(self, u64 row, u64 slot) noexcept
+    @cython.locals(more='long long')
+    cpdef int room(self, long long places) except -1
+    @cython.locals(size=u64)
+    cpdef int read(self, u64 place, u64 row, u64 count=*) except -1
+    @cython.locals(start=u64, last=u64)
+    cpdef bint is_whole(self, u64 place) except -1
+    cpdef u64 version(self, u64 place) noexcept
+    cpdef u64 header(self, u64 place, u64 slot) noexcept
+    @cython.locals(at=u64, slot=int, header=u64)
+    cpdef int find(self, u64 place, bytes key, u64 fingerprint) except -2
+    @cython.locals(at=u64, slot=int)
+    cpdef int vacant(self, u64 place) except -2
+    @cython.locals(at=u64)
+    cpdef bytes key(self, u64 place, u64 slot)
+    @cython.locals(at=u64, length=u64)
+    cpdef bytes value(self, u64 place, u64 slot)
+    @cython.locals(header=u64, length=u64)
+    cpdef int put_inline(self, u64 place, u64 slot, u64 fingerprint, bytes key, bytes value) except -1
+    cpdef int put_extent(self, u64 place, u64 slot, u64 fingerprint, bytes key, u64 reference) except -1
+    @cython.locals(at=u64)
+    cdef int _put(self, u64 place, u64 slot, u64 header, bytes key, bytes value) except -1
+    @cython.locals(at=u64, index=u64)
+    cpdef int clear(self, u64 place, u64 slot) except -1
+    @cython.locals(to=u64, at=u64, index=u64)
+    cpdef int copy(self, u64 place, u64 slot, u64 source, u64 source_slot) except -1
+    @cython.locals(at=u64)
+    cpdef int load_entry(self, u64 place, u64 slot, u64 address) except -1
+    @cython.locals(start=u64, last=u64, at=u64)
+    cpdef int write(self, u64 place, u64 row, u64 slot, u64 version) except -1

@@ -1,0 +1,59 @@
+cimport cython
+
+from limpet.shm.verbs cimport hash64, u64
+from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
+from limpet.stores.rcuckoo.rows cimport Rows
+
+cdef u64 EMPTY
+cdef int PATH_MAX
+cdef int SLOTS
+cdef int NODES_MAX
+cdef int UNKNOWN_MAX
+cdef int FOUND
+cdef int NO_PATH
+cdef int LACKING
+
+cdef class PathSearch:
+    cdef DependentHash places
+    cdef int depth
+    cdef u64 size
+    cdef u64[::1] others
+    cdef u64[::1] tags
+    cdef u64[::1] fresh
+    cdef u64[::1] begins
+    cdef u64[::1] counts
+    cdef u64[::1] places_of
+    cdef readonly int runs
+    cdef readonly int held
+    cdef u64[::1] queue
+    cdef long long[::1] parents
+    cdef long long[::1] slots
+    cdef long long[::1] depths
+    cdef u64[::1] met
+    cdef u64 searches
+    cdef int count
+    cdef readonly u64[::1] path_rows
+    cdef readonly u64[::1] path_slots
+    cdef readonly int length
+    cdef readonly u64[::1] unknown
+    cdef readonly int lacking
+
+    @cython.locals(index=u64)
+    cpdef int forget(self) except -1
+    @cython.locals(at=u64, slot=int, other=u64)
+    cpdef u64 learn(self, Rows rows, u64 place, u64 row) except? 0
+    cpdef int release(self) noexcept
+    @cython.locals(index=int)
+    cpdef long long place_of(self, u64 row) noexcept
+    @cython.locals(place=int, more='long long')
+    cpdef int hold(self, u64 row, u64 count) except -1
+    @cython.locals(at=u64, slot=int)
+    cpdef int learn_locked(self, Rows rows, u64 place, u64 row, u64 held) except -1
+    @cython.locals(index=int, row=u64, others=u64[::1], at='long long', slot=int)
+    cpdef int search(self, u64 first, u64 second, bint locked) except -1
+    @cython.locals(at=u64, mark=u64, above='long long', index=int)
+    cdef bint _meet(self, u64 row, long long parent, int slot, int depth) except -1
+    @cython.locals(index=int, known=bint)
+    cdef int _lack(self, u64 row) except -1
+    @cython.locals(step=int, index='long long', slot='long long')
+    cdef int _found(self, long long last, long long empty) except -1

@@ -1,0 +1,186 @@
+"""The client's cache of rows, and the search for a cuckoo path in it (rcuckoo.txt section 3.2.3).
+
+Of a row, the cache has what a search needs: for each entry, which other row it could move to, or
+that there is none. A row is kept at one place, given by its number; a later one takes it over. What
+is cached may be out of date: it costs an attempt, and nothing else, since a path is taken only if
+it is found again among rows that are locked and were read after that.
+
+The search is breadth first, from both of the key's rows, so the path is as short as can be. It ends
+at a row with an empty entry, within `depth` moves. It expands rows that the cache knows; those that
+it meets and does not know are `unknown`, for the caller to read. The paper begins at the primary
+row alone; with both, fewer inserts need a path at all.
+
+Deviations: the paper fills the cache by every operation; here it is filled with the rows that
+inserts lock, when they look for a path, and with those that a search has missed. Gets, which are
+what has to be fast, leave it alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.fabric import hash64
+from limpet.stores.rcuckoo.fields import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
+
+if TYPE_CHECKING:
+    from limpet.stores.rcuckoo.dependent_hash import DependentHash
+    from limpet.stores.rcuckoo.parameters import RcuckooParameters
+    from limpet.stores.rcuckoo.rows import Rows
+
+NODES_MAX: Final = 2048
+"""Rows that one search looks at, at most."""
+UNKNOWN_MAX: Final = 16
+"""Rows that a search asks for at one time."""
+
+
+class PathSearch:
+    """The cached rows of one table, and the path that was found last."""
+
+    def __init__(self, parameters: RcuckooParameters, places: DependentHash) -> None:
+        self.places = places
+        self.depth = parameters.depth
+        self.size = parameters.cache_rows
+        self.others = array("Q", bytes(8 * SLOTS * self.size))
+        self.tags = array("Q", bytes(8 * self.size))
+        self.fresh = array("Q", bytes(64 * SLOTS))
+        """As `others`, of the rows that are locked, which lie in runs."""
+        self.begins = array("Q", bytes(8 * (PATH_MAX + 2)))
+        self.counts = array("Q", bytes(8 * (PATH_MAX + 2)))
+        self.places_of = array("Q", bytes(8 * (PATH_MAX + 2)))
+        self.runs = 0
+        self.held = 0
+        self.queue = array("Q", bytes(8 * NODES_MAX))
+        self.parents = array("q", bytes(8 * NODES_MAX))
+        self.slots = array("q", bytes(8 * NODES_MAX))
+        self.depths = array("q", bytes(8 * NODES_MAX))
+        self.met = array("Q", bytes(8 * self.size))
+        """The row of each place that the present search has met, below the search's number."""
+        self.searches = 0
+        self.count = 0
+        self.path_rows = array("Q", bytes(8 * PATH_MAX))
+        self.path_slots = array("Q", bytes(8 * PATH_MAX))
+        self.length = 0
+        self.unknown = array("Q", bytes(8 * UNKNOWN_MAX))
+        self.lacking = 0
+
+    def forget(self) -> None:
+        """Know no row."""
+        for index in range(self.size):
+            self.tags[index] = 0
+
+    def learn(self, rows: Rows, place: int, row: int) -> int:
+        """Cache a row, which was read to that place; where it is cached."""
+        at = row % self.size
+        self.tags[at] = row + 1
+        for slot in range(SLOTS):
+            other = EMPTY
+            if rows.header(place, slot):
+                other = self.places.other(hash64(rows.key(place, slot)), row)
+            self.others[at * SLOTS + slot] = other
+        return at
+
+    # ---- rows that are locked -------------------------------------------------------------------
+
+    def release(self) -> None:
+        """From now on, no row is locked."""
+        self.runs = self.held = 0
+
+    def place_of(self, row: int) -> int:
+        """The place of a locked row, from 0 on, among all that are; or -1."""
+        for index in range(self.runs):
+            if self.begins[index] <= row < self.begins[index] + self.counts[index]:
+                return self.places_of[index] + row - self.begins[index]
+        return -1
+
+    def hold(self, row: int, count: int) -> int:
+        """Have `count` rows from `row` on, which are locked; the place of the first of them."""
+        place = self.held
+        self.begins[self.runs] = row
+        self.counts[self.runs] = count
+        self.places_of[self.runs] = place
+        self.runs += 1
+        self.held = place + count
+        more = self.held * SLOTS - len(self.fresh)
+        if more > 0:
+            self.fresh = array("Q", bytes(memoryview(self.fresh))) + array("Q", bytes(8 * more))
+        return place
+
+    def learn_locked(self, rows: Rows, place: int, row: int, held: int) -> None:
+        """Know the locked row with place `held` as it was read to `place`, and cache it."""
+        at = self.learn(rows, place, row)
+        for slot in range(SLOTS):
+            self.fresh[held * SLOTS + slot] = self.others[at * SLOTS + slot]
+
+    # ---- searching ------------------------------------------------------------------------------
+
+    def search(self, first: int, second: int, locked: bool) -> int:
+        """Find a path for a key with these rows; `locked`: through rows that are locked, only.
+
+        FOUND: `path_rows` and `path_slots` have `length` steps, where the new entry goes first.
+        LACKING: `unknown` has `lacking` rows that were met and are not cached. NO_PATH.
+        """
+        self.count = self.lacking = self.length = 0
+        self.searches += 1
+        self._meet(first, -1, 0, 0)
+        self._meet(second, -1, 0, 0)
+        index = 0
+        while index < self.count:
+            row = self.queue[index]
+            others = self.fresh if locked else self.others
+            at = self.place_of(row) if locked else row % self.size
+            if not locked and self.tags[at] != row + 1:
+                self._lack(row)
+            elif at >= 0:
+                for slot in range(SLOTS):
+                    if others[at * SLOTS + slot] == EMPTY:
+                        self._found(index, slot)
+                        return FOUND
+                if self.depths[index] < self.depth:
+                    for slot in range(SLOTS):
+                        self._meet(others[at * SLOTS + slot], index, slot, self.depths[index] + 1)
+            index += 1
+        return LACKING if self.lacking else NO_PATH
+
+    def _meet(self, row: int, parent: int, slot: int, depth: int) -> bool:
+        """Queue a row that an entry of the row at `parent` could move to, unless it is met there.
+
+        The rows of a path are different ones: each is written once.
+        """
+        at = row % self.size
+        mark = self.searches << 32 | row
+        if self.count >= NODES_MAX or self.met[at] == mark:
+            return False
+        self.met[at] = mark
+        above = parent
+        while above >= 0:
+            if self.queue[above] == row:
+                return False
+            above = self.parents[above]
+        index = self.count
+        self.queue[index] = row
+        self.parents[index] = parent
+        self.slots[index] = slot
+        self.depths[index] = depth
+        self.count = index + 1
+        return True
+
+    def _lack(self, row: int) -> None:
+        known = False
+        for index in range(self.lacking):
+            known = known or self.unknown[index] == row
+        if not known and self.lacking < UNKNOWN_MAX:
+            self.unknown[self.lacking] = row
+            self.lacking += 1
+
+    def _found(self, last: int, empty: int) -> None:
+        self.length = self.depths[last] + 1
+        step = self.length
+        index = last
+        slot = empty
+        while index >= 0:
+            step -= 1
+            self.path_rows[step] = self.queue[index]
+            self.path_slots[step] = slot
+            slot = self.slots[index]
+            index = self.parents[index]

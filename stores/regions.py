@@ -1,0 +1,40 @@
+"""One region on each memory node, for stores that are cut into a table on each of them.
+
+Zeros are an empty table. What is on a lost node is lost with it; its address raises NodeFailed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from limpet.shm.errors import NodeFailed, StoreMismatch
+
+
+def make(pool: Any, name: str, tables: int, size: int) -> None:
+    """Make the regions of a store's tables, of `size` bytes each."""
+    if tables != pool.parameters.nodes:
+        raise StoreMismatch(f"{name}: {tables} tables do not fit the nodes")
+    for node in range(tables):
+        _obtain(pool, name, size, node)
+
+
+def unmake(pool: Any, name: str, tables: int) -> None:
+    """Give back what `make` made."""
+    for node in range(tables):
+        with contextlib.suppress(NodeFailed):  # then its region is gone with the node
+            pool.regions.discard(node, name)
+
+
+def attach(pool: Any, name: str, tables: int, size: int) -> list[int]:
+    """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
+    return [
+        pool.regions.attach(node, name, functools.partial(_obtain, pool, name, size, node))
+        for node in range(tables)
+    ]
+
+
+def _obtain(pool: Any, name: str, size: int, node: int) -> int:
+    """Address of the table on a node, made if it is not there."""
+    return int(pool.regions.obtain(node, name, size).address)
