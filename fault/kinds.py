@@ -86,6 +86,12 @@ PROOFS: Final = {
     "clover": Proof(
         capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
     ),
+    "rcuckoo": Proof(
+        {"value_size": 16},  # so that some of the values are in extents
+        capacity_never=5000,
+        not_met=OF_REPLICAS | {"tentative-link", "moving"},
+        waits_for_stopped=True,
+    ),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }
 _DEFAULT: Final = Proof()

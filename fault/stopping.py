@@ -79,6 +79,13 @@ class StoppingEndpoint(Endpoint):
         return self.write(addr, head + first + bytes(-len(first) & 7) + second)
 
 
+    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        if not self.stop_at:
+            return super().write_words(addr, words, count, start)
+        some = words[start : start + count]
+        return self.write(addr, b"".join(word.to_bytes(8, "little") for word in some))
+
+
 class StoppingPool(Pool):
     """A pool whose endpoint can stop this process."""
 

@@ -30,6 +30,8 @@ from limpet.stores.rcuckoo.repair import Look, Repair
 BATCH: Final = 64
 """Rows that are read in one operation."""
 PASSES: Final = 2
+BUSY_MAX: Final = 64
+"""So many looks at what a living client is changing."""
 LOOKS_MAX: Final = 1000
 """So many looks at a row that is not whole, or at a lock of nobody's: that is damage."""
 
@@ -174,6 +176,8 @@ class Survey:
         for row in range(self.store.row_count):
             attempt = 0
             while (wrong := self._check_row(table, row, seen)) is None:
+                if attempt > BUSY_MAX and self._locked(table, row):
+                    break  # its writer is alive, and stands still in the midst of it
                 self._wait(table, row, attempt)
                 attempt += 1
             if wrong:
@@ -236,8 +240,8 @@ class Survey:
 
     def _twice(self, table: int, key: bytes) -> bool:
         """Whether a key is in both of its rows, and nobody is moving it."""
-        store, rows = self.store, self.rows
-        for attempt in range(LOOKS_MAX):
+        store = self.store
+        for attempt in range(BUSY_MAX):
             store.client.enter()
             lane = self.endpoint.background(True)
             try:
@@ -248,11 +252,11 @@ class Survey:
                 store.client.leave()
             if both is not None and both < 2:
                 return False
-            if both == 2 and not (self._locked(table, first) or self._locked(table, second)):
-                if attempt > PASSES:
-                    return True
+            locked = self._locked(table, first) or self._locked(table, second)
+            if both == 2 and not locked and attempt > PASSES:
+                return True
             self._wait(table, first, attempt)
-        return True
+        return False
 
     def _check_locks(self, table: int) -> None:
         """Every lock that is set is in a group of some journal."""

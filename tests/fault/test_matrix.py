@@ -402,9 +402,10 @@ def test_chosen_steps_have_the_first_and_the_last(limit: int) -> None:
         assert ks == sorted(set(ks))
 
 
-def test_steps_are_counted_alike_by_fuse_and_stop() -> None:
+@pytest.mark.parametrize("kind", ["race", "rcuckoo"])
+def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
     """A process that is to stop one step past the end of an operation does not stop."""
-    matrix = Matrix("race")
+    matrix = Matrix(kind)
     for name in ("insert", "update", "delete"):
         operation = OPERATIONS[name]
         steps = matrix.steps(operation)

@@ -100,6 +100,7 @@ def test_cut_gathers_and_word_reads_do_what_whole_ones_do(
         head = array("Q", [1, 2, 3])
         for one in (plain, endpoint):
             one.write_gather(128, head, 2, b"first", b"second one")
+            one.write_words(256, head, 2, 1)
         assert memory[:] == other[:]
         found, expected = array("Q", bytes(64)), array("Q", bytes(64))
         endpoint.read_words(128, found, 5, 2)

@@ -60,7 +60,10 @@ def test_fabrics_have_the_same_methods_and_signatures():
             ours = inspect.signature(pure[name]).parameters.values()
             theirs = inspect.signature(method).parameters.values()
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
-    for name in ("flush_features", "hash64", "lowest_bit", "words_bytes", "words_equal"):
+    for name in (
+        "crc_pair", "flush_features", "hash64", "lowest_bit", "words_bytes", "words_equal",
+        "words_put",
+    ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
             inspect.signature(getattr(portable, name)).parameters
         )
@@ -129,6 +132,67 @@ def test_words_as_bytes(fabric, make):
             fabric.words_bytes(buffer, offset, size)
     with pytest.raises(ValueError, match=r"."):
         fabric.words_bytes(bytearray(24), 0, 1)
+
+
+def test_words_put_fills_up_with_zeros(fabric):
+    buffer = words(MAX, MAX, MAX)
+    assert fabric.words_put(buffer, 3, b"12345678", 11) == 0
+    assert buffer.tobytes() == b"\xff" * 3 + b"12345678" + bytes(3) + b"\xff" * 10
+    fabric.words_put(buffer, 24, b"", 0)
+    for offset, data, size in ((-1, b"", 1), (0, b"ab", 1), (17, b"", 8), (0, b"", 25), (0, b"", -1)):
+        with pytest.raises(AddressError):
+            fabric.words_put(buffer, offset, data, size)
+    with pytest.raises((TypeError, AddressError)):
+        fabric.words_put(buffer, 0, None, 8)
+
+
+def _crc32c(crc, word):
+    """A bit at a time, from the definition."""
+    for octet in word.to_bytes(8, "little"):
+        crc ^= octet
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+@pytest.mark.parametrize("hardware", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 105])
+def test_crc_pair_is_that_of_its_definition(fabric, count, hardware):
+    rng = random.Random(count)
+    some = [rng.getrandbits(64) for _ in range(count + 3)]
+    found = fabric.crc_pair(words(*some), 2, count, hardware)
+    for factor, crc in ((1, found & 0xFFFFFFFF), (0x9E3779B185EBCA87, found >> 32)):
+        sides = [0, 0]
+        for index, word in enumerate(some[2 : count + 2]):
+            sides[index % 2] = _crc32c(sides[index % 2], word * factor & MAX)
+        assert crc == _crc32c(sides[0], sides[1])
+    assert fabric.crc_pair(words(*[0] * (count + 1)), 0, count) == 0
+
+
+def test_crc32c_of_a_known_text(fabric):
+    """The step is that of RFC 3720: the CRC of "123456789" is 0xE3069283."""
+    crc = _crc32c(0xFFFFFFFF, int.from_bytes(b"12345678", "little")) ^ ord("9")
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    assert crc ^ 0xFFFFFFFF == 0xE3069283
+
+
+def test_crc_pair_changes_with_every_bit(fabric):
+    rng = random.Random(2)
+    some = [rng.getrandbits(64) for _ in range(7)]
+    before = fabric.crc_pair(words(*some), 0, 7)
+    for bit in range(7 * 64):
+        other = list(some)
+        other[bit // 64] ^= 1 << bit % 64
+        after = fabric.crc_pair(words(*other), 0, 7)
+        assert after & 0xFFFFFFFF != before & 0xFFFFFFFF
+        assert after >> 32 != before >> 32
+
+
+def test_crc_pair_refuses_what_is_outside_of_the_buffer(fabric):
+    for start, count in ((-1, 1), (0, -1), (0, 4), (3, 1), (TOP - 1, 1)):
+        with pytest.raises(AddressError):
+            fabric.crc_pair(words(1, 2, 3), start, count)
 
 
 # ---- results ------------------------------------------------------------------------------------
@@ -217,6 +281,18 @@ def test_write_gather_is_one_write_of_the_concatenation(endpoint, first, second,
     assert endpoint.read(0, SIZE) == b"\xee" * 64 + image + b"\xee" * rest
 
 
+@pytest.mark.parametrize(("start", "count"), [(0, 1), (1, 2), (0, 90), (2, 88)])
+def test_write_words_is_one_write_of_them(endpoint, start, count):
+    some = [random.Random(start).getrandbits(64) for _ in range(90)]
+    image = struct.pack(f"{count}Q", *some[start : start + count])
+    endpoint.write(0, b"\xee" * SIZE)
+    endpoint.reset_counters()
+    assert endpoint.write_words(64, words(*some), count, start) == 0
+    assert endpoint.counters() == ZERO | {"writes": 1, "bytes_written": len(image)}
+    rest = SIZE - 64 - len(image)
+    assert endpoint.read(0, SIZE) == b"\xee" * 64 + image + b"\xee" * rest
+
+
 def test_nodes_do_not_overlap(fabric):
     maps = [mmap.mmap(-1, SIZE) for _ in range(3)]
     endpoint = fabric.Endpoint()
@@ -260,6 +336,10 @@ STEP = st.one_of(
     st.tuples(
         st.just("write_gather"), OFFSET, st.lists(U64, max_size=4).map(lambda x: words(*x, 0)),
         st.integers(0, 5), st.binary(max_size=40), st.binary(max_size=40),
+    ),
+    st.tuples(
+        st.just("write_words"), OFFSET, st.lists(U64, max_size=4).map(lambda x: words(*x, 0)),
+        st.integers(-1, 5), st.integers(-1, 3),
     ),
 )  # fmt: skip
 
@@ -305,7 +385,7 @@ def test_hostile_addresses_and_sizes_are_errors(addr, size):
     calls = {
         "read": (size,), "read_into": (bytearray(24),), "read_words": (buffer, size),
         "write": (b"x" * 24,), "write_gather": (buffer, size, b"x" * 16, b"y"), "load": (),
-        "store": (1,), "swap": (1,), "cas": (0, 1), "faa": (1,), "fetch_or": (1,),
+        "write_words": (buffer, size), "store": (1,), "swap": (1,), "cas": (0, 1), "faa": (1,), "fetch_or": (1,),
         "mcas": (0, 1, 1, 1), "watch_states": (),
     }  # fmt: skip
 
@@ -351,6 +431,8 @@ def test_accesses_across_the_end_are_refused_whole(endpoint):
     with pytest.raises(AddressError):
         endpoint.write_gather(SIZE - 16, words(1, 2), 2, b"x", b"")
     with pytest.raises(AddressError):
+        endpoint.write_words(SIZE - 8, words(1, 2), 2)
+    with pytest.raises(AddressError):
         endpoint.read_words(SIZE - 8, words(1, 2), 2)
     assert endpoint.read(0, SIZE) == bytes(SIZE)
 
@@ -365,6 +447,8 @@ def test_misaligned_words_are_refused(endpoint, offset):
             getattr(endpoint, name)(offset, *values)
     with pytest.raises(AddressError):
         endpoint.write_gather(offset, words(1), 1, b"", b"")
+    with pytest.raises(AddressError):
+        endpoint.write_words(offset, words(1), 1)
     assert endpoint.read(0, 16) == bytes(16)
 
 

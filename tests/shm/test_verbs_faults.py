@@ -34,6 +34,7 @@ VERBS = {
     "read": (16,), "read_into": (bytearray(16),), "write": (b"x" * 16,), "load": (),
     "read_words": (memoryview(bytearray(16)).cast("Q"), 2), "store": (1,), "swap": (1,),
     "write_gather": (memoryview(bytearray(16)).cast("Q"), 2, b"x", b"y"),
+    "write_words": (memoryview(bytearray(16)).cast("Q"), 2),
     "cas": (0, 1), "faa": (1,), "fetch_or": (1,), "mcas": (0, 1, MAX, MAX),
 }  # fmt: skip
 ATOMICS = ("load", "store", "swap", "cas", "faa", "fetch_or", "mcas")
@@ -86,6 +87,7 @@ def fused_script():
         (("wait",), []),
         (("write_gather", 256, head, 2, one, two), steps_of_write(256, gathered)),
         (("write_gather", 320, head, 1, b"", one), steps_of_write(320, head.tobytes()[:8] + one)),
+        (("write_words", 400, head, 2, 1), steps_of_write(400, head.tobytes()[8:24])),
         (("write", 512, large), steps_of_write(512, large)),
     ]
 
@@ -385,6 +387,8 @@ def test_atomics_stay_in_the_coherent_range():
         words = memoryview(bytearray(b"12345678abcdefgh")).cast("Q")
         endpoint.write_gather(5000, words, 2, b"x", b"y")
         assert endpoint.read(5000, 25) == b"12345678abcdefghx" + bytes(7) + b"y"
+        endpoint.write_words(5032, words, 1, 1)
+        assert endpoint.read(5032, 8) == b"abcdefgh"
         endpoint.read_words(5008, words, 1)
         assert words.tobytes() == b"abcdefghabcdefgh"
         for verb in ATOMICS:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from store_tools import OUT_OF_PLACE
 
 from limpet.stores.registry import KINDS
 
@@ -29,3 +30,10 @@ def make_store(pools: Any, kind: str) -> Callable[..., Any]:
 @pytest.fixture
 def store(make_store: Callable[..., Any]) -> Any:
     return make_store(pool_nodes=2, capacity=1000)
+
+
+@pytest.fixture
+def tight_store(make_store: Callable[..., Any], kind: str) -> Any:
+    """A store in a pool with little memory, which its objects fill."""
+    small = {"pool_node_size": "512KiB", "pool_clients": 16}
+    return make_store(capacity=3000, **small, **OUT_OF_PLACE.get(kind, {}))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
+
+KEY_MAX: Final = 65535
+OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"value_size": 0}}
+"""By kind, parameters with which every value, but an empty one, is in an object."""
+
+
+def key_max(store: Any) -> int:
+    """Bytes of the longest key that the store takes."""
+    return int(getattr(store.parameters, "key_size", KEY_MAX))
 
 
 def sound(store: Any) -> dict[str, int]:

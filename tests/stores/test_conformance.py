@@ -19,17 +19,17 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_tools import sound
+from store_tools import KEY_MAX, key_max, sound
 
 import limpet
 from limpet.shm.layout import object_sizes
+from limpet.stores.rcuckoo.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import store_class
 
 Make = Callable[..., Any]
 PURE = limpet.build == "pure"
 BLOCK = 16384
 IMAGE_SIZE = 4096
-KEY_MAX = 65535
 
 
 # ---- single operations --------------------------------------------------------------------------
@@ -252,14 +252,22 @@ KEY_SIZES = (0, 1, 7, 8, 9, 15, 16, 17, 255, 256, 4063, 4072, 4079, 4080, 4081, 
 
 
 @pytest.mark.parametrize("size", [*KEY_SIZES, KEY_MAX])
-def test_keys_of_every_size(make_store: Make, size: int) -> None:
+def test_keys_of_every_size(make_store: Make, kind: str, size: int) -> None:
     store = make_store(capacity=100)
+    if size > key_max(store):
+        with pytest.raises(limpet.KeyTooLarge):
+            store.put(bytes(size), b"v")
+        if size > KEY_SIZE_MAX:
+            with pytest.raises(limpet.ParameterError, match="key_size"):
+                store.pool.store(kind, name="other", capacity=100, key_size=size)
+            return
+        store = store.pool.store(kind, name="other", capacity=100, key_size=size)
     key = random.Random(size).randbytes(size)
     _round_trip(store, key, [b"", b"v", b"w" * 5000])
     assert list(store) == [key]
     assert store.get(key[:-1] + b"?") is None
     # all but the last byte alike, and one a prefix of the other
-    others = [key + b"\0"] if size < KEY_MAX else []
+    others = [key + b"\0"] if size < key_max(store) else []
     if size:
         others += [key[:-1] + bytes([key[-1] ^ 1]), key[:-1]]
     for other in others:
@@ -273,14 +281,15 @@ def test_keys_of_every_size(make_store: Make, size: int) -> None:
 
 
 def test_a_key_that_is_too_long(store: Any) -> None:
-    key = bytes(KEY_MAX + 1)
-    for write in (store.put, store.insert, store.update):
-        with pytest.raises(limpet.KeyTooLarge, match=f"{KEY_MAX + 1}.*{KEY_MAX}"):
-            write(key, b"v")
-    assert store.get(key) is None
-    assert key not in store
-    with pytest.raises(KeyError):
-        store.delete(key)
+    for size in {key_max(store) + 1, KEY_MAX + 1}:
+        key = bytes(size)
+        for write in (store.put, store.insert, store.update):
+            with pytest.raises(limpet.KeyTooLarge, match=f"{size}.*{key_max(store)}"):
+                write(key, b"v")
+        assert store.get(key) is None
+        assert key not in store
+        with pytest.raises(KeyError):
+            store.delete(key)
     # as long, modulo the field's width, as one that fits
     store.put(b"", b"empty")
     assert store.get(bytes(KEY_MAX + 1)) is None
@@ -456,8 +465,8 @@ def _fill_one_place(store: Any, keys: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [5000] if PURE else [100, 1000, 5000, 16000, 40_000])
-def test_full_memory_loses_nothing_and_goes_on(make_store: Make, size: int) -> None:
-    store = make_store(capacity=3000, pool_node_size="512KiB")
+def test_full_memory_loses_nothing_and_goes_on(tight_store: Any, size: int) -> None:
+    store = tight_store
     keys = _fill(store, bytes(size))
     assert len(keys) >= 2
     assert len(keys) * size > 0.5 * store.pool.parameters.node_size - 200_000
@@ -474,8 +483,8 @@ def test_full_memory_loses_nothing_and_goes_on(make_store: Make, size: int) -> N
     sound(store)
 
 
-def test_full_memory_takes_updates_only_when_there_is_room(make_store: Make) -> None:
-    store = make_store(capacity=3000, pool_node_size="512KiB")
+def test_full_memory_takes_updates_only_when_there_is_room(tight_store: Any) -> None:
+    store = tight_store
     keys = _fill(store, b"1" * 5000)
     if store.majorities:  # a new key needs two objects, an update one, for which there may be room
         with contextlib.suppress(limpet.StoreFull):
@@ -491,8 +500,8 @@ def test_full_memory_takes_updates_only_when_there_is_room(make_store: Make) -> 
     sound(store)
 
 
-def test_memory_moves_from_one_size_to_another(make_store: Make) -> None:
-    store = make_store(capacity=3000, pool_node_size="512KiB")
+def test_memory_moves_from_one_size_to_another(tight_store: Any) -> None:
+    store = tight_store
     counts: dict[int, set[int]] = {}
     for _ in range(2 if PURE else 4):
         for size in (40_000, 9000) if PURE else (1000, 40_000, 200, 9000):
@@ -550,10 +559,22 @@ ROUND_TRIPS = {
         "large get": 3,
     },
     "pdpm": {"get": 2, "miss": 1, "insert": 2, "update": 4, "put": 4, "delete": 3, "large get": 3},
+    "rcuckoo": {
+        "get": 1,
+        "miss": 2,
+        "insert": 2,
+        "update": 2,
+        "put": 2,
+        "delete": 2,
+        "large get": 3,
+    },
 }
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
 
+ENTRY = 8 + 32 + 64
+ROW = 8 * ENTRY + 16
+"""Of a store of kind rcuckoo, with keys of up to 31 bytes and values of up to 64 in a row."""
 _READ = {"get": 8 + 32, "miss": 256, "large get": 8 + 4096 + 20_000, "insert": 2 * 256}
 _NEW = 2 * (40 + 4 + 8)
 _WRITTEN = {"get": 0, "miss": 0, "insert": _NEW, "update": _NEW, "delete": 16}
@@ -568,6 +589,13 @@ BYTES_READ = {
     # with one word of metadata, nothing in place, and a buffer
     "dm-abd": {"get": 8 * 22 + 48, "miss": 256, "large get": 8 * 22 + 4096 + 20_000},
     "pdpm": {"get": 256 + 32, "miss": 256, "large get": 256 + 4096 + 20_000},
+    # two rows of 8 entries; the owner and the state of the journal
+    "rcuckoo": {
+        "get": 2 * ROW,
+        "miss": 2 * ROW + 16,
+        "large get": 2 * ROW + 4096 + 20_000,
+        "update": 2 * ROW + 16,
+    },
 }
 BYTES_WRITTEN = {
     "race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
@@ -578,6 +606,9 @@ BYTES_WRITTEN = {
     "swarm": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 37 + 112, "update": 32 + 8, "delete": 0},
     "dm-abd": {"get": 0, "miss": 0, "insert": 40 + 40 + 8 * 30, "update": 32 + 4, "delete": 0},
     "pdpm": {"get": 0, "miss": 0, "insert": 28 + 8, "update": 2 * 28 + 3 * 8, "delete": 8},
+    # journal: group, states, step and redo image; entry, version and CRC
+    "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 72 + 2 * ENTRY + 16)
+    | {"get": 0, "miss": 0},
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
 
@@ -667,6 +698,7 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
             self.model: dict[bytes, bytes] = {}
             pool = pools(nodes=nodes)
             self.stores = [pool.store(kind, name="s", capacity=300)]
+            self.key_max = key_max(self.stores[0])
             self.stores += [p.store(kind, name="s") for p in (pool, pools.again(pool))]
 
         @rule(h=HANDLES, key=KEYS)
@@ -691,7 +723,7 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
             if key in self.model:
                 self.attempt(key, value, lambda: self.stores[h].update(key, value))
             else:
-                with pytest.raises((KeyError, limpet.StoreFull)):
+                with pytest.raises((KeyError, limpet.StoreFull, limpet.KeyTooLarge)):
                     self.stores[h].update(key, value)
 
         @rule(h=HANDLES, key=KEYS)
@@ -724,6 +756,8 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
         def attempt(self, key: bytes, value: bytes, write: Callable[[], None]) -> None:
             try:
                 write()
+            except limpet.KeyTooLarge:
+                assert len(key) > self.key_max
             except limpet.StoreFull:
                 assert sum(map(len, self.model.values())) > 100_000
             else:

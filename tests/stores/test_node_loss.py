@@ -110,6 +110,8 @@ def test_what_needs_every_node_says_which_is_lost(
 def test_the_audit_counts_the_lost_node_as_failed(
     store: Any, lose: Callable[[Any, int], None]
 ) -> None:
+    for key in KEYS:
+        store.put(key, bytes(200))
     before = store.pool.audit()
     lose(store.pool, LOST)
     audit = store.pool.audit()

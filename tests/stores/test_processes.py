@@ -211,8 +211,8 @@ def test_sixteen_clients_on_few_cores_finish(make_store: Make, kind: str) -> Non
     sound(store)
 
 
-def test_memory_that_others_freed_can_be_used(make_store: Make, pools: Any) -> None:
-    store = make_store(capacity=3000, pool_node_size="512KiB")
+def test_memory_that_others_freed_can_be_used(tight_store: Any, pools: Any) -> None:
+    store = tight_store
     other = pools.again(store.pool).store(store.kind, name="test")
     count = 75 if store.majorities else 150  # a key has a register besides
     for number in range(count):
@@ -271,14 +271,14 @@ def test_a_dead_client_is_recovered_by_whoever_checks_in(make_store: Make, pools
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_memory_of_the_dead_is_used_again(make_store: Make, round_: int) -> None:
+def test_memory_of_the_dead_is_used_again(tight_store: Any, round_: int) -> None:
     """Clients that fill the memory and are killed do not wear the pool out."""
-    store = make_store(capacity=3000, pool_node_size="512KiB")
+    store = tight_store
 
     def fill() -> None:
         try:
             for number in range(10_000):
-                store.insert(b"%d" % number, bytes(1000 + 10_000 * round_))
+                store.insert(b"%d" % number, bytes(1000 + 7_500 * round_))
         except limpet.StoreFull:
             os.kill(os.getpid(), signal.SIGKILL)
 
