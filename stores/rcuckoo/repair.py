@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.layout import SLOTS_USED
+from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.rcuckoo.fields import (
     COUNT_MASK,
@@ -286,6 +286,8 @@ def _linked(store: Any, reference: int) -> bool:
     if not objects.fits(reference):
         return False
     key = objects.key()
+    if store.node_of(key) != reference >> NODE_SHIFT & 0xFF:
+        return False  # it was not written yet: the key is another one's, whose table may be lost
     attempt = 0
     while True:
         found = store.header_of(key)

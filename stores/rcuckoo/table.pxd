@@ -29,6 +29,7 @@ cdef int UPDATE
 cdef int DELETE
 cdef int DONE
 cdef int AGAIN
+cdef int BATCH
 cdef int NO_MEMORY
 cdef int EXISTS
 cdef int MISSING
@@ -62,6 +63,8 @@ cdef class Rcuckoo(Store):
     cdef u64[::1] plan_rows
 
     cdef int _choose(self, bytes key) except -1
+    cdef u64 _table_of(self, u64 hashed) noexcept
+    cpdef int node_of(self, bytes key) except -1
     cpdef int enter_table(self, u64 base) except -1
     @cython.locals(rows=Rows)
     cdef int _read_pair(self) except -1
@@ -76,6 +79,9 @@ cdef class Rcuckoo(Store):
     cpdef header_of(self, bytes key)
     @cython.locals(header=u64)
     cdef bytes _value(self)
+    cdef bytes _value_at(self, u64 header)
+    @cython.locals(again=bint, size=u64, key=bytes, value=bytes, header=u64)
+    cdef list _get_batch(self, list keys, list found)
     @cython.locals(size=u64)
     cdef int _write(self, key, value, int mode) except -1
     @cython.locals(attempt=u64, tried=bint, outcome=int)

@@ -60,6 +60,7 @@ from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.race.outcomes import (
     AGAIN,
+    BATCH,
     DONE,
     EXISTS,
     FULL,
@@ -173,6 +174,54 @@ class Rcuckoo(Store):
             attempt += 1
             self._stay(attempt)
 
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing. The reads overlap:
+        1 round trip for each 32 keys, 2 if one of them is missing or has a long value.
+        """
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        self.operations += len(wanted)
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            self.client.enter()
+            try:
+                busy = self._get_batch(wanted[start : start + BATCH], found)
+            finally:
+                self.client.leave()
+            for index in busy:
+                found[index] = self.get(wanted[index])
+        return found
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys; the places of those whose rows are changing."""
+        busy = []
+        again = False
+        size = 8 * self.rows.row_words
+        for key in keys:
+            self._choose(key)
+            self.endpoint.prefetch(self.rows.address(self.first), size)
+            self.endpoint.prefetch(self.rows.address(self.second), size)
+        for key in keys:
+            self._choose(key)
+            self._read_pair()
+            value = None
+            if self._find(key):
+                if self.rows.is_whole(self.place):
+                    header = self.rows.header(self.place, self.slot)
+                    again = again or not header & INLINE
+                    value = self._value_at(header)
+                else:
+                    busy.append(len(found))
+            else:
+                again = True
+                if not self._are_settled():
+                    busy.append(len(found))
+            found.append(value)
+        self.endpoint.wait()
+        if again:
+            self.endpoint.wait()
+        return busy
+
     def put(self, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
         self._write(key, value, PUT)
@@ -197,11 +246,18 @@ class Rcuckoo(Store):
     def _choose(self, key: bytes) -> None:
         """Work out a key's hash, table and rows."""
         self.hash = hash64(key)
-        self.table = (self.hash >> 32) * len(self.tables) >> 32
+        self.table = self._table_of(self.hash)
         self.enter_table(self.tables[self.table])
         self.places.place(self.hash)
         self.first = self.places.first
         self.second = self.places.second
+
+    def _table_of(self, hashed: int) -> int:
+        return (hashed >> 32) * len(self.tables) >> 32
+
+    def node_of(self, key: bytes) -> int:
+        """The node with the key's table, and with its extent."""
+        return self.tables[self._table_of(hash64(key))] >> NODE_SHIFT & 0xFF
 
     def enter_table(self, base: int) -> None:
         """Have rows and locks be those of the table at this address."""
@@ -219,6 +275,7 @@ class Rcuckoo(Store):
             rows.read(0, self.second, 2)
         else:
             self.at_first = 0
+            self.endpoint.prefetch(rows.address(self.second), 8 * rows.row_words)
             rows.read(0, self.first, 1)
             rows.read(1, self.second, 1)
         self.at_second = 1 - self.at_first
@@ -243,7 +300,9 @@ class Rcuckoo(Store):
                 return DONE
             self.locks.wait_for(self.first if self.place == self.at_first else self.second)
             return AGAIN
-        return MISSING if self._are_settled() else AGAIN
+        settled = self._are_settled()
+        self.endpoint.wait()
+        return MISSING if settled else AGAIN
 
     def _are_settled(self) -> bool:
         """Whether both rows are whole, and have not changed since both were read.
@@ -259,7 +318,6 @@ class Rcuckoo(Store):
         # ORDER: after both rows were read.
         first = self.endpoint.load(rows.address(self.first) + trailer)
         second = self.endpoint.load(rows.address(self.second) + trailer)
-        self.endpoint.wait()
         self.locks.wait_for(self.first)
         return first == rows.version(self.at_first) and second == rows.version(self.at_second)
 
@@ -286,10 +344,14 @@ class Rcuckoo(Store):
     def _value(self) -> bytes:
         """The value of the entry at `place` and `slot`."""
         header = self.rows.header(self.place, self.slot)
+        if not header & INLINE:
+            self.endpoint.wait()
+        return self._value_at(header)
+
+    def _value_at(self, header: int) -> bytes:
         if header & INLINE:
             return self.rows.value(self.place, self.slot)
         self.objects.load(header & REFERENCE_MASK)
-        self.endpoint.wait()
         return self.objects.value()
 
     # ---- changing -------------------------------------------------------------------------------
