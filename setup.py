@@ -22,6 +22,7 @@ COMPILED = {
     "limpet.stores.rcuckoo.journal": "limpet/stores/rcuckoo/journal.py",
     "limpet.stores.rcuckoo.locks": "limpet/stores/rcuckoo/locks.py",
     "limpet.stores.rcuckoo.search": "limpet/stores/rcuckoo/search.py",
+    "limpet.stores.rcuckoo.lookup": "limpet/stores/rcuckoo/lookup.py",
     "limpet.stores.rcuckoo.table": "limpet/stores/rcuckoo/table.py",
     "limpet.stores.raw.objects": "limpet/stores/raw/objects.py",
     "limpet.stores.raw.table": "limpet/stores/raw/table.py",

@@ -78,7 +78,6 @@ class StoppingEndpoint(Endpoint):
         head = b"".join(word.to_bytes(8, "little") for word in words[:count])
         return self.write(addr, head + first + bytes(-len(first) & 7) + second)
 
-
     def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
         if not self.stop_at:
             return super().write_words(addr, words, count, start)

@@ -4,8 +4,8 @@ CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) starts from 0 here, with n
 it is linear: that of n words is the XOR of what each byte adds, which depends on the byte and on
 how many words come after it, and that of zeros is 0.
 
-The words of even and of odd places have a CRC each; with that of the even ones begins the CRC of the
-word with that of the odd ones, which is the result. Bits 0-31 are that of the words, bits 32-63
+The words of even and of odd places have a CRC each; with that of the even ones begins the CRC of
+the word with that of the odd ones, which is the result. Bits 0-31 are that of the words, bits 32-63
 that of their products with an odd number, so that what the one misses the other does not.
 """
 

@@ -64,7 +64,7 @@ class Pool(Memory):
         return found
 
     def _store_of(self, number: int) -> Any:
-        """A handle of the store with that entry in the catalogue; None: none whose links hands name.
+        """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
 
         Handles that are in use are in the midst of something; so it is another one.
         """

@@ -117,7 +117,7 @@ class Repair:
                 self.repair(look.at)
 
     def _of(self, look: Look) -> str:
-        """What we wait for: another thing if the journal changes, so that this counts as progress."""
+        """What we wait for: another thing when the journal changes, so that counts as progress."""
         return f"{self.what}, in state {look.state:#x}"
 
     def looks(self) -> list[Look]:
@@ -188,9 +188,9 @@ class Repair:
             if holder in (0, me):
                 return
             what = f"the lease of {self.store.name!r}"
-            if self.membership.ended(holder, what):
-                if self.endpoint.cas(self.base, holder, me) == holder:
-                    return
+            ended = self.membership.ended(holder, what)
+            if ended and self.endpoint.cas(self.base, holder, me) == holder:
+                return
             attempt += 1
             self.endpoint.pause(attempt)
 
@@ -280,7 +280,7 @@ class Repair:
 
 
 def _linked(store: Any, reference: int) -> bool:
-    """Whether the rows of an extent's key have it. The extent is as it was: its client is pinned."""
+    """Whether the rows of an extent's key have it. It is as it was: its client is pinned."""
     objects = store.objects
     objects.load(reference)
     if not objects.fits(reference):

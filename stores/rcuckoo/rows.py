@@ -94,10 +94,13 @@ class Rows:
         at = place * self.row_words
         for slot in range(SLOTS):
             header = self.words[at]
-            if header >> FINGERPRINT_SHIFT == fingerprint and header:
-                if self.words[at + 1] & 0xFF == len(key):
-                    if words_equal(self.words, 8 * at + 9, key):
-                        return slot
+            if (
+                header >> FINGERPRINT_SHIFT == fingerprint
+                and header
+                and self.words[at + 1] & 0xFF == len(key)
+                and words_equal(self.words, 8 * at + 9, key)
+            ):
+                return slot
             at += self.entry_words
         return -1
 
@@ -123,9 +126,7 @@ class Rows:
 
     # ---- changing -------------------------------------------------------------------------------
 
-    def put_inline(
-        self, place: int, slot: int, fingerprint: int, key: bytes, value: bytes
-    ) -> None:
+    def put_inline(self, place: int, slot: int, fingerprint: int, key: bytes, value: bytes) -> None:
         """Set an entry of the row there, with the value in it."""
         header = fingerprint << FINGERPRINT_SHIFT | len(value) << LENGTH_SHIFT | INLINE
         self._put(place, slot, header, key, value)
@@ -170,9 +171,7 @@ class Rows:
         # ORDER: the entry before the trailer: a row with its old version and a CRC that holds is as
         # it was before. CRASH(torn): who finds its writer dead restores the row (repair.py).
         at = start + slot * self.entry_words
-        self.endpoint.write_words(
-            self.slot_address(row, slot), self.words, self.entry_words, at
-        )
+        self.endpoint.write_words(self.slot_address(row, slot), self.words, self.entry_words, at)
         # LINEARIZES: insert, update, delete; the second word, the CRC
         self.endpoint.write_words(
             self.address(row) + 8 * (self.row_words - TRAILER_WORDS), self.words, 2, last - 1

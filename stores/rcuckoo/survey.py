@@ -56,7 +56,7 @@ class Survey:
 
     def count(self) -> int:
         """How many entries there are."""
-        return sum(np.count_nonzero(self._headers(table)) for table in self._tables())
+        return sum(int(np.count_nonzero(self._headers(table))) for table in self._tables())
 
     def references(self) -> Any:
         """References to all extents on nodes in service, as uint64."""
@@ -262,7 +262,9 @@ class Survey:
         """Every lock that is set is in a group of some journal."""
         store = self.store
         base = store.tables[table]
-        for word in range(base + store.locks_at, base + store.locks_at + store.parameters.locks // 8, 8):
+        for word in range(
+            base + store.locks_at, base + store.locks_at + store.parameters.locks // 8, 8
+        ):
             attempt = 0
             while stray := self._stray(base, word):
                 attempt += 1

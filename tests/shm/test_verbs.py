@@ -139,7 +139,13 @@ def test_words_put_fills_up_with_zeros(fabric):
     assert fabric.words_put(buffer, 3, b"12345678", 11) == 0
     assert buffer.tobytes() == b"\xff" * 3 + b"12345678" + bytes(3) + b"\xff" * 10
     fabric.words_put(buffer, 24, b"", 0)
-    for offset, data, size in ((-1, b"", 1), (0, b"ab", 1), (17, b"", 8), (0, b"", 25), (0, b"", -1)):
+    for offset, data, size in (
+        (-1, b"", 1),
+        (0, b"ab", 1),
+        (17, b"", 8),
+        (0, b"", 25),
+        (0, b"", -1),
+    ):
         with pytest.raises(AddressError):
             fabric.words_put(buffer, offset, data, size)
     with pytest.raises((TypeError, AddressError)):
@@ -385,8 +391,8 @@ def test_hostile_addresses_and_sizes_are_errors(addr, size):
     calls = {
         "read": (size,), "read_into": (bytearray(24),), "read_words": (buffer, size),
         "write": (b"x" * 24,), "write_gather": (buffer, size, b"x" * 16, b"y"), "load": (),
-        "write_words": (buffer, size), "store": (1,), "swap": (1,), "cas": (0, 1), "faa": (1,), "fetch_or": (1,),
-        "mcas": (0, 1, 1, 1), "watch_states": (),
+        "write_words": (buffer, size), "store": (1,), "swap": (1,), "cas": (0, 1), "faa": (1,),
+        "fetch_or": (1,), "mcas": (0, 1, 1, 1), "watch_states": (),
     }  # fmt: skip
 
     def outcomes(fabric):

@@ -1,0 +1,305 @@
+"""Where a key is in an `rcuckoo` store, and all operations that only read (table.py has the rest).
+
+Get (rcuckoo.txt section 3.2.1): read both rows, by one covering read if they are adjacent. An entry
+counts if its row is whole. Before a key is called missing, the versions of both rows are read
+again: between the two reads it may have been moved from the row that was read later to the one that
+was read first (C3). A long value is read from its extent.
+
+What is kept here between `enter` and `leave` is of the operation that is inside. Outside of them it
+is a hint, as another thread may have come: whom to wait for, which rows to lock besides.
+"""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from typing import Any, Final
+
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.states import former
+from limpet.shm.words import REFERENCE_MASK, REPLICATED
+from limpet.stores import regions
+from limpet.stores.contract import Store, as_bytes
+from limpet.stores.objects import Objects
+from limpet.stores.race.outcomes import AGAIN, BATCH, DONE, MISSING
+from limpet.stores.rcuckoo.dependent_hash import DependentHash
+from limpet.stores.rcuckoo.fields import INLINE, TRAILER_WORDS
+from limpet.stores.rcuckoo.journal import Journal
+from limpet.stores.rcuckoo.locks import Locks
+from limpet.stores.rcuckoo.parameters import RcuckooParameters
+from limpet.stores.rcuckoo.repair import Repair
+from limpet.stores.rcuckoo.rows import Rows
+from limpet.stores.rcuckoo.survey import Survey
+
+PATIENCE: Final = 8
+"""After so many attempts, and as many more each time, a client looks whom it waits for."""
+
+
+class Lookup(Store):
+    """The tables of an `rcuckoo` store, and finding keys in them. `RcuckooParameters`."""
+
+    Parameters = RcuckooParameters
+    resolves = True
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        clients = pool.parameters.clients
+        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        size = parameters.table_size(clients)
+        self.tables = array("Q", regions.attach(pool, name, parameters.tables, size))
+        self.journal_size = parameters.journal_size
+        self.locks_at = parameters.locks_at(clients)
+        self.rows_at = parameters.rows_at(clients)
+        self.row_count = parameters.rows
+        self.key_size = parameters.key_size
+        self.value_size = parameters.value_size
+        self.objects = Objects(pool.heap)
+        self.places = DependentHash(parameters.rows, parameters.locality)
+        self.rows = Rows(pool.endpoint, parameters)
+        self.journal = Journal(pool.endpoint)
+        self.locks = Locks(pool.endpoint, parameters, self.journal)
+        self.hash = 0
+        self.table = 0
+        self.first = 0
+        self.second = 0
+        self.at_first = 0
+        self.at_second = 1
+        """Places of the key's rows in `rows`."""
+        self.place = 0
+        self.slot = 0
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: RcuckooParameters) -> None:
+        """Make one region a table; zeros are an empty one."""
+        size = parameters.table_size(pool.parameters.clients)
+        regions.make(pool, name, parameters.tables, size)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: RcuckooParameters) -> None:
+        regions.unmake(pool, name, parameters.tables)
+
+    def replaced(self, node: int) -> None:
+        for table in range(len(self.tables)):
+            self.tables[table] = former(self.tables[table], node)
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip; 2 for a miss, and for a long value."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._get_once(key)
+                if outcome == DONE:
+                    return self._value()
+            finally:
+                self.client.leave()
+            if outcome == MISSING:
+                return default
+            attempt += 1
+            self._stay(attempt)
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing. The reads overlap:
+        1 round trip for each 32 keys, 2 if one of them is missing or has a long value.
+        """
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        found: list[bytes | None] = []
+        self.operations += len(wanted)
+        for start in range(0, len(wanted), BATCH):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            self.client.enter()
+            try:
+                busy = self._get_batch(wanted[start : start + BATCH], found)
+            finally:
+                self.client.leave()
+            for index in busy:
+                found[index] = self.get(wanted[index])
+        return found
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys; the places of those whose rows are changing."""
+        busy = []
+        again = False
+        size = 8 * self.rows.row_words
+        for key in keys:
+            self._choose(key)
+            self.endpoint.prefetch(self.rows.address(self.first), size)
+            self.endpoint.prefetch(self.rows.address(self.second), size)
+        for key in keys:
+            self._choose(key)
+            self._read_pair()
+            value = None
+            if self._find(key):
+                if self.rows.is_whole(self.place):
+                    header = self.rows.header(self.place, self.slot)
+                    again = again or not header & INLINE
+                    value = self._value_at(header)
+                else:
+                    busy.append(len(found))
+            else:
+                again = True
+                if not self._are_settled():
+                    busy.append(len(found))
+            found.append(value)
+        self.endpoint.wait()
+        if again:
+            self.endpoint.wait()
+        return busy
+
+    # ---- where a key is -------------------------------------------------------------------------
+
+    def _choose(self, key: bytes) -> None:
+        """Work out a key's hash, table and rows."""
+        self.hash = hash64(key)
+        self.table = self._table_of(self.hash)
+        self.enter_table(self.tables[self.table])
+        self.places.place(self.hash)
+        self.first = self.places.first
+        self.second = self.places.second
+
+    def _table_of(self, hashed: int) -> int:
+        return (hashed >> 32) * len(self.tables) >> 32
+
+    def node_of(self, key: bytes) -> int:
+        """The node with the key's table, and with its extent."""
+        return self.tables[self._table_of(hash64(key))] >> NODE_SHIFT & 0xFF
+
+    def enter_table(self, base: int) -> None:
+        """Have rows and locks be those of the table at this address."""
+        self.rows.base = base + self.rows_at
+        self.locks.base = base + self.locks_at
+
+    def _read_pair(self) -> None:
+        """Read the key's rows to places 0 and 1; adjacent ones by one covering read."""
+        rows = self.rows
+        if self.second == self.first + 1:
+            self.at_first = 0
+            rows.read(0, self.first, 2)
+        elif self.first == self.second + 1:
+            self.at_first = 1
+            rows.read(0, self.second, 2)
+        else:
+            self.at_first = 0
+            self.endpoint.prefetch(rows.address(self.second), 8 * rows.row_words)
+            rows.read(0, self.first, 1)
+            rows.read(1, self.second, 1)
+        self.at_second = 1 - self.at_first
+
+    def _find(self, key: bytes) -> bool:
+        """Whether the rows that were read have the key; then `place` and `slot` are its entry's."""
+        fingerprint = self.hash & 0xFF
+        self.place = self.at_first
+        self.slot = self.rows.find(self.place, key, fingerprint)
+        if self.slot < 0:
+            self.place = self.at_second
+            self.slot = self.rows.find(self.place, key, fingerprint)
+        return self.slot >= 0
+
+    def _get_once(self, key: bytes) -> int:
+        self._choose(key)
+        self._read_pair()
+        self.endpoint.wait()
+        if self._find(key):
+            rows = self.rows
+            if rows.is_whole(self.place):
+                return DONE
+            self.locks.wait_for(self.first if self.place == self.at_first else self.second)
+            return AGAIN
+        settled = self._are_settled()
+        self.endpoint.wait()
+        return MISSING if settled else AGAIN
+
+    def _are_settled(self) -> bool:
+        """Whether both rows are whole, and have not changed since both were read.
+
+        So at the end of that read the key had, in both, what it has there.
+        """
+        rows = self.rows
+        for place in range(2):
+            if not rows.is_whole(place):
+                self.locks.wait_for(self.first if place == self.at_first else self.second)
+                return False
+        trailer = 8 * (rows.row_words - TRAILER_WORDS)
+        # ORDER: after both rows were read.
+        first = self.endpoint.load(rows.address(self.first) + trailer)
+        second = self.endpoint.load(rows.address(self.second) + trailer)
+        self.locks.wait_for(self.first)
+        return first == rows.version(self.at_first) and second == rows.version(self.at_second)
+
+    def copies_of(self, key: bytes) -> int | None:
+        """In how many of its rows a key is; None: they are being changed."""
+        self._choose(key)
+        self._read_pair()
+        self.endpoint.wait()
+        if not self._are_settled():
+            return None
+        first = self.rows.find(0, key, self.hash & 0xFF) >= 0
+        return int(first) + (self.rows.find(1, key, self.hash & 0xFF) >= 0)
+
+    def header_of(self, key: bytes) -> int | None:
+        """The header of a key's entry; 0: it has none; None: its rows are being changed."""
+        self._choose(key)
+        self._read_pair()
+        self.endpoint.wait()
+        found = self._find(key)
+        if not self._are_settled():
+            return None
+        return self.rows.header(self.place, self.slot) if found else 0
+
+    def _value(self) -> bytes:
+        """The value of the entry at `place` and `slot`."""
+        header = self.rows.header(self.place, self.slot)
+        if not header & INLINE:
+            self.endpoint.wait()
+        return self._value_at(header)
+
+    def _value_at(self, header: int) -> bytes:
+        if header & INLINE:
+            return self.rows.value(self.place, self.slot)
+        self.objects.load(header & REFERENCE_MASK)
+        return self.objects.value()
+
+    # ---- waiting --------------------------------------------------------------------------------
+
+    def _stay(self, attempt: int) -> None:
+        """Wait a little, and look now and then whom we wait for."""
+        self.retries += 1
+        self.endpoint.pause(attempt)
+        if attempt % PATIENCE == 0:
+            self.look_after()
+
+    def look_after(self) -> None:
+        """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
+        repair = Repair(self, self.tables[self.table])
+        word, bits = self.locks.busy, self.locks.busy_bits
+        self.pool.exclusively(functools.partial(repair.look_after, word, bits))
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """Decide a pair of a hand: repair for a dead client, or for ourselves (contract.py)."""
+        return bool(Repair.resolved(self, reference))
+
+    # ---- the whole table ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.pool.exclusively(Survey(self).count))
+
+    def keys(self) -> Any:
+        """Every key that was there all the while; see Survey.keys."""
+        return Survey(self).keys()
+
+    def references(self) -> Any:
+        """References to all extents on nodes in service, as uint64; for audits."""
+        return Survey(self).references()
+
+    def check(self) -> None:
+        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold."""
+        Survey(self).check()
+
+    def left_by(self, ident: int) -> set[str]:
+        return Survey(self).left_by(ident)
