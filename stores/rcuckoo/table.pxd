@@ -47,7 +47,7 @@ cdef class Rcuckoo(Lookup):
     cdef int _open_journal(self) except -1
     @cython.locals(locks=Locks, index=int, outcome=int)
     cdef int _locked(self, bytes key, bytes value, u64 reference, int mode, bint again) except -1
-    @cython.locals(rows=Rows, index=u64, header=u64)
+    @cython.locals(rows=Rows, found=bint, index=u64, header=u64)
     cdef int _work(self, bytes key, bytes value, u64 reference, int mode) except -1
     cdef int _damaged(self, u64 row) except -1
     cdef int _enter(self, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1

@@ -230,10 +230,11 @@ class Rcuckoo(Lookup):
 
     def _work(self, key: bytes, value: bytes, reference: int, mode: int) -> int:
         rows = self.rows
+        found = self._find(key)
         for index in range(2):
-            if not rows.is_whole(index):
+            if not (found and index != self.place) and not rows.is_whole(index):
                 self._damaged(self.first if index == self.at_first else self.second)
-        if self._find(key):
+        if found:
             if mode == INSERT:
                 return EXISTS
             header = rows.header(self.place, self.slot)
