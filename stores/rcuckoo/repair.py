@@ -186,13 +186,15 @@ class Repair:
         while True:
             holder = self.endpoint.cas(self.base, 0, me)
             if holder in (0, me):
-                return
+                break
             what = f"the lease of {self.store.name!r}"
             ended = self.membership.ended(holder, what)
             if ended and self.endpoint.cas(self.base, holder, me) == holder:
-                return
+                break
             attempt += 1
             self.endpoint.pause(attempt)
+        # Who waits for the lease does not take this repair for the last one.
+        self.membership.progress()
 
     # ---- the path -------------------------------------------------------------------------------
 

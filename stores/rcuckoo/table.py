@@ -89,7 +89,8 @@ class Rcuckoo(Lookup):
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.rows_per_lock = parameters.rows_per_lock
-        self.searches = [PathSearch(parameters, self.places) for _ in range(parameters.tables)]
+        self.searches: list[PathSearch | None] = [None] * parameters.tables
+        """Of each table, when an insert has needed one."""
         self.planned = 0
         """Rows of the path that was found in the cache; they are in `plan_rows`."""
         self.plan_rows = array("Q", bytes(8 * PATH_MAX))
@@ -99,8 +100,7 @@ class Rcuckoo(Lookup):
         self.forget()
 
     def forget(self) -> None:
-        for search in self.searches:
-            search.forget()
+        self.searches = [None] * len(self.searches)
 
     # ---- operations -----------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Rcuckoo(Lookup):
                 if outcome == LOST and not self._plan():
                     outcome = FULL
                     # What is cached may be out of date.
-                    self.searches[self.table].forget()
+                    self._search().forget()
                     self.planned = 0
             finally:
                 self.client.leave()
@@ -212,6 +212,8 @@ class Rcuckoo(Lookup):
     def _locked(self, key: bytes, value: bytes, reference: int, mode: int, again: bool) -> int:
         """Lock, look, and write if there is something to write; the locks are given back."""
         locks = self.locks
+        if self.planned and self.plan_rows[0] not in (self.first, self.second):
+            self.planned = 0  # another thread's, for another key
         locks.plan()
         locks.add(self.first)
         locks.add(self.second)
@@ -255,7 +257,7 @@ class Rcuckoo(Lookup):
         if not self.planned:
             self._learn_locked()
             self.endpoint.wait()
-        if self.searches[self.table].search(self.first, self.second, True) != FOUND:
+        if self._search().search(self.first, self.second, True) != FOUND:
             return LOST
         self._commit_path(key, value, reference)
         return DONE
@@ -292,7 +294,7 @@ class Rcuckoo(Lookup):
 
     def _commit_path(self, key: bytes, value: bytes, reference: int) -> None:
         """Move the entries of the path that was found, from its end on, and write the new one."""
-        rows, search, journal = self.rows, self.searches[self.table], self.journal
+        rows, search, journal = self.rows, self._search(), self.journal
         length = search.length
         for step in range(length):
             row = search.path_rows[step]
@@ -316,12 +318,19 @@ class Rcuckoo(Lookup):
 
     # ---- paths ----------------------------------------------------------------------------------
 
+    def _search(self) -> PathSearch:
+        """The search of the present table."""
+        search = self.searches[self.table]
+        if search is None:
+            search = self.searches[self.table] = PathSearch(self.parameters, self.places)
+        return search
+
     def _learn_locked(self) -> None:
         """Read all rows under the locks that we hold, a lock's at a time, to the places from 2 on.
 
         The search knows them then.
         """
-        search = self.searches[self.table]
+        search = self._search()
         search.release()
         for index in range(2 + self.planned):
             row = self._locked_row(index)
@@ -343,7 +352,7 @@ class Rcuckoo(Lookup):
 
     def _plan(self) -> bool:
         """Find a path in the cache, reading what it lacks; whether there is one."""
-        search = self.searches[self.table]
+        search = self._search()
         for _ in range(PLANS_MAX):
             outcome = search.search(self.first, self.second, False)
             if outcome == FOUND:
@@ -358,7 +367,7 @@ class Rcuckoo(Lookup):
 
     def _learn_unknown(self) -> None:
         """Read the rows that a search has missed, without locks."""
-        search = self.searches[self.table]
+        search = self._search()
         self.rows.room(search.lacking)
         for index in range(search.lacking):
             self.rows.read(index, search.unknown[index], 1)
