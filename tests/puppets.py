@@ -17,6 +17,9 @@ class PuppetEndpoint(WatchedEndpoint):
     def store(self, addr: int, value: int) -> int:
         return int(self._watched("store", addr, value))
 
+    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        return int(self._watched("write_words", addr, words, count, start))
+
 
 class PuppetPool(WatchedPool):
     endpoint_class = PuppetEndpoint

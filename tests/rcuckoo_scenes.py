@@ -7,11 +7,17 @@ rows. In one that is full but for one entry, an insert moves an entry of each ro
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import pytest
+from process_tools import gather
+from puppets import Puppet, PuppetPool, Where
+
 from limpet.fault.operations import BYSTANDER, KEY, OLD
-from limpet.fault.scene import Scene
+from limpet.fault.scene import Scene, look_away
 from limpet.shm.fabric import hash64
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.fields import SLOTS
@@ -111,3 +117,57 @@ def path_scene(count: int) -> type[PathScene]:
         moves = count
 
     return Scene
+
+
+class Clients:
+    """A store with a ring of rows, puppets of it, and clients that die where they are told to."""
+
+    def __init__(self, pools: Any, puppets: int, fence: str = "kill", **parameters: Any) -> None:
+        self.url = pools(fence=fence).url
+        self.pool = pools.keep(PuppetPool.open(self.url))
+        self.store = self.pool.store("rcuckoo", name="test", **{**RING, **parameters})
+        self.door = pools.keep(PuppetPool.open(self.url))
+        self.mortal = self.door.store("rcuckoo", name="test")
+        self.puppets = [Puppet(pools, self.url, "rcuckoo") for _ in range(puppets)]
+        self.table = int(self.store.tables[0])
+        self.locks = self.table + int(self.store.locks_at)
+        """The word of all rows' locks."""
+
+    def key(self, row: int, value: bytes = OLD, other: int | None = None, number: int = 0) -> bytes:
+        """A key with that first row (and that second one), which is put if it is not there."""
+        key = some(self.store, number + 1, row, other)[-1]
+        if key not in self.store:
+            self.store.put(key, value)
+        return key
+
+    def die(self, where: Where, work: Callable[[Any], object]) -> None:
+        """A client begins an operation, and dies just before that verb."""
+
+        def die_there(verb: str, address: int) -> None:
+            if where(verb, address):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def client() -> None:
+            look_away(self.door)  # whom it meets dead is not to be recovered
+            self.mortal.get(b"x0")
+            self.door.endpoint.before = die_there
+            work(self.mortal)
+
+        with pytest.raises(AssertionError, match="ended with -9"):
+            gather(client)
+
+    def looks(self) -> Where:
+        """The look at the locks of who has been refused, before it tries again."""
+        return lambda verb, address: verb == "load" and address == self.locks
+
+    def locked(self) -> int:
+        """The bits of the locks that are set."""
+        return int(self.store.endpoint.load(self.locks))
+
+    def sound(self) -> None:
+        """Nothing is wrong, leaked or locked."""
+        self.pool.recover()
+        self.store.check()
+        audit = self.pool.audit()
+        assert audit["leaked"] == audit["held"] == 0, audit
+        assert self.locked() == 0

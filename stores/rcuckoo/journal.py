@@ -12,7 +12,7 @@ A journal, one for each client slot of the pool
                    bit 4       unsure: the next group is held, or is not
                    bits 5-8    how many groups there are; 0: nothing is locked
                    bits 9-12   rows of the path that is being written; 0: none is
-                   bits 16-63  sequence, one more each time that groups are said; so no state is
+                   bits 16-63  sequence, one more in each state that its owner says; so none is
                                ever the same as another one
     16    groups   8 pairs: address of a word of the lock table, bits of it; in ascending order
     144   path     7 pairs: row << 3 | slot, version of the row before; where the new entry goes
@@ -70,13 +70,14 @@ class Journal:
         for index in range(count):
             endpoint.store(self.at + GROUPS + 16 * index, words[index])
             endpoint.store(self.at + GROUPS + 16 * index + 8, bits[index])
-        self.sequence = (endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT) + 1
+        self.sequence = endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT
         self.count = count
         # ORDER: the groups before the state that makes them count.
         self.say(0, UNSURE, 0)
 
     def say(self, held: int, unsure: int, path: int) -> None:
         """Say so many groups are held, whether the next one may be, how long the path is."""
+        self.sequence += 1
         self.endpoint.store(
             self.at + STATE,
             self.sequence << SEQUENCE_SHIFT
