@@ -183,6 +183,7 @@ class Repair:
     def _take_lease(self) -> None:
         me = self.membership.ident
         attempt = 0
+        self.membership.progress()  # this repair is not the last one, which somebody may have seen
         while True:
             holder = self.endpoint.cas(self.base, 0, me)
             if holder in (0, me):

@@ -36,3 +36,23 @@ def test_a_lock_that_was_taken_and_given_back_meanwhile_is_not_a_dead_clients(po
     assert last.go()
     assert {clients.store.get(key) for key in (held, watched, beside)} == {NEW}
     clients.sound()
+
+
+def test_a_client_that_repairs_one_after_the_other_does_not_stand_still(pools: Any) -> None:
+    """Who looked at the lease now and then took all repairs for a single one that took so long."""
+    clients = Clients(pools, 1)
+    (repairer,) = clients.puppets
+    key, other = clients.key(3), clients.key(8)
+    now = [0.0]
+    clients.pool.membership.now = lambda: now[0]
+    for _ in range(2):
+        clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
+        given_back = verb_on_address("cas", clients.table, 2)
+        assert not repairer.begin(repairer.pool.recover, given_back)
+        clients.store.locks.wait_for(8)
+        clients.store.look_after()
+        assert repairer.go()
+        now[0] += 3600
+    assert [e["kind"] for e in clients.pool.events() if e["kind"] != "recovered"] == []
+    assert clients.store.get(other) == OLD
+    clients.sound()
