@@ -194,8 +194,6 @@ class Repair:
                 break
             attempt += 1
             self.endpoint.pause(attempt)
-        # Who waits for the lease does not take this repair for the last one.
-        self.membership.progress()
 
     # ---- the path -------------------------------------------------------------------------------
 
