@@ -159,8 +159,8 @@ class Survey:
     def check(self) -> None:
         """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold.
 
-        Other clients may be at work. NodeFailed: a table is lost with its node, and nothing is
-        wrong with the others.
+        Other clients may be at work, and what one that stands still is writing is left out.
+        NodeFailed: a table is lost with its node, and nothing is wrong with the others.
         """
         lost = None
         for table in self._tables():
