@@ -140,16 +140,22 @@ class Clients:
             self.store.put(key, value)
         return key
 
-    def die(self, where: Where, work: Callable[[Any], object]) -> None:
-        """A client begins an operation, and dies just before that verb."""
+    def die(self, where: Where, work: Callable[[Any], object], recovers: bool = False) -> None:
+        """A client begins an operation, and dies just before that verb.
+
+        Whom it meets dead it leaves alone, unless it `recovers`.
+        """
 
         def die_there(verb: str, address: int) -> None:
             if where(verb, address):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def client() -> None:
-            look_away(self.door)  # whom it meets dead is not to be recovered
+            sweep = self.door.membership.sweep
+            look_away(self.door)
             self.mortal.get(b"x0")
+            if recovers:
+                self.door.membership.sweep = sweep  # type: ignore[method-assign]
             self.door.endpoint.before = die_there
             work(self.mortal)
 

@@ -1,0 +1,173 @@
+"""Known-bad variants of the `rcuckoo` store, for the checkers to catch.
+
+Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+after a trap put back what the paper says, or leaves open; the others are steps of our own that look
+as if they could be left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from race_mutants import from_source
+
+from limpet.stores import pool as stores_pool
+
+_PARTS: Final = (
+    "fields", "dependent_hash", "rows", "journal", "locks", "search", "repair", "survey", "table",
+)  # fmt: skip
+SOURCES: Final = ("stores/objects.py", *(f"stores/rcuckoo/{name}.py" for name in _PARTS))
+HASH: Final = ("stores/rcuckoo/dependent_hash.py",)
+Change = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`changes` of the store's source."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+
+
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's."""
+    made = from_source(SOURCES, "Rcuckoo", *mutant.changes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores_pool, "store_class", lambda kind: made)
+        yield
+
+
+def places_of_variant(change: Change, rows: int, locality: float) -> Any:
+    """The places of keys as a variant has them."""
+    return from_source(HASH, "DependentHash", change)(rows, locality)
+
+
+ODD: Final = ("% self.ranges[zeros] | 1\n", "% self.ranges[zeros]\n")
+REPAIRED: Final = """            if look.state >> PATH_SHIFT & PATH_MASK:
+                self._settle_path(look)
+            self._give_back(look)
+"""
+GIVEN_BACK: Final = """            self._give_back(look)
+            if look.state >> PATH_SHIFT & PATH_MASK:
+                self._settle_path(look)
+                self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+"""
+STRANDED: Final = "self.endpoint.mcas(word, 0, 0, 0, self._stranded(look, word, bits))\n"
+BIT_BY_BIT: Final = """            for place in range(64):
+                one = bits & 1 << place
+                if one:
+                    self.endpoint.mcas(word, one, 0, one, one)
+        self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+"""
+ALL_AT_ONCE: Final = """            self.endpoint.mcas(word, 0, 0, 0, bits)
+        self.endpoint.store(look.at + STATE, look.state & REST_MASK)
+"""
+BOTH: Final = """        locks.add(self.first)
+        locks.add(self.second)
+        for index in range(self.planned):
+"""
+PATH_ONLY: Final = """        if not self.planned:
+            locks.add(self.first)
+            locks.add(self.second)
+        for index in range(self.planned):
+"""
+REFUSED: Final = """            if endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
+                journal.say(index, 0, 0)
+                self.busy = self.words[index]
+                self.busy_bits = bits
+                endpoint.wait()
+                self.release(index)
+                return False
+"""
+SPIN: Final = """            while endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
+                endpoint.pause(8)
+"""
+GET: Final = """            self.client.enter()
+            try:
+                outcome = self._get_once(key)
+                if outcome == DONE:
+                    return self._value()
+            finally:
+                self.client.leave()
+"""
+SETTLED: Final = "return first == rows.version(self.at_first) and"
+SAY: Final = """        self.sequence += 1
+        self.endpoint.store(
+            self.at + STATE,
+"""
+PUBLISHED: Final = "        self.sequence = endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT\n"
+LOOKED_AFTER: Final = (
+    "look.may_have(word) & bits and self.membership.gone(look.owner, self._of(look)):\n"
+)
+REDO: Final = "            rows.load_entry(0, slot, look.at + REDO)\n"
+
+BLESSED: Final = Mutant("c1-torn-row-is-made-valid", ((REDO, ""),))
+GOOD_COPY_CLEARED: Final = Mutant(
+    "c1-of-two-copies-the-good-one-is-cleared",
+    (("                rows.copy(0, slot, 1, path[index + 1][1])\n", "                pass\n"),),
+)
+ONE_ROW: Final = Mutant("c2-both-rows-may-be-the-same", (ODD,))
+MISSED: Final = Mutant("c3-missing-without-a-second-look", ((SETTLED, "return True or"),))
+VERSION_WRAPS: Final = Mutant(
+    "c4-version-has-eight-bits",
+    (
+        ("rows.write(self.place, row, self.slot, version + 1 & MASK)",
+         "rows.write(self.place, row, self.slot, version + 1 & 0xFF)"),
+        ("rows.write(at, row, slot, rows.version(at) + 1 & MASK)",
+         "rows.write(at, row, slot, rows.version(at) + 1 & 0xFF)"),
+    ),
+)  # fmt: skip
+BUSY_IS_SUSPECT: Final = Mutant(
+    "c4-any-lock-of-the-word-makes-suspect",
+    (('        return f"{self.what}, in state {look.state:#x}"\n', "        return self.what\n"),),
+)
+LEASE_IS_SUSPECT: Final = Mutant(
+    "c4-all-repairs-by-one-client-are-one",
+    (
+        (
+            "        self.membership.progress()  # this repair is not the last one, which somebody "
+            "may have seen\n",
+            "",
+        ),
+    ),
+)
+ANYBODYS_BIT: Final = Mutant(
+    "c5-lock-is-cleared-whoever-has-it",
+    ((STRANDED, "self.endpoint.mcas(word, 0, 0, 0, bits)\n"),),
+)
+NO_SECOND_LOOK: Final = Mutant(
+    "c5-states-are-not-looked-at-again",
+    (("            if before == self._states():\n", "            if True:\n"),),
+)
+STATE_COMES_AGAIN: Final = Mutant(
+    "c5-state-comes-again",
+    ((SAY, SAY.replace("self.sequence += 1", "pass")), (PUBLISHED, PUBLISHED[:-1] + " + 1\n")),
+)
+LEASE_OF_THE_DEAD: Final = Mutant(
+    "c5-lease-of-a-dead-repairer-stands",
+    (("            if self.membership.ended(holder, what):\n", "            if False:\n"),),
+)
+LOCKS_FIRST: Final = Mutant("c6-locks-are-given-back-before-the-repair", ((REPAIRED, GIVEN_BACK),))
+UNFENCED: Final = Mutant(
+    "c7-who-stands-still-is-repaired-alive",
+    (
+        (LOOKED_AFTER, "look.may_have(word) & bits:\n"),
+        ("if look is None or not self._is_over(look.owner):", "if look is None:"),
+    ),
+)
+COMPARED: Final = Mutant(
+    "c8-locks-are-given-back-if-all-are-there",
+    ((ALL_AT_ONCE, BIT_BY_BIT), (STRANDED, "self.endpoint.mcas(word, bits, 0, bits, bits)\n")),
+)
+PATH_LOCKED: Final = Mutant("c9-only-the-path-is-locked", ((BOTH, PATH_ONLY),))
+SPINS: Final = Mutant("c10-waits-while-it-holds", ((REFUSED, SPIN),))
+UNPINNED: Final = Mutant(
+    "c11-extent-is-read-without-a-pin",
+    ((GET, GET.replace("client.enter()", "client.begin()").replace("leave()", "end()")),),
+)
+UNCHANGED: Final = Mutant("unchanged")

@@ -1,0 +1,433 @@
+"""The traps of RCuckoo put back: each variant fails, what ships does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from puppets import Where, verb_on, verb_on_address
+from rcuckoo_mutants import (
+    ANYBODYS_BIT,
+    BLESSED,
+    BUSY_IS_SUSPECT,
+    COMPARED,
+    GOOD_COPY_CLEARED,
+    LEASE_IS_SUSPECT,
+    LEASE_OF_THE_DEAD,
+    LOCKS_FIRST,
+    MISSED,
+    NO_SECOND_LOOK,
+    ODD,
+    ONE_ROW,
+    PATH_LOCKED,
+    SPINS,
+    STATE_COMES_AGAIN,
+    UNCHANGED,
+    UNFENCED,
+    UNPINNED,
+    VERSION_WRAPS,
+    Mutant,
+    in_force,
+    places_of_variant,
+)
+from rcuckoo_scenes import RING, Clients, path_scene, some
+
+import limpet
+from limpet.fault import findings, matrix, scene
+from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.matrix import Matrix
+from limpet.fault.operations import BYSTANDER, OLD, OPERATIONS
+from limpet.shm.fabric import BUILD, hash64
+from limpet.stores.rcuckoo.fields import SLOTS
+
+COMPILED = BUILD == "compiled"
+HOUR_S = 3600
+NEW = b"new"
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+
+# ---- by the crash matrix -------------------------------------------------------------------------
+
+INSERT: Final = dataclasses.replace(
+    OPERATIONS["insert"], warm=lambda pool, kv: kv.put(BYSTANDER, OLD)
+)
+UPDATE: Final = OPERATIONS["update, same size"]
+
+
+def of_path(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """What the matrix says of an insert that moves two entries."""
+    monkeypatch.setitem(PROOFS, "rcuckoo", Proof(dict(RING), matrix_nodes=1, matrix_capacity=64))
+    return Matrix("rcuckoo", None, path_scene(2)).killed(INSERT).failures
+
+
+def of_update(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    return Matrix("rcuckoo").killed(UPDATE).failures
+
+
+def of_two_deaths(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    return Matrix("rcuckoo", 24).killed_twice(UPDATE).failures
+
+
+BY_MATRIX: Final = (
+    (BLESSED, of_update),
+    (GOOD_COPY_CLEARED, of_path),
+    (LEASE_OF_THE_DEAD, of_two_deaths),
+)
+
+
+@compiled_only
+@pytest.mark.parametrize(("mutant", "failures_of"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
+def test_rcuckoo_mutant_is_caught_by_the_matrix(
+    mutant: Mutant,
+    failures_of: Callable[[pytest.MonkeyPatch], tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (scene, matrix):
+        monkeypatch.setattr(module, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    with in_force(mutant):
+        assert failures_of(monkeypatch)
+
+
+# ---- step by step --------------------------------------------------------------------------------
+
+
+def tired(clients: Clients) -> Where:
+    """The look of who was refused, or its tenth try to take locks."""
+    tries = itertools.count(1)
+
+    def there(verb: str, address: int) -> bool:
+        return clients.looks()(verb, address) or (verb == "mcas" and next(tries) == 10)
+
+    return there
+
+
+def _keys_have_two_rows(pools: Any) -> None:
+    """Nine keys with the same first row, for which the variant has no other one."""
+    store = pools().store("rcuckoo", name="test", capacity=64)
+    parameters = store.parameters
+    places = places_of_variant(ODD, parameters.rows, parameters.locality)
+
+    def is_alike(key: bytes) -> bool:
+        places.place(hash64(key))
+        return bool(places.first == places.second == 3)
+
+    keys = list(itertools.islice(filter(is_alike, (b"%d" % n for n in itertools.count())), 9))
+    try:
+        for key in keys:
+            store.put(key, OLD)
+    except limpet.StoreFull as error:
+        raise AssertionError("nine keys in a store for 64") from error
+    assert {store.get(key) for key in keys} == {OLD}
+    store.check()
+
+
+def _moved(pools: Any, writes: int) -> None:
+    """A key moves from the row that is read later to the one that was read first.
+
+    `writes` of others follow there.
+    """
+    clients = Clients(pools, 1, locality=0, capacity=64)
+    (reader,) = clients.puppets
+    store = clients.store
+    first, second, third = 2, 5, 10
+    there = [clients.key(first, number=number) for number in range(SLOTS)]
+    moving = clients.key(first, other=second)
+    if moving in there:
+        moving = next(key for key in some(store, 20, first, second) if key not in there)
+        store.put(moving, OLD)
+    for number in range(SLOTS - 1):
+        clients.key(second, number=number)
+    for number in range(SLOTS):
+        clients.key(third, number=number)
+    mover = next(key for key in some(store, 20, second, third) if key not in store)
+    store.delete(there[0])
+    reader.begin(lambda: reader.store.get(moving), verb_on("read_words", number=2))
+    store.insert(mover, NEW)
+    for _ in range(writes):
+        store.update(there[1], NEW)
+    assert reader.go()
+    assert reader.result == OLD
+    assert store.get(moving) == OLD
+    clients.sound()
+
+
+def _key_moves_under_a_reader(pools: Any) -> None:
+    _moved(pools, 0)
+
+
+def _row_is_written_256_times(pools: Any) -> None:
+    _moved(pools, 255)
+
+
+def nobody_suspected(clients: Clients) -> None:
+    kinds = {event["kind"] for event in clients.pool.events()}
+    assert kinds <= {"recovered"}, "a client at work is taken for one that stands still"
+
+
+def _busy_client_is_met_twice(pools: Any) -> None:
+    """Who waits finds it with a lock each time, and not the same operation."""
+    clients = Clients(pools, 1)
+    (busy,) = clients.puppets
+    key = clients.key(3)
+    now = [0.0]
+    clients.pool.membership.now = lambda: now[0]
+    for _ in range(3):
+        assert not busy.begin(lambda: busy.store.update(key, NEW), verb_on("write_words"))
+        clients.store.locks.wait_for(3)
+        clients.store.look_after()
+        assert busy.go()
+        now[0] += HOUR_S
+    nobody_suspected(clients)
+    clients.sound()
+
+
+def _repairer_is_met_twice(pools: Any) -> None:
+    """Each time with the lease, but not at the same repair."""
+    clients = Clients(pools, 1)
+    (repairer,) = clients.puppets
+    key = clients.key(3)
+    now = [0.0]
+    clients.pool.membership.now = lambda: now[0]
+    for _ in range(2):
+        clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
+        given_back = verb_on_address("cas", clients.table, 2)
+        assert not repairer.begin(repairer.pool.recover, given_back)
+        clients.store.locks.wait_for(8)
+        clients.store.look_after()
+        assert repairer.go()
+        now[0] += HOUR_S
+    nobody_suspected(clients)
+    clients.sound()
+
+
+def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
+    """One died just before it took a lock, which somebody else has by now."""
+    clients = Clients(pools, 2)
+    holder, other = clients.puppets
+    key, beside = clients.key(3), clients.key(3, number=1)
+    clients.die(verb_on("mcas"), lambda store: store.update(key, NEW))
+    assert not holder.begin(lambda: holder.store.update(key, NEW), verb_on("write_words"))
+    clients.pool.recover()
+    ended = other.begin(lambda: other.store.update(beside, NEW), clients.looks())
+    assert holder.go()
+    assert ended or other.go()
+    assert not ended, "two clients have one lock"
+    assert clients.store.get(key) == clients.store.get(beside) == NEW
+    clients.sound()
+
+
+def _lock_is_taken_while_states_are_looked_at(pools: Any) -> None:
+    """By somebody who had none when who repairs looked at the journals."""
+    clients = Clients(pools, 3)
+    holder, repairer, other = clients.puppets
+    key, beside = clients.key(3), clients.key(3, number=1)
+    clients.die(verb_on("mcas"), lambda store: store.update(key, NEW))
+    at_word = verb_on_address("load", clients.locks)
+    assert not repairer.begin(repairer.pool.recover, at_word)
+    assert not holder.begin(lambda: holder.store.update(key, NEW), verb_on("write_words"))
+    assert repairer.go()
+    ended = other.begin(lambda: other.store.update(beside, NEW), clients.looks())
+    assert holder.go()
+    assert ended or other.go()
+    assert not ended, "two clients have one lock"
+    clients.sound()
+
+
+def _state_is_the_same_before_and_after(pools: Any) -> None:
+    """A client has taken a lock meanwhile, and has given it back; the next one has it."""
+    clients = Clients(pools, 4, locks_per_message=1)
+    holder, repairer, next_one, last = clients.puppets
+    held, *_, beside = [clients.key(3, number=number) for number in range(SLOTS + 1)]
+    watched = clients.key(4)  # in one row with `beside`, for which its first one has no room
+    clients.die(verb_on("mcas"), lambda store: store.update(watched, NEW))
+    holder.begin(lambda: holder.store.update(held, NEW), verb_on("mcas"))
+    repairer.begin(repairer.pool.recover, verb_on_address("load", clients.locks))
+    holder.go(verb_on("mcas", number=2))
+    repairer.go(verb_on("load"))
+    holder.go(verb_on("mcas"))
+    repairer.go(verb_on("mcas"))
+    next_one.begin(lambda: next_one.store.update(watched, NEW), verb_on("write_words"))
+    assert repairer.go()
+    assert holder.go()
+    ended = last.begin(lambda: last.store.update(beside, NEW), clients.looks())
+    assert next_one.go()
+    assert ended or last.go()
+    assert not ended, "two clients have one lock"
+    assert {clients.store.get(key) for key in (held, watched, beside)} == {NEW}
+    clients.sound()
+
+
+class Backward:
+    """A key, for which there is room if an entry moves from its first row to the one before.
+
+    That entry, `moving`, has its first row there. Before `make_room`, there is room in the row
+    after its second one only.
+    """
+
+    row = 6
+
+    def __init__(self, clients: Clients) -> None:
+        self.clients = clients
+        before = [clients.key(self.row - 1, number=number) for number in range(SLOTS + 1)]
+        *self.before, self.moving = before
+        for number in range(SLOTS - 1):
+            clients.key(self.row, number=number)
+        for number in range(SLOTS):
+            clients.key(self.row + 1, number=number)
+        self.key = some(clients.store, SLOTS, self.row)[-1]
+
+    def make_room(self) -> None:
+        self.clients.store.delete(self.before[0])
+
+
+def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
+    """Somebody updates the copy that who repairs is about to clear."""
+    clients = Clients(pools, 2)
+    repairer, other = clients.puppets
+    made = Backward(clients)
+    made.make_room()
+    die_between = verb_on("write_words", number=4)
+    clients.die(die_between, lambda store: store.insert(made.key, NEW))
+    assert not repairer.begin(repairer.pool.recover, verb_on("write_words"))
+    ended = other.begin(lambda: other.store.update(made.moving, NEW), clients.looks())
+    assert repairer.go()
+    assert ended or other.go()
+    assert clients.store.get(made.moving) == NEW
+    assert clients.store.get(made.key) is None
+    clients.sound()
+
+
+def _repairer_dies_in_the_midst_of_giving_back(pools: Any) -> None:
+    """Just after it has first changed the word; the next one gives back the rest."""
+    clients = Clients(pools, 0)
+    key = clients.key(3)
+    clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
+    assert bin(clients.locked()).count("1") == 2
+    changed: list[int] = []
+
+    def after_the_first(verb: str, address: int) -> bool:
+        if changed:
+            return True
+        if verb == "mcas":
+            changed.append(address)
+        return False
+
+    clients.die(after_the_first, lambda store: store.pool.recover(), recovers=True)
+    clients.pool.recover()
+    assert clients.locked() == 0, "locks are stranded"
+    clients.store.update(key, NEW)
+    clients.sound()
+
+
+def _two_insert_one_key_by_two_paths(pools: Any) -> None:
+    """One path begins in the key's first row, the other in the second."""
+    clients = Clients(pools, 2)
+    by_first, by_second = clients.puppets
+    made = Backward(clients)
+    key = made.key
+    planned = verb_on("mcas", number=3)
+    assert not by_second.begin(lambda: by_second.store.put(key, b"second"), planned)
+    made.make_room()
+    assert not by_first.begin(lambda: by_first.store.put(key, b"first"), verb_on("write_words"))
+    ended = by_second.go(clients.looks())
+    assert by_first.go()
+    assert ended or by_second.go()
+    clients.sound()
+    assert clients.store.get(key) == b"second"
+    clients.store.delete(key)
+    assert key not in clients.store
+
+
+def _refused_client_keeps_no_others_waiting(pools: Any) -> None:
+    """One stands still; who waits for it has no lock that a third one needs."""
+    clients = Clients(pools, 3, locks_per_message=1)
+    still, waiting, third = clients.puppets
+    held, needs, free = clients.key(5), clients.key(4), clients.key(3)
+    still.begin(lambda: still.store.update(held, NEW), verb_on("write_words"))
+    assert not waiting.begin(lambda: waiting.store.update(needs, NEW), tired(clients))
+    ended = third.begin(lambda: third.store.update(free, NEW), tired(clients))
+    assert still.go()
+    assert waiting.go()
+    assert ended or third.go()
+    assert ended, "it waited for one that waits"
+    clients.sound()
+
+
+def _stopped_client_goes_on(pools: Any) -> None:
+    """It has read the row and is about to write; another one has waited for long."""
+    clients = Clients(pools, 2, fence="wait")
+    still, other = clients.puppets
+    key, beside = clients.key(3), clients.key(3, number=1)
+    still.begin(lambda: still.store.update(key, NEW), verb_on("write_words", number=2))
+    looks = itertools.count(1)
+
+    def patient(verb: str, address: int) -> bool:
+        return clients.looks()(verb, address) and next(looks) == 30
+
+    ended = other.begin(lambda: other.store.update(beside, NEW), patient)
+    assert still.go()
+    assert ended or other.go()
+    clients.sound()
+    assert clients.store.get(key) == clients.store.get(beside) == NEW
+
+
+def _extent_is_used_again_under_a_reader(pools: Any) -> None:
+    """By another key, while the reader is between the row and the extent."""
+    clients = Clients(pools, 1, value_size=0)
+    (reader,) = clients.puppets
+    store = clients.store
+    old, new, others = (word + bytes(3000) for word in (b"old", b"new", b"of another key"))
+    key = clients.key(3, old)
+    other = clients.key(9, others)
+    store.delete(other)
+    (linked,) = store.references().tolist()
+    reader.begin(lambda: reader.store.get(key), verb_on("read_words", number=2))
+    store.update(key, new)
+    for _ in range(150):
+        store.put(other, others)
+        if linked in store.references().tolist():
+            break
+    assert reader.go()
+    assert reader.result in (old, new)
+    clients.sound()
+
+
+BY_PUPPETS: Final = (
+    (ONE_ROW, _keys_have_two_rows),
+    (MISSED, _key_moves_under_a_reader),
+    (VERSION_WRAPS, _row_is_written_256_times),
+    (BUSY_IS_SUSPECT, _busy_client_is_met_twice),
+    (LEASE_IS_SUSPECT, _repairer_is_met_twice),
+    (ANYBODYS_BIT, _living_client_has_the_lock_of_the_dead),
+    (NO_SECOND_LOOK, _lock_is_taken_while_states_are_looked_at),
+    (STATE_COMES_AGAIN, _state_is_the_same_before_and_after),
+    (UNFENCED, _stopped_client_goes_on),
+    (LOCKS_FIRST, _both_copies_are_locked_while_one_is_cleared),
+    (COMPARED, _repairer_dies_in_the_midst_of_giving_back),
+    (PATH_LOCKED, _two_insert_one_key_by_two_paths),
+    (SPINS, _refused_client_keeps_no_others_waiting),
+    (UNPINNED, _extent_is_used_again_under_a_reader),
+)
+by_puppets = pytest.mark.parametrize(
+    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
+)
+Scenario = Callable[[Any], None]
+
+
+@by_puppets
+def test_rcuckoo_mutant_is_caught_step_by_step(
+    mutant: Mutant, scenario: Scenario, pools: Any
+) -> None:
+    with in_force(UNCHANGED):
+        scenario(pools)
+    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        scenario(pools)
+
+
+@by_puppets
+def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
+    scenario(pools)
