@@ -27,7 +27,7 @@ from limpet.fault.mix import Mix, gets_and_puts
 from limpet.fault.recorder import Operation
 from limpet.fault.sim_latency import LatencyModel
 from limpet.fault.sim_stage import SimulatedPool, StagePool
-from limpet.shm.errors import LimpetError, ParameterError
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.pool import destroy
 from limpet.shm.simulated import (
@@ -56,7 +56,9 @@ class Workload:
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before, in turn and not counted; if there are any, each
-    client first gets each key. `parameters` of the store, besides those that suit the kind.
+    client first gets each key. `fresh`: writes insert keys that were not there, each another one;
+    those that the store has no room for are counted apart, as `full`. `parameters` of the store,
+    besides those that suit the kind.
     """
 
     store: str = "race"
@@ -70,6 +72,7 @@ class Workload:
     write_share: float = 0.5
     nodes: int = 1
     seed: int = 0
+    fresh: bool = False
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -264,16 +267,26 @@ class World:
         self, client: TimedClient, count: int, drawn: tuple[int, Operation]
     ) -> tuple[str, Callable[[], object]]:
         key, operation = drawn
-        name = key_of(self.workload, key)
+        workload = self.workload
+        name = key_of(workload, key)
         if operation is Operation.PUT:
             value = b"%d.%d" % (client.number, count)
-            value = value.ljust(self.workload.value_size, b".")
+            value = value.ljust(workload.value_size, b".")
+            if workload.fresh:
+                each = workload.warm_up + workload.ops
+                name = key_of(workload, workload.keys + client.number * each + count)
+                return "insert", functools.partial(client.store.insert, name, value)
             return "update", functools.partial(client.store.update, name, value)
         return "get", functools.partial(client.store.get, name)
 
     def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
         before, start = client.endpoint.counters(), client.now
-        operation()
+        try:
+            operation()
+        except StoreFull:
+            if not self.workload.fresh:
+                raise
+            kind = "full"
         after = client.endpoint.counters()
         took = {name: after[name] - count for name, count in before.items()}
         self.samples[kind].append(
