@@ -315,17 +315,45 @@ def contention_command(
         console().print(shown)
 
 
+FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
+
+
+@bench.command("cuckoo")
+@click.option("--figures", type=_List(str), default=",".join(FIGURES), show_default=True,
+              help="Figures of the paper to count; 4c and 7 are one run.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(64, 1 << 20), default=100_000, show_default=True,
+              help="Rows of the tables for 4a, 4c and 7.")  # fmt: skip
+@click.option("--small-rows", type=click.IntRange(64, 1 << 20), default=10_000, show_default=True,
+              help="Rows of the tables for 4b and 8b.")  # fmt: skip
+@click.option("--tables", type=click.IntRange(1, 100), default=10, show_default=True,
+              help="Tables for each mean of 4b.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@json_option
+def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> None:
+    """Count what inserts into `rcuckoo` tables cost, as in the figures of the RCuckoo paper.
+
+    Takes a minute or two. Equal arguments give equal figures on any machine, but for inserts/s.
+    """
+    if wrong := set(figures) - set(FIGURES):
+        raise click.UsageError(f"there is no figure {min(wrong)}; there is {', '.join(FIGURES)}")
+    module = simulation("limpet.bench.cuckoo_report")
+    with _progress() as progress:
+        task = progress.add_task("", total=module.steps(figures, given["tables"]))
+
+        def advance(text: str) -> None:
+            progress.update(task, description=text, advance=1, refresh=True)
+
+        found = module.run(figures, advance, **given)
+    if as_json:
+        print_json(module.as_json(found))
+        return
+    for shown in module.tables(found):
+        console().print(shown)
+
+
 def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
-    """Run with a progress bar on stderr, drawn only between loops so that it takes no time."""
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,
-        transient=True,
-    )
+    """Run with a progress bar on stderr."""
+    progress = _progress()
     there = sum(driver.missing() is None for driver in drivers)
     before = signal.signal(signal.SIGTERM, _leave)
     try:
@@ -338,6 +366,19 @@ def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
             return peers.run(options, drivers, advance)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _progress() -> Progress:
+    """A bar on stderr, drawn only when it is told to, so that it takes no time."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+    )
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

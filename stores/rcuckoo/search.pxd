@@ -30,7 +30,7 @@ cdef class PathSearch:
     cdef long long[::1] slots
     cdef long long[::1] depths
     cdef u64[::1] met
-    cdef u64 searches
+    cdef readonly u64 searches
     cdef int count
     cdef readonly u64[::1] path_rows
     cdef readonly u64[::1] path_slots
