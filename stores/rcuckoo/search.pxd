@@ -8,6 +8,7 @@ cdef u64 EMPTY
 cdef int PATH_MAX
 cdef int SLOTS
 cdef int NODES_MAX
+cdef int MET_SIZE
 cdef int UNKNOWN_MAX
 cdef int FOUND
 cdef int NO_PATH
@@ -19,6 +20,7 @@ cdef class PathSearch:
     cdef u64 size
     cdef u64[::1] others
     cdef u64[::1] tags
+    cdef dict beside
     cdef u64[::1] fresh
     cdef u64[::1] begins
     cdef u64[::1] counts
@@ -42,6 +44,11 @@ cdef class PathSearch:
     cpdef int forget(self) except -1
     @cython.locals(at=u64, slot=int, other=u64)
     cpdef u64 learn(self, Rows rows, u64 place, u64 row) except? 0
+    cpdef int begin(self) except -1
+    @cython.locals(place='long long', slot=int)
+    cpdef int keep(self, u64 at, u64 row) except -1
+    @cython.locals(at='long long')
+    cdef long long _cached(self, u64 row) except? -2
     cpdef int release(self) noexcept
     @cython.locals(index=int)
     cpdef long long place_of(self, u64 row) noexcept

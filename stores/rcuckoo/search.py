@@ -1,9 +1,11 @@
 """The client's cache of rows, and the search for a cuckoo path in it (rcuckoo.txt section 3.2.3).
 
 Of a row, the cache has what a search needs: for each entry, which other row it could move to, or
-that there is none. A row is kept at one place, given by its number; a later one takes it over. What
-is cached may be out of date: it costs an attempt, and nothing else, since a path is taken only if
-it is found again among rows that are locked and were read after that.
+that there is none. A row is kept at one place, given by its number; a later one takes it over, but
+for what a search has asked for: that is also kept beside, until the next search begins anew. So two
+rows of one place, which a search needs both, do not drive out each other. What is cached may be out
+of date: it costs an attempt, and nothing else, since a path is taken only if it is found again
+among rows that are locked and were read after that.
 
 The search is breadth first, from both of the key's rows, so the path is as short as can be. It ends
 at a row with an empty entry, within `depth` moves. It expands rows that the cache knows; those that
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 2048
 """Rows that one search looks at, at most."""
+MET_SIZE: Final = 2 * NODES_MAX
 UNKNOWN_MAX: Final = 16
 """Rows that a search asks for at one time."""
 
@@ -43,6 +46,8 @@ class PathSearch:
         self.size = parameters.cache_rows
         self.others = array("Q", bytes(8 * SLOTS * self.size))
         self.tags = array("Q", bytes(8 * self.size))
+        self.beside: dict[int, int] = {}
+        """Rows that the present search has asked for, and where in `others` they are, too."""
         self.fresh = array("Q", bytes(64 * SLOTS))
         """As `others`, of the rows that are locked, which lie in runs."""
         self.begins = array("Q", bytes(8 * (PATH_MAX + 2)))
@@ -54,8 +59,9 @@ class PathSearch:
         self.parents = array("q", bytes(8 * NODES_MAX))
         self.slots = array("q", bytes(8 * NODES_MAX))
         self.depths = array("q", bytes(8 * NODES_MAX))
-        self.met = array("Q", bytes(8 * self.size))
-        """The row of each place that the present search has met, below the search's number."""
+        self.met = array("Q", bytes(8 * MET_SIZE))
+        """The row that the present search has met last, of those that share a place here, below the
+        search's number."""
         self.searches = 0
         self.count = 0
         self.path_rows = array("Q", bytes(8 * PATH_MAX))
@@ -79,6 +85,27 @@ class PathSearch:
                 other = self.places.other(hash64(rows.key(place, slot)), row)
             self.others[at * SLOTS + slot] = other
         return at
+
+    def begin(self) -> None:
+        """Search anew: keep nothing beside the cache."""
+        self.beside = {}
+
+    def keep(self, at: int, row: int) -> None:
+        """Keep the row that is cached there beside the cache, too."""
+        place = self.size + len(self.beside)
+        if (place + 1) * SLOTS > len(self.others):
+            more = array("Q", bytes(8 * SLOTS * (place + 1)))
+            self.others = array("Q", bytes(memoryview(self.others))) + more
+        self.beside[row] = place
+        for slot in range(SLOTS):
+            self.others[place * SLOTS + slot] = self.others[at * SLOTS + slot]
+
+    def _cached(self, row: int) -> int:
+        """Where in `others` a row is; or -1."""
+        at = row % self.size
+        if self.tags[at] == row + 1:
+            return at
+        return self.beside.get(row, -1)
 
     # ---- rows that are locked -------------------------------------------------------------------
 
@@ -128,8 +155,8 @@ class PathSearch:
         while index < self.count:
             row = self.queue[index]
             others = self.fresh if locked else self.others
-            at = self.place_of(row) if locked else row % self.size
-            if not locked and self.tags[at] != row + 1:
+            at = self.place_of(row) if locked else self._cached(row)
+            if at < 0 and not locked:
                 self._lack(row)
             elif at >= 0:
                 for slot in range(SLOTS):
@@ -147,7 +174,7 @@ class PathSearch:
 
         The rows of a path are different ones: each is written once.
         """
-        at = row % self.size
+        at = row % MET_SIZE
         mark = self.searches << 32 | row
         if self.count >= NODES_MAX or self.met[at] == mark:
             return False

@@ -62,5 +62,5 @@ cdef class Rcuckoo(Lookup):
     cdef u64 _locked_row(self, int index) noexcept
     @cython.locals(search=PathSearch, outcome=int, step=int)
     cdef bint _plan(self) except -1
-    @cython.locals(search=PathSearch, index=int)
+    @cython.locals(search=PathSearch, index=int, row=u64)
     cdef int _learn_unknown(self) except -1

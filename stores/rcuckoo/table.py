@@ -79,7 +79,7 @@ from limpet.stores.rcuckoo.repair import JOURNAL
 from limpet.stores.rcuckoo.search import PathSearch
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-PLANS_MAX: Final = 64
+PLANS_MAX: Final = 256
 """How often a search asks for rows that it lacks."""
 
 
@@ -353,6 +353,7 @@ class Rcuckoo(Lookup):
     def _plan(self) -> bool:
         """Find a path in the cache, reading what it lacks; whether there is one."""
         search = self._search()
+        search.begin()
         for _ in range(PLANS_MAX):
             outcome = search.search(self.first, self.second, False)
             if outcome == FOUND:
@@ -373,4 +374,5 @@ class Rcuckoo(Lookup):
             self.rows.read(index, search.unknown[index], 1)
         self.endpoint.wait()
         for index in range(search.lacking):
-            search.learn(self.rows, index, search.unknown[index])
+            row = search.unknown[index]
+            search.keep(search.learn(self.rows, index, row), row)
