@@ -201,9 +201,9 @@ def buckets_table(found: Sequence[cuckoo.Bucket]) -> Table:
         f"<= {moved:g}", "-", f"<= {messages:g}",
     )  # fmt: skip
     shown.caption = (
-        "per s: inserts. RTT: round trips, mean. x: over the bytes, and the verbs, of the first line, whose "
-        "inserts read two rows. x locked: over the bytes of an insert that reads all rows under "
-        "its locks, as each insert of the paper does. Verbs include the journal's."
+        "per s: inserts. RTT: round trips, mean. x: over the bytes, and the verbs, of the first "
+        "line, whose inserts read two rows. x locked: over the bytes of an insert that reads all "
+        "rows under its locks, as each insert of the paper does. Verbs include the journal's."
     )
     return shown
 
