@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.bench import contention, machine, peers, report
+from limpet.bench import contention, kills, machine, peers, report
 from limpet.bench.drivers import PEERS_EXTRA
 from limpet.bench.ycsb import READ_SHARE, Workload
 from limpet.cli.common import (
@@ -349,6 +349,72 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
         return
     for shown in module.tables(found):
         console().print(shown)
+
+
+@bench.command("kills")
+@click.option("--store", "stores", type=_List(str), default="rcuckoo", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--rates", type=_List(float), default="0,50,100,200,500", show_default=True,
+              help="Kills a second; 0 is always run, and first.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(2, 64), default=4, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
+              help="How long workers are killed at each rate.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@parameter_option
+@click.option(
+    "--emulate",
+    is_flag=True,
+    help="Cut clients off in processes that live on as other clients, as the paper does.",
+)
+@json_option
+def kills_command(
+    stores: tuple[str, ...], rates: tuple[float, ...], as_json: bool, **given: Any
+) -> None:
+    """Measure YCSB-A while clients are killed and replaced, and how long repairs take.
+
+    Each rate is run again with idle processes that are killed in place of clients. Exit status 0
+    only if no client was blocked, nothing is lost or leaked, and every store's check holds.
+    """  # fmt: skip
+    if min(rates, default=0) < 0:
+        raise click.UsageError("--rates: kills a second cannot be negative")
+    numbers = ("asked", "kills/s", "op/s", "of no kills", "of idle kills", "repairs",
+               "took: p50", "p99", "longest", "leaked")  # fmt: skip
+    title = f"YCSB-A, {given['processes']} processes, {given['keys']:,} keys"
+    title += ", clients are cut off" if given["emulate"] else ", processes are killed"
+    shown = table(title, "store", *numbers, right=numbers)
+    found = []
+    steps = tuple(dict.fromkeys((0.0, *sorted(rates))))
+    with _progress() as progress:
+        task = progress.add_task("", total=len(stores) * len(steps))
+        for store in stores:
+            for rate in steps:
+                progress.update(task, description=f"{store}, {rate:g} kills/s", refresh=True)
+                one = kills.run(kills.Setting(store, rate=rate, **given))
+                progress.update(task, advance=1, refresh=True)
+                found.append(one)
+                calm = found[-1 - steps.index(rate)].operations_per_s
+                shown.add_row(*_kills_row(one, calm))
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+    else:
+        shown.caption = (
+            "of idle kills: over the rate while as many idle processes are killed and replaced. "
+            "took: a repair, from where it begins."
+        )
+        console().print(shown)
+    if any(one.leaked for one in found):
+        raise SystemExit(1)
+
+
+def _kills_row(one: kills.Kills, calm: float) -> tuple[str, ...]:
+    idle = f"{one.operations_per_s / one.idle_per_s:.0%}" if one.idle_per_s else "-"
+    return (
+        one.store, f"{one.rate:g}", f"{one.kills_per_s:.0f}", f"{one.operations_per_s:,.0f}",
+        f"{one.operations_per_s / calm:.0%}", idle, f"{one.repairs:,}",
+        time_text(one.took_p50), time_text(one.took_p99), time_text(one.took_max),
+        str(one.leaked),
+    )  # fmt: skip
 
 
 def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
