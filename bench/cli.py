@@ -411,7 +411,7 @@ def _kills_row(one: kills.Kills, calm: float) -> tuple[str, ...]:
     idle = f"{one.operations_per_s / one.idle_per_s:.0%}" if one.idle_per_s else "-"
     return (
         one.store, f"{one.rate:g}", f"{one.kills_per_s:.0f}", f"{one.operations_per_s:,.0f}",
-        f"{one.operations_per_s / calm:.0%}", idle, f"{one.repairs:,}",
+        f"{one.operations_per_s / calm:.0%}" if calm else "-", idle, f"{one.repairs:,}",
         time_text(one.took_p50), time_text(one.took_p99), time_text(one.took_max),
         str(one.leaked),
     )  # fmt: skip

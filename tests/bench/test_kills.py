@@ -24,7 +24,7 @@ def no_pool_is_left() -> bool:
 @pytest.mark.parametrize("store", ["rcuckoo", "race"])
 @pytest.mark.parametrize("emulate", [False, True])
 def test_clients_die_and_nothing_is_lost(store: str, emulate: bool) -> None:
-    found = kills.run(Setting(store, 2, 40.0, 0.7, keys=50, emulate=emulate))
+    found = kills.run(Setting(store, 2, 10.0, 1.5, keys=50, emulate=emulate))
     assert found.kills > 3
     assert 0 < found.repairs <= found.kills + 2
     assert found.operations_per_s > 0
