@@ -255,7 +255,7 @@ class Filling:
         return int(8 * store.rows.row_words * each * runs)
 
     def _search(self) -> Any:
-        return self.store.searches[0]
+        return self.store.search()
 
     def _path(self) -> Sequence[int]:
         """The rows of the path that was found last."""

@@ -58,7 +58,7 @@ cdef class Rcuckoo(Lookup):
     @cython.locals(search=PathSearch, index=int, row=u64, begin=u64, count=u64, held=u64, offset=u64, at=u64)
     cdef int _learn_locked(self) except -1
     @cython.locals(search=PathSearch)
-    cdef PathSearch _search(self)
+    cpdef PathSearch search(self)
     cdef u64 _locked_row(self, int index) noexcept
     @cython.locals(search=PathSearch, outcome=int, step=int)
     cdef bint _plan(self) except -1

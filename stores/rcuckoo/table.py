@@ -151,7 +151,7 @@ class Rcuckoo(Lookup):
                 if outcome == LOST and not self._plan():
                     outcome = FULL
                     # What is cached may be out of date.
-                    self._search().forget()
+                    self.search().forget()
                     self.planned = 0
             finally:
                 self.client.leave()
@@ -257,7 +257,7 @@ class Rcuckoo(Lookup):
         if not self.planned:
             self._learn_locked()
             self.endpoint.wait()
-        if self._search().search(self.first, self.second, True) != FOUND:
+        if self.search().search(self.first, self.second, True) != FOUND:
             return LOST
         self._commit_path(key, value, reference)
         return DONE
@@ -294,7 +294,7 @@ class Rcuckoo(Lookup):
 
     def _commit_path(self, key: bytes, value: bytes, reference: int) -> None:
         """Move the entries of the path that was found, from its end on, and write the new one."""
-        rows, search, journal = self.rows, self._search(), self.journal
+        rows, search, journal = self.rows, self.search(), self.journal
         length = search.length
         for step in range(length):
             row = search.path_rows[step]
@@ -318,7 +318,7 @@ class Rcuckoo(Lookup):
 
     # ---- paths ----------------------------------------------------------------------------------
 
-    def _search(self) -> PathSearch:
+    def search(self) -> PathSearch:
         """The search of the present table."""
         search = self.searches[self.table]
         if search is None:
@@ -330,7 +330,7 @@ class Rcuckoo(Lookup):
 
         The search knows them then.
         """
-        search = self._search()
+        search = self.search()
         search.release()
         for index in range(2 + self.planned):
             row = self._locked_row(index)
@@ -352,7 +352,7 @@ class Rcuckoo(Lookup):
 
     def _plan(self) -> bool:
         """Find a path in the cache, reading what it lacks; whether there is one."""
-        search = self._search()
+        search = self.search()
         search.begin()
         for _ in range(PLANS_MAX):
             outcome = search.search(self.first, self.second, False)
@@ -368,7 +368,7 @@ class Rcuckoo(Lookup):
 
     def _learn_unknown(self) -> None:
         """Read the rows that a search has missed, without locks."""
-        search = self._search()
+        search = self.search()
         self.rows.room(search.lacking)
         for index in range(search.lacking):
             self.rows.read(index, search.unknown[index], 1)

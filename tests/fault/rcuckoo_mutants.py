@@ -18,7 +18,8 @@ from race_mutants import from_source
 from limpet.stores import pool as stores_pool
 
 _PARTS: Final = (
-    "fields", "dependent_hash", "rows", "journal", "locks", "search", "repair", "survey", "table",
+    "fields", "dependent_hash", "rows", "journal", "locks", "search", "repair", "survey", "lookup",
+    "table",
 )  # fmt: skip
 SOURCES: Final = ("stores/objects.py", *(f"stores/rcuckoo/{name}.py" for name in _PARTS))
 HASH: Final = ("stores/rcuckoo/dependent_hash.py",)
@@ -150,7 +151,7 @@ STATE_COMES_AGAIN: Final = Mutant(
 )
 LEASE_OF_THE_DEAD: Final = Mutant(
     "c5-lease-of-a-dead-repairer-stands",
-    (("            if self.membership.ended(holder, what):\n", "            if False:\n"),),
+    (("            ended = self.membership.ended(holder, what)\n", "            ended = False\n"),),
 )
 LOCKS_FIRST: Final = Mutant("c6-locks-are-given-back-before-the-repair", ((REPAIRED, GIVEN_BACK),))
 UNFENCED: Final = Mutant(
