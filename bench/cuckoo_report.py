@@ -173,9 +173,9 @@ def spans_table(found: Sequence[cuckoo.Spans]) -> Table:
         f"{far:.0%}", "-", "-", "-", f"{cuckoo.PAPER_ONE_MCAS:.0%}",
     )  # fmt: skip
     shown.caption = (
-        "Shares of all inserts; median and > 2048 of those with a path, which is so for almost all "
-        "with the paper's independent hashing, too. One MCAS: the locks are in one group, of 64 "
-        "aligned bits; at any byte: in 64 bits from some byte on, as the paper's may be."
+        "Shares of all inserts, but the median and > 2048: of those with a path. In the paper, "
+        "with independent hashing almost all of those span 2K rows or more. One MCAS: the locks "
+        "are in one group, of 64 aligned bits; at any byte: in 64 bits from some byte on, as the paper's."
     )
     return shown
 
