@@ -175,7 +175,8 @@ def spans_table(found: Sequence[cuckoo.Spans]) -> Table:
     shown.caption = (
         "Shares of all inserts, but the median and > 2048: of those with a path. In the paper, "
         "with independent hashing almost all of those span 2K rows or more. One MCAS: the locks "
-        "are in one group, of 64 aligned bits; at any byte: in 64 bits from some byte on, as the paper's."
+        "are in one group, of 64 aligned bits; at any byte: in 64 bits from some byte on, as the "
+        "paper's."
     )
     return shown
 
@@ -213,9 +214,10 @@ def contended_table(found: Sequence[cuckoo.Contended]) -> Table:
     columns = tuple(str(each) for each in cuckoo.ROWS_PER_LOCK)
     title = (
         f"figure 5: round trips of an insert, 99th percentile, {cuckoo.CLIENTS} clients fill "
-        f"{cuckoo.SMALL_ROWS} rows to {FULL:.0%}; columns: rows per lock"
+        f"{cuckoo.SMALL_ROWS} rows to {FULL:.0%}; by locks per "
+        "message and rows per lock"
     )
-    shown = table(title, "locks/message", *columns, "full", right=columns)
+    shown = table(title, "locks", *columns, "full", right=columns)
     for locks in cuckoo.LOCKS_PER_MESSAGE:
         row = [one for one in found if one.locks_per_message == locks]
         shown.add_row(
