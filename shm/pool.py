@@ -395,7 +395,7 @@ class Memory:
     def _recover(self) -> dict[str, Any]:
         found: dict[str, Any] = {"clients": [], "objects": 0, "blocks": 0}
         for slot, word in list(self.membership.occupied()):
-            if word != self.client.word and self.membership.dead(slot, word):
+            if not self.membership.ours(slot) and self.membership.dead(slot, word):
                 counts = self.membership.recover(slot, word)
                 found["clients"].append(client_id(slot, word))
                 found["objects"] += counts["objects"]
@@ -437,7 +437,7 @@ class Memory:
         found = []
         for slot, word in self.membership.occupied():
             ident = client_id(slot, word)
-            dead = word != self.client.word and self.membership.dead(slot, word)
+            dead = not self.membership.ours(slot) and self.membership.dead(slot, word)
             found.append(
                 {
                     "client": ident,

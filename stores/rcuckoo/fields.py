@@ -36,8 +36,6 @@ PATH_SHIFT: Final = 9
 PATH_MASK: Final = 15
 SEQUENCE_SHIFT: Final = 16
 
-SLOT_SHIFT: Final = 3
-"""A place in a path: row << 3 | slot."""
 LOST: Final = 8
 """An outcome: there is no path among the locked rows."""
 DELETE: Final = 9
@@ -46,6 +44,8 @@ FOUND: Final = 0
 NO_PATH: Final = 1
 LACKING: Final = 2
 """How a search ended: there is a path; there is none; none among the rows that are known."""
+LOOKS_MAX: Final = 1000
+"""So many looks at a row that is not whole, or at a lock of nobody's: that is damage."""
 EMPTY: Final = 0xFFFF_FFFF
 """In place of an entry's other row: there is no entry."""
 

@@ -28,4 +28,3 @@ cdef class Journal:
     cpdef int commit(self, Rows rows, u64 place, u64 slot, u64 length) except -1
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     cpdef int adopt(self, u64 ident) except -1
-    cpdef u64 state(self) except? 0xFEEDFACEDEADBEA7

@@ -26,7 +26,7 @@ The states of an operation on n groups, each one store
     unlock, from the last group on: held g, unsure, no path; MCAS; ...; at last nothing
 
 Unsure is the one instruction around an MCAS that takes or gives back locks: only there a survivor
-cannot read whether a dead client has them (locks.py: `stranded`).
+cannot read whether a dead client has them (repair.py: stranded).
 
 Who writes it: its owner, and, when that is provably dead, who holds the table's lease. Who reads:
 anybody who waits for a lock. A reader that sees the same state before and after has groups and path
@@ -112,7 +112,3 @@ class Journal:
     def adopt(self, ident: int) -> None:
         """Be the journal of this client from now on."""
         self.endpoint.store(self.at + OWNER, ident)
-
-    def state(self) -> int:
-        """The state word."""
-        return self.endpoint.load(self.at + STATE)

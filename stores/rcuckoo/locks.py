@@ -87,7 +87,8 @@ class Locks:
     def acquire(self, again: bool) -> bool:
         """Take the set; False, and nothing is held, when one of them is taken.
 
-        A round trip for each group but the last, whose caller ends it. `again`: look first.
+        A round trip for each group but the last, whose caller ends it. `again`: look first, which
+        is one more.
         """
         endpoint = self.endpoint
         journal = self.journal
@@ -98,6 +99,7 @@ class Locks:
                     self.busy_bits = self.bits[index]
                     endpoint.wait()
                     return False
+            endpoint.wait()
         journal.publish(self.words, self.bits, self.count)
         for index in range(self.count):
             bits = self.bits[index]

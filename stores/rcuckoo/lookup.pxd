@@ -14,6 +14,7 @@ cdef u64 REPLICATED
 cdef u64 INLINE
 cdef int TRAILER_WORDS
 cdef int PATIENCE
+cdef int LOOKS_MAX
 
 cdef int AGAIN
 cdef int BATCH
@@ -55,6 +56,8 @@ cdef class Lookup(Store):
     cdef int _get_once(self, bytes key) except -1
     @cython.locals(rows=Rows, place=u64, trailer=u64, first=u64, second=u64)
     cdef bint _are_settled(self) except -1
+    @cython.locals(rows=Rows, locks=Locks, place=int, row=u64)
+    cpdef bint is_damaged(self) except -1
     cpdef copies_of(self, bytes key)
     @cython.locals(found=bint)
     cpdef header_of(self, bytes key)
@@ -64,4 +67,6 @@ cdef class Lookup(Store):
     @cython.locals(again=bint, size=u64, key=bytes, value=bytes, header=u64)
     cdef list _get_batch(self, list keys, list found)
     cdef int _stay(self, u64 attempt) except -1
+    @cython.locals(attempt=int)
+    cdef int _refuse_stray(self) except -1
     cpdef int look_after(self) except -1

@@ -15,6 +15,7 @@ import functools
 from array import array
 from typing import Any, Final
 
+from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
@@ -24,7 +25,7 @@ from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.race.outcomes import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.fields import INLINE, TRAILER_WORDS
+from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX, TRAILER_WORDS
 from limpet.stores.rcuckoo.journal import Journal
 from limpet.stores.rcuckoo.locks import Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
@@ -97,6 +98,8 @@ class Lookup(Store):
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self._value()
+                if attempt > LOOKS_MAX and self.is_damaged():
+                    raise self._damaged()
             finally:
                 self.client.leave()
             if outcome == MISSING:
@@ -232,6 +235,27 @@ class Lookup(Store):
         self.locks.wait_for(self.first)
         return first == rows.version(self.at_first) and second == rows.version(self.at_second)
 
+    def is_damaged(self) -> bool:
+        """Whether a row that was read is not whole, and stays so while its lock is not set."""
+        rows, locks = self.rows, self.locks
+        for place in range(2):
+            if not rows.is_whole(place):
+                row = self.first if place == self.at_first else self.second
+                locks.wait_for(row)
+                if not self.endpoint.load(locks.busy) & locks.busy_bits:
+                    # ORDER: the lock before the row: whoever was writing it has done so by now.
+                    rows.read(place, row, 1)
+                    if not rows.is_whole(place):
+                        return True
+        return False
+
+    def _damaged(self) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.name}: row {self.first} or {self.second} of table {self.table} does not match "
+            "its CRC, and nobody is writing it: memory was damaged. Other keys can be read; "
+            "destroy the pool"
+        )
+
     def copies_of(self, key: bytes) -> int | None:
         """In how many of its rows a key is; None: they are being changed."""
         self._choose(key)
@@ -273,6 +297,22 @@ class Lookup(Store):
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
             self.look_after()
+        if attempt > LOOKS_MAX:
+            self._refuse_stray()
+
+    def _refuse_stray(self) -> None:
+        """StoreCorrupt when we wait for a lock that is set, and that no client has."""
+        base, word, bits = self.tables[self.table], self.locks.busy, self.locks.busy_bits
+        survey = Survey(self)
+        for attempt in range(LOOKS_MAX):
+            if word == 0 or not survey.stray(base, word) & bits:
+                break
+            self.endpoint.pause(attempt)
+        else:
+            raise StoreCorrupt(
+                f"{self.name}: locks {bits:#x} of the word at {word:#x} are set, and no client "
+                "says that it has them: memory was damaged; destroy the pool"
+            )
 
     def look_after(self) -> None:
         """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""

@@ -25,7 +25,7 @@ LOCKS_MAX: Final = 1 << 21
 """256 KiB of bits: what the paper's NIC has for them."""
 DEPTH: Final = 5
 CACHE_ROWS: Final = 2048
-"""About 64 KiB, as in the paper."""
+"""160 KiB; the paper's cache of 64 KiB has whole rows."""
 ROWS_MAX: Final = 1 << 31
 FILL_PERCENT: Final = 85
 """Share of the entries that `capacity` keys take; at f = 2.3 inserts fail above 95."""
@@ -106,7 +106,7 @@ class RcuckooParameters:
         locks: int | None = None,
         locks_per_message: int = LOCKS_PER_MESSAGE,
         depth: int = DEPTH,
-        cache_rows: int = CACHE_ROWS,
+        cache_rows: int | None = None,
     ) -> RcuckooParameters:
         """The parameters for a pool.
 
@@ -125,9 +125,11 @@ class RcuckooParameters:
         rows = max(2, 2 * int(-(-entries // (2 * SLOTS))))
         if locks is None:
             locks = min(LOCKS_MAX, (-(-rows // rows_per_lock) + 63) // 64 * 64)
+        if cache_rows is None:
+            cache_rows = min(CACHE_ROWS, rows)
         return cls(
             capacity, pool.nodes, rows, key_size, value_size, locality, rows_per_lock, locks,
-            locks_per_message, depth, min(cache_rows, rows),
+            locks_per_message, depth, cache_rows,
         )  # fmt: skip
 
     @property

@@ -37,18 +37,21 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.rcuckoo.fields import (
     COUNT_MASK,
     COUNT_SHIFT,
     GROUPS,
+    GROUPS_MAX,
     HELD_MASK,
     JOURNALS,
+    LOOKS_MAX,
     OWNER,
     PATH,
     PATH_MASK,
+    PATH_MAX,
     PATH_SHIFT,
     REDO,
     SEQUENCE_SHIFT,
@@ -137,11 +140,23 @@ class Repair:
             count = state >> COUNT_SHIFT & COUNT_MASK
             if not count:
                 return None
+            if count > GROUPS_MAX or (state & HELD_MASK) + bool(state & UNSURE) > count:
+                raise self._damaged(at, state)
             pairs = range(at + GROUPS, at + GROUPS + 16 * count, 16)
             groups = [(endpoint.load(pair), endpoint.load(pair + 8)) for pair in pairs]
             owner = endpoint.load(at + OWNER)
-            if endpoint.load(at + STATE) == state:
-                return Look(at, owner, state, groups)
+            if endpoint.load(at + STATE) != state:
+                continue
+            locks = range(self.base + self.store.locks_at, self.base + self.store.rows_at, 8)
+            if not all(word in locks for word, _ in groups):
+                raise self._damaged(at, state)
+            return Look(at, owner, state, groups)
+
+    def _damaged(self, at: int, state: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.store.name}: the journal at {at:#x} is damaged, in state {state:#x}; destroy "
+            "the pool"
+        )
 
     # ---- pairs of a hand ------------------------------------------------------------------------
 
@@ -165,8 +180,8 @@ class Repair:
         """Repair the table for the owner of a journal, if that is dead, or ourselves."""
         if self._look(at) is None:
             return
-        self._take_lease()
         try:
+            self._take_lease()
             look = self._look(at)
             if look is None or not self._is_over(look.owner):
                 return  # its slot has another client by now
@@ -201,7 +216,11 @@ class Repair:
         rows = self.store.rows
         rows.room(2)
         length = look.state >> PATH_SHIFT & PATH_MASK
+        if length > PATH_MAX:
+            raise self._damaged(look.at, look.state)
         path = [self._step(look.at + PATH + 16 * index) for index in range(length)]
+        if any(row >= self.store.row_count for row, _, _ in path):
+            raise self._damaged(look.at, look.state)
         row, slot, version = path[0]
         rows.read(0, row)
         if rows.is_whole(0) and rows.version(0) == version:
@@ -281,7 +300,10 @@ class Repair:
 
 
 def _linked(store: Any, reference: int) -> bool:
-    """Whether the rows of an extent's key have it. It is as it was: its client is pinned."""
+    """Whether the rows of an extent's key have it. It is as it was: its client is pinned.
+
+    True if nobody can tell, as one of the rows is damaged: what may be linked is not freed.
+    """
     objects = store.objects
     objects.load(reference)
     if not objects.fits(reference):
@@ -295,6 +317,8 @@ def _linked(store: Any, reference: int) -> bool:
         if found is not None:
             return bool(found & REFERENCE_MASK == reference)
         attempt += 1
+        if attempt > LOOKS_MAX and store.is_damaged():
+            return True
         store.endpoint.pause(attempt)
         if attempt % LOOKS_EVERY == 0:
             Repair(store, store.tables[store.table]).clear(store.locks.busy, store.locks.busy_bits)

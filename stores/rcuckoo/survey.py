@@ -8,6 +8,7 @@ read again, until that shows no other key.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,11 +16,15 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.fabric import hash64
+from limpet.shm.layout import SLOTS_USED
+from limpet.shm.membership import slot_address
+from limpet.shm.slots import FREE, INCARNATION_BITS, client_id
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.rcuckoo.fields import (
     INLINE,
     LENGTH_MASK,
     LENGTH_SHIFT,
+    LOOKS_MAX,
     PATH,
     PATH_MASK,
     PATH_SHIFT,
@@ -32,8 +37,6 @@ BATCH: Final = 64
 PASSES: Final = 2
 BUSY_MAX: Final = 64
 """So many looks at what a living client is changing."""
-LOOKS_MAX: Final = 1000
-"""So many looks at a row that is not whole, or at a lock of nobody's: that is damage."""
 
 
 class Survey:
@@ -55,7 +58,8 @@ class Survey:
         return words[:, : SLOTS * rows.entry_words : rows.entry_words]
 
     def count(self) -> int:
-        """How many entries there are."""
+        """How many entries there are; one that is being moved, or was when its client died, counts
+        twice."""
         return sum(int(np.count_nonzero(self._headers(table))) for table in self._tables())
 
     def references(self) -> Any:
@@ -92,14 +96,14 @@ class Survey:
 
     def _changed(self, table: int, versions: list[int]) -> list[int]:
         """The rows that have not these versions."""
-        self.store.enter_table(self.store.tables[table])
-        trailer = 8 * (self.rows.row_words - 2)
+        size = 8 * self.rows.row_words
+        trailer = self.store.tables[table] + self.store.rows_at + size - 16
         lane = self.endpoint.background(True)
         try:
             return [
                 row
                 for row, version in enumerate(versions)
-                if version < 0 or self.endpoint.load(self.rows.address(row) + trailer) != version
+                if version < 0 or self.endpoint.load(trailer + size * row) != version
             ]
         finally:
             self.endpoint.background(lane)
@@ -140,19 +144,23 @@ class Survey:
                 f"{store.name}: row {row} of table {table} does not match its CRC, and nobody is "
                 "writing it"
             )
-        store.table = table
-        store.enter_table(store.tables[table])
-        store.locks.wait_for(row)
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
-            store.look_after()
+            repair = Repair(store, store.tables[table])
+            store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
 
     def _locked(self, table: int, row: int) -> bool:
         """Whether the row's lock is set."""
-        store = self.store
-        store.enter_table(store.tables[table])
-        store.locks.wait_for(row)
-        return bool(self.endpoint.load(store.locks.busy) & store.locks.busy_bits)
+        word, bits = self._lock(table, row)
+        return bool(self.endpoint.load(word) & bits)
+
+    def _lock(self, table: int, row: int) -> tuple[int, int]:
+        """The word and the bit of a row's lock.
+
+        Outside of operations: so nothing that another thread's operation goes by is changed.
+        """
+        lock = self.store.locks.lock_of(row)
+        return self.store.tables[table] + self.store.locks_at + (lock >> 6 << 3), 1 << (lock & 63)
 
     # ---- checking -------------------------------------------------------------------------------
 
@@ -207,7 +215,10 @@ class Survey:
         finally:
             self.endpoint.background(lane)
             store.client.leave()
-        for _, key in entries:
+        keys = [key for _, key in entries]
+        if not wrong and len(set(keys)) < len(keys):
+            wrong = f"a key is there twice: {keys}"
+        for key in keys:
             if not wrong and seen.setdefault(key, row) != row and self._twice(table, key):
                 wrong = f"{key!r} is also in row {seen[key]}"
         return wrong
@@ -259,14 +270,13 @@ class Survey:
         return False
 
     def _check_locks(self, table: int) -> None:
-        """Every lock that is set is in a group of some journal."""
+        """Every lock that is set is in a group of the journal of a client that there is."""
         store = self.store
         base = store.tables[table]
-        for word in range(
-            base + store.locks_at, base + store.locks_at + store.parameters.locks // 8, 8
-        ):
+        first = base + store.locks_at
+        for word in range(first, first + store.parameters.locks // 8, 8):
             attempt = 0
-            while stray := self._stray(base, word):
+            while stray := self.stray(base, word):
                 attempt += 1
                 if attempt > LOOKS_MAX:
                     raise StoreCorrupt(
@@ -275,17 +285,26 @@ class Survey:
                     )
                 self.endpoint.pause(attempt)
 
-    def _stray(self, base: int, word: int) -> int:
-        """Bits of a lock word that are set, and in no group that a journal has or may have."""
+    def stray(self, base: int, word: int) -> int:
+        """Bits of a lock word that are set, and in no group that a client has or may have."""
         lane = self.endpoint.background(True)
         try:
             bits = self.endpoint.load(word)
             if bits:
                 for look in Repair(self.store, base).looks():
-                    bits &= ~look.may_have(word)
+                    if self._is_client(look.owner):
+                        bits &= ~look.may_have(word)
             return bits & self.endpoint.load(word)
         finally:
             self.endpoint.background(lane)
+
+    def _is_client(self, ident: int) -> bool:
+        """Whether the client is in its slot, be it dead: then it is recovered some time."""
+        slot = ident >> INCARNATION_BITS
+        if slot >= self.endpoint.load(SLOTS_USED):
+            return False
+        word = self.endpoint.load(slot_address(slot))
+        return word >> 60 != FREE and client_id(slot, word) == ident
 
     # ---- what a dead client left ----------------------------------------------------------------
 

@@ -16,6 +16,7 @@ cdef u64 INLINE
 cdef int JOURNALS
 cdef u64 JOURNAL
 cdef int PLANS_MAX
+cdef int LOST_MAX
 cdef int FOUND
 cdef int LACKING
 
@@ -36,10 +37,11 @@ cdef class Rcuckoo(Lookup):
     cdef readonly list searches
     cdef readonly int planned
     cdef u64[::1] plan_rows
+    cdef u64 plan_hash
 
     @cython.locals(size=u64)
     cdef int _write(self, key, value, int mode) except -1
-    @cython.locals(attempt=u64, tried=bint, outcome=int)
+    @cython.locals(attempt=u64, lost=int, tried=bint, outcome=int)
     cdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(reference=u64, outcome=int, held=int)
     cdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint again) except -1
@@ -49,7 +51,6 @@ cdef class Rcuckoo(Lookup):
     cdef int _locked(self, bytes key, bytes value, u64 reference, int mode, bint again) except -1
     @cython.locals(rows=Rows, found=bint, index=u64, header=u64)
     cdef int _work(self, bytes key, bytes value, u64 reference, int mode) except -1
-    cdef int _damaged(self, u64 row) except -1
     cdef int _enter(self, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1
     @cython.locals(rows=Rows, row=u64, version=u64)
     cdef int _commit_one(self, bytes key, bytes value, u64 reference, int mode) except -1

@@ -48,7 +48,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import KeyExists, KeyTooLarge, StoreCorrupt, StoreFull
+from limpet.shm.errors import KeyExists, KeyTooLarge, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
@@ -81,6 +81,8 @@ from limpet.stores.rcuckoo.search import PathSearch
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 PLANS_MAX: Final = 256
 """How often a search asks for rows that it lacks."""
+LOST_MAX: Final = 1000
+"""How often a path that was found may be gone when it is locked."""
 
 
 class Rcuckoo(Lookup):
@@ -94,6 +96,8 @@ class Rcuckoo(Lookup):
         self.planned = 0
         """Rows of the path that was found in the cache; they are in `plan_rows`."""
         self.plan_rows = array("Q", bytes(8 * PATH_MAX))
+        self.plan_hash = 0
+        """Of the key that it was found for."""
 
     def replaced(self, node: int) -> None:
         super().replaced(node)
@@ -142,7 +146,7 @@ class Rcuckoo(Lookup):
         """Make attempts at a write until one comes to something; `size`: bytes of its extent."""
         self.operations += 1
         self.planned = 0
-        attempt = 0
+        attempt = lost = 0
         tried = False
         while True:
             self.client.enter()
@@ -160,10 +164,11 @@ class Rcuckoo(Lookup):
             elif outcome == AGAIN:
                 attempt += 1
                 self._stay(attempt)
-            elif outcome == FULL and tried:
+            elif (outcome == FULL and tried) or lost > LOST_MAX:
                 raise StoreFull(self._why_full(key))
             elif outcome in (FULL, LOST):
                 self.retries += 1
+                lost += 1
                 tried = tried or outcome == FULL
             else:
                 return outcome
@@ -212,7 +217,7 @@ class Rcuckoo(Lookup):
     def _locked(self, key: bytes, value: bytes, reference: int, mode: int, again: bool) -> int:
         """Lock, look, and write if there is something to write; the locks are given back."""
         locks = self.locks
-        if self.planned and self.plan_rows[0] not in (self.first, self.second):
+        if self.plan_hash != self.hash:
             self.planned = 0  # another thread's, for another key
         locks.plan()
         locks.add(self.first)
@@ -235,7 +240,8 @@ class Rcuckoo(Lookup):
         found = self._find(key)
         for index in range(2):
             if not (found and index != self.place) and not rows.is_whole(index):
-                self._damaged(self.first if index == self.at_first else self.second)
+                self.locks.release(self.locks.count)
+                raise self._damaged()
         if found:
             if mode == INSERT:
                 return EXISTS
@@ -261,14 +267,6 @@ class Rcuckoo(Lookup):
             return LOST
         self._commit_path(key, value, reference)
         return DONE
-
-    def _damaged(self, row: int) -> None:
-        """A row that we have locked is not whole: that is damage, which no client's death does."""
-        self.locks.release(self.locks.count)
-        raise StoreCorrupt(
-            f"{self.name}: row {row} of table {self.table} does not match its CRC, and nobody is "
-            "writing it; destroy the pool, or the store is read as it is"
-        )
 
     def _enter(self, place: int, slot: int, key: bytes, value: bytes, reference: int) -> None:
         """Set the entry there to the new pair."""
@@ -300,7 +298,8 @@ class Rcuckoo(Lookup):
             row = search.path_rows[step]
             at = 2 + search.place_of(row)
             if not rows.is_whole(at):
-                self._damaged(row)
+                self.locks.release(self.locks.count)
+                raise self._damaged()
             journal.step(step, row, search.path_slots[step], rows.version(at))
         # Of the key's rows, the first two places have copies that are not needed any more.
         self._enter(0, 0, key, value, reference)
@@ -358,6 +357,7 @@ class Rcuckoo(Lookup):
             outcome = search.search(self.first, self.second, False)
             if outcome == FOUND:
                 self.planned = search.length
+                self.plan_hash = self.hash
                 for step in range(search.length):
                     self.plan_rows[step] = search.path_rows[step]
                 return True

@@ -93,6 +93,8 @@ GET: Final = """            self.client.enter()
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self._value()
+                if attempt > LOOKS_MAX and self.is_damaged():
+                    raise self._damaged()
             finally:
                 self.client.leave()
 """

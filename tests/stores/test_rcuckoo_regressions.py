@@ -1,0 +1,218 @@
+"""What was wrong with RCuckoo once, step by step: locks, plans of other threads, damaged memory."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
+
+import limpet
+from limpet.shm.layout import SLOTS_USED
+from limpet.shm.slots import INCARNATION_BITS
+from limpet.stores.rcuckoo.fields import JOURNALS, STATE
+from limpet.stores.rcuckoo.survey import Survey
+
+
+def _is_dead(beholder: Any, *dead: Any) -> None:
+    """To this client, those are dead."""
+    slots = {puppet.pool.client.ident >> INCARNATION_BITS for puppet in dead}
+    known = beholder.pool.membership.dead
+    beholder.pool.membership.dead = lambda slot, word: slot in slots or known(slot, word)
+
+
+def test_a_living_clients_lock_is_not_taken_for_a_dead_ones(pools: Any) -> None:
+    pool = pools(nodes=1)
+    store = pool.store("rcuckoo", name="test", capacity=400, rows_per_lock=1, locks_per_message=1)
+    places: dict[bytes, tuple[int, int]] = {}
+    for number in range(400):
+        key = b"%d" % number
+        store.get(key)
+        places[key] = (store.locks.lock_of(store.first), store.locks.lock_of(store.second))
+    # c takes `shared` second; d and e take it first
+    c_key, shared = next(
+        (k, max(p))
+        for k, p in places.items()
+        if any(min(q) == max(p) for j, q in places.items() if j != k)
+    )
+    d_key = next(k for k, p in places.items() if min(p) == shared)
+    dead, living, late, repairer = (Puppet(pools, pool.url, "rcuckoo") for _ in range(4))
+    _is_dead(repairer, dead)
+    store.put(c_key, b"c")
+    store.put(d_key, b"d")
+    word = store.tables[0] + store.locks_at + (shared >> 6 << 3)
+    bit = 1 << (shared & 63)
+
+    sweep = functools.partial(repairer.pool.exclusively, repairer.pool.membership.sweep)
+    assert not dead.begin(functools.partial(dead.store.update, d_key, b"dead"), verb_on("mcas", 0))
+    assert not living.begin(functools.partial(living.store.update, c_key, b"C"), verb_on("mcas", 0))
+    assert not repairer.begin(sweep, verb_on_address("load", word))
+    assert not living.go(verb_on("mcas", 0, 2))  # it has both locks
+    assert pool.endpoint.load(word) & bit
+    assert not repairer.go(verb_on_address("load", SLOTS_USED))
+    assert not living.go(verb_on("mcas", 0, 1))  # it is about to give back the first
+    assert not pool.endpoint.load(word) & bit
+    stopped = not repairer.go(verb_on_address("mcas", word))
+    assert living.go()
+    assert not late.begin(
+        functools.partial(late.store.update, d_key, b"late"), verb_on("read_words", 0)
+    )
+    assert pool.endpoint.load(word) & bit  # it has the lock
+    if stopped:
+        repairer.go()
+    still = pool.endpoint.load(word) & bit
+    assert late.go()
+    assert still
+
+
+class _Endpoint(PuppetEndpoint):
+    """Meets each beginning of an operation, before others are excluded."""
+
+    hook: Callable[[], None] | None = None
+
+    def begin(self) -> bool:
+        if self.hook is not None:
+            self.hook()
+        return bool(super().begin())
+
+
+class _Pool(PuppetPool):
+    endpoint_class = _Endpoint
+    endpoint: _Endpoint
+
+
+def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
+    """Both keys' rows and another key's path are in more groups than there is room for."""
+    one = {"rows_per_lock": 1, "locks_per_message": 1}
+    pool = pools(nodes=1)
+    pool.store("rcuckoo", name="test", capacity=4000, depth=6, **one)
+    pool = pools.keep(_Pool.open(pool.url))
+    store = pool.store("rcuckoo", name="test")
+    go, waits, done = threading.Event(), threading.Event(), threading.Event()
+    planner = threading.get_ident()
+    groups: list[int] = []
+
+    def put() -> None:
+        store.put(b"1", b"w")
+        groups.append(store.locks.count)
+        done.set()
+
+    def hook() -> None:
+        if threading.get_ident() != planner:
+            waits.set()
+            go.wait()
+        elif store.planned == 7 and not go.is_set():
+            go.set()
+            done.wait()
+
+    other = threading.Thread(target=put)
+    number = 0
+    try:
+        while True:
+            if number == 4500:
+                pool.endpoint.hook = hook
+                other.start()
+                waits.wait()
+            store.insert(b"%d" % number, b"v")
+            number += 1
+    except limpet.StoreFull:
+        assert go.is_set()
+    finally:
+        go.set()
+        other.join()
+    assert groups == [2]
+    store.check()
+
+
+def test_a_damaged_row_is_an_error_and_no_endless_wait(pools: Any) -> None:
+    pool = pools(nodes=1)
+    store = pool.store("rcuckoo", name="test", capacity=200)
+    store.put(b"k", b"v")
+    assert store.get(b"k") == b"v"
+    pool.endpoint.store(store.rows.address(store.first) + 8 * (store.rows.row_words - 1), 12345)
+    for work in (
+        lambda: store.get(b"k"),
+        lambda: store.put(b"k", b"w"),
+        lambda: store.put(b"k", b"w" * 100),
+        lambda: store.delete(b"k"),
+        store.check,
+    ):
+        with pytest.raises(limpet.StoreCorrupt, match="does not match its CRC"):
+            work()
+    store.put(b"another", b"w" * 100)
+    assert store.get(b"another") == b"w" * 100
+
+
+def test_a_key_that_is_twice_in_a_row_is_found_by_check(pools: Any) -> None:
+    store = pools(nodes=1).store("rcuckoo", name="test", capacity=200)
+    store.put(b"k", b"v")
+    assert store.get(b"k") == b"v"
+    store.check()
+    rows = store.rows
+    rows.read(0, store.first)
+    rows.put_inline(0, 5, rows.header(0, 0) >> 56, b"k", b"w")
+    rows.write(0, store.first, 5, rows.version(0) + 1)
+    with pytest.raises(limpet.StoreCorrupt, match="twice"):
+        store.check()
+
+
+def test_a_lock_of_a_client_that_there_is_not_is_found_by_check(pools: Any) -> None:
+    pool = pools(nodes=1)
+    store = pool.store("rcuckoo", name="test", capacity=200)
+    store.put(b"k", b"v")
+    store.check()
+    store.locks.wait_for(store.first)
+    word, bits = store.locks.busy, store.locks.busy_bits
+    journal = store.journal.at
+    for offset, value in ((0, pool.client.ident + 1), (16, word), (24, bits), (8, 1 << 16 | 33)):
+        pool.endpoint.store(journal + offset, value)
+    pool.endpoint.fetch_or(word, bits)
+    with pytest.raises(limpet.StoreCorrupt, match="no client says"):
+        store.check()
+
+
+def test_a_survey_changes_nothing_outside_of_operations(pools: Any) -> None:
+    """Another thread may be in the midst of one; where rows and locks are is what it goes by."""
+    store = pools(nodes=2).store("rcuckoo", name="test", capacity=200)
+    store.put(b"k", b"v")
+    store.get(b"k")
+    before = store.rows.base, store.locks.base, store.locks.busy, store.table
+    survey = Survey(store)
+    for table in range(2):
+        survey._changed(table, [0] * store.row_count)
+        survey._locked(table, 1)
+        survey._wait(table, 1, 7)
+    assert before == (store.rows.base, store.locks.base, store.locks.busy, store.table)
+
+
+def test_a_cache_of_more_rows_than_there_are(pools: Any) -> None:
+    store = pools(nodes=1).store("rcuckoo", name="test", capacity=100, cache_rows=5000)
+    store.put(b"k", b"v")
+    assert store.get(b"k") == b"v"
+
+
+def test_writers_say_that_a_lock_is_of_nobody(pools: Any) -> None:
+    store = pools().store("rcuckoo", name="test", capacity=1)
+    store.put(b"key", b"value")
+    word = store.tables[0] + store.locks_at
+    store.endpoint.store(word, 1)
+    with pytest.raises(limpet.StoreCorrupt, match="no client says"):
+        store.put(b"key", b"other")
+    assert store.get(b"key") == b"value"
+
+
+@pytest.mark.parametrize("state", [1 << 16 | 9 << 5 | 9, 1 << 16 | 1 << 5 | 1, 1 << 16 | 15 << 5])
+def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
+    """Too many groups; a lock that is outside of the table; a number of groups that cannot be."""
+    store = pools().store("rcuckoo", name="test", capacity=1)
+    store.put(b"key", b"value")
+    journal = store.tables[0] + JOURNALS + 3 * store.journal_size
+    store.pool.endpoint.store(SLOTS_USED, 4)
+    store.endpoint.store(journal + STATE, state)
+    store.endpoint.store(store.tables[0] + store.locks_at, 1)
+    with pytest.raises(limpet.StoreCorrupt, match="journal"):
+        store.put(b"key", b"other")
+    assert store.get(b"key") == b"value"
