@@ -6,6 +6,7 @@ rows. In one that is full but for one entry, an insert moves an entry of each ro
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -18,6 +19,8 @@ from puppets import Puppet, PuppetPool, Where
 
 from limpet.fault.operations import BYSTANDER, KEY, OLD
 from limpet.fault.scene import Scene, look_away
+from limpet.fault.sim_program import ABSENT
+from limpet.fault.sim_stage import Stage
 from limpet.shm.fabric import hash64
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.fields import SLOTS
@@ -177,3 +180,55 @@ class Clients:
         audit = self.pool.audit()
         assert audit["leaked"] == audit["held"] == 0, audit
         assert self.locked() == 0
+
+
+# ---- the explorer's ------------------------------------------------------------------------------
+
+SMALL_RING: Final[Mapping[str, Any]] = {
+    "capacity": 16, "locality": 1.01, "rows_per_lock": 1, "depth": 6, "value_size": 64,
+}  # fmt: skip
+SPARE: Final = 4
+"""Empty entries that are left in it."""
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[None]:
+    """Have the explorer's stages be rings with empty entries in one row, far from absent keys'."""
+    prepare = Stage._prepare
+
+    def prepared(stage: Stage) -> None:
+        prepare(stage)
+        fill_but_one(stage.store)
+        stage.image = stage.founder.image()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "_prepare", prepared)
+        yield
+
+
+def fill_but_one(store: Any) -> None:
+    """Fill all rows of a ring but one, which is in reach of paths only."""
+    rows = range(store.parameters.rows)
+    places = [places_of(store, key) for key in ABSENT]
+    near = set(itertools.chain.from_iterable(places))
+
+    def moves(row: int) -> int:
+        return min((row - second) % len(rows) for _, second in places)
+
+    spare = max(set(rows) - near, key=moves)
+    for row in rows:
+        keys = keys_in(store, row, prefix=b"more ")
+        left = SPARE if row == spare else 0
+        while vacancies(store, row) > left:
+            store.put(next(keys), b"")
+
+
+def vacancies(store: Any, row: int) -> int:
+    """Empty entries of a row, in a store with one table."""
+
+    def count() -> int:
+        store.enter_table(store.tables[0])
+        store.rows.read(0, row)
+        return sum(not store.rows.header(0, slot) for slot in range(SLOTS))
+
+    return int(store.pool.exclusively(count))

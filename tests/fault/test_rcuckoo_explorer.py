@@ -1,0 +1,115 @@
+"""RCuckoo under the explorer, in small tables and in one in which inserts need paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rcuckoo_mutants import (
+    SPINS,
+    UNCHANGED,
+    UNFENCED,
+    Mutant,
+    in_force,
+)
+from rcuckoo_scenes import SMALL_RING, crowded
+
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.sim_program import parse_program
+from limpet.fault.sim_run import replay
+from limpet.fault.sim_shrink import kind_of
+from limpet.fault.sim_stage import Stage
+from limpet.shm.fabric import BUILD
+
+COMPILED = BUILD == "compiled"
+RUNS_OF_MUTANT = 4000
+INLINE, EXTENTS = 40, 3400
+"""Bytes of values."""
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+
+
+def explored(runs: int, **more: Any) -> Report:
+    chosen = {"value_size": INLINE, "crashes": 1, "stalls": 1, "seed": 7, **more}
+    count = runs if COMPILED else max(5, runs // 25)
+    return explore(Exploration(store="rcuckoo", schedules=count, **chosen))
+
+
+def explored_paths(runs: int, **more: Any) -> Report:
+    """In a ring of rows of which all but one are full."""
+    parameters = {**SMALL_RING, **more.pop("parameters", {})}
+    with crowded():
+        return explored(runs, parameters=parameters, **more)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+@pytest.mark.parametrize("size", [INLINE, EXTENTS])
+def test_rcuckoo_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
+    report = explored(300, value_size=size, clients=clients, crashes=2, stalls=2)
+    assert report.failures == ()
+    assert report.crashes > report.schedules / 10
+    assert report.stalls > report.schedules / 10
+
+
+def test_rcuckoo_holds_where_memory_is_scarce() -> None:
+    assert explored(300, value_size=EXTENTS, scarce=True).failures == ()
+
+
+def test_rcuckoo_holds_where_nobody_may_be_fenced() -> None:
+    assert explored(300, stalls=2, fence="wait").failures == ()
+
+
+def test_rcuckoo_holds_without_hardware_coherence() -> None:
+    assert explored(150, coherent=False).failures == ()
+
+
+@pytest.mark.parametrize("program", ["", "ic ic|id gc|da ga", "ic dc|id ga|pd gc"])
+@pytest.mark.parametrize("size", [INLINE, EXTENTS])
+def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:
+    report = explored_paths(300, value_size=size, program=program, crashes=2)
+    assert report.failures == ()
+    assert report.crashes > report.schedules / 10
+
+
+def test_rcuckoo_holds_while_entries_are_moved_under_many_groups_of_locks() -> None:
+    assert explored_paths(300, parameters={"locks_per_message": 1}, stalls=2).failures == ()
+
+
+def test_rcuckoo_holds_while_entries_are_moved_where_nobody_may_be_fenced() -> None:
+    assert explored_paths(300, stalls=2, fence="wait").failures == ()
+
+
+def test_inserts_of_the_explorer_move_entries() -> None:
+    """Besides the redo image, there are two writes of each row: an entry, version and CRC."""
+    with crowded(), Stage("rcuckoo", 1, parameters=SMALL_RING, value_size=INLINE) as made:
+        for program, moves in (("ic", 1), ("id", 2)):
+            run = replay(made, parse_program(program), {})
+            assert run.failure == ""
+            writes = [step for step in run.trace if step[1] == "write"]
+            assert len(writes) >= 1 + 2 * (1 + moves)
+
+
+MUTANTS = (
+    (UNFENCED, ("history", "check", "client 0", "client 1", "no end"), "ua ga|ua ga"),
+    (SPINS, ("no end",), "ua|ua|ub ga"),
+)
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    ("mutant", "says", "program"), MUTANTS, ids=[each[0].name for each in MUTANTS]
+)
+def test_rcuckoo_mutant_is_caught_by_the_explorer(
+    mutant: Mutant, says: tuple[str, ...], program: str
+) -> None:
+    clients = program.count("|") + 1
+    with in_force(mutant):
+        report = explored_paths(RUNS_OF_MUTANT, program=program, clients=clients)
+    assert report.failures, f"{report.schedules} runs did not show it"
+    assert kind_of(report.failures[0].what) in says, report.failures[0].what
+
+
+@compiled_only
+def test_what_the_mutants_are_made_of_holds() -> None:
+    with in_force(UNCHANGED):
+        assert explored_paths(150, crashes=1).failures == ()
