@@ -17,6 +17,7 @@ import pytest
 from process_tools import gather
 from puppets import Puppet, PuppetPool, Where
 
+from limpet.fault import remains
 from limpet.fault.operations import BYSTANDER, KEY, OLD
 from limpet.fault.scene import Scene, look_away
 from limpet.fault.sim_program import ABSENT
@@ -172,6 +173,16 @@ class Clients:
     def locked(self) -> int:
         """The bits of the locks that are set."""
         return int(self.store.endpoint.load(self.locks))
+
+    def points(self) -> set[str]:
+        """The crash points that the dead show."""
+
+        def look() -> set[str]:
+            membership = self.pool.membership
+            there = [each for each in membership.occupied() if membership.dead(*each)]
+            return set().union(*(remains.seen(self.pool, *each) for each in there))
+
+        return set(self.pool.exclusively(look))
 
     def sound(self) -> None:
         """Nothing is wrong, leaked or locked."""

@@ -1,15 +1,343 @@
-"""RCuckoo's parts: places of keys, search for paths, locks, journals, rows; and whose a lock is."""
+"""RCuckoo's parts: places of keys, search for paths, locks, journals, rows; and its errors."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections import Counter
 from typing import Any
 
+import pytest
 from puppets import verb_on
-from rcuckoo_scenes import Clients, Ring
+from rcuckoo_scenes import RING, ROWS, Clients, Ring, places_of, some
 
+import limpet
 from limpet.fault.operations import OLD
+from limpet.shm.fabric import BUILD, hash64
+from limpet.stores.rcuckoo.dependent_hash import DependentHash
+from limpet.stores.rcuckoo.fields import (
+    COUNT_MASK,
+    COUNT_SHIFT,
+    FOUND,
+    HELD_MASK,
+    JOURNALS,
+    LACKING,
+    NO_PATH,
+    PATH_MASK,
+    PATH_SHIFT,
+    SLOTS,
+    STATE,
+    UNSURE,
+)
 
 NEW = b"new"
+KEYS = 16_000 if BUILD == "compiled" else 2000
+
+
+@pytest.fixture
+def ring(pools: Any) -> Any:
+    return pools().store("rcuckoo", name="test", **RING)
+
+
+def hashes(count: int = KEYS) -> list[int]:
+    return [hash64(b"%d" % number) for number in range(count)]
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locality", [0, 1.01, 2.3, 16])
+@pytest.mark.parametrize("rows", [2, 16, 1000])
+def test_rows_of_a_key_are_two_an_odd_distance_apart(rows: int, locality: float) -> None:
+    places = DependentHash(rows, locality)
+    for hashed in hashes():
+        places.place(hashed)
+        first, second = places.first, places.second
+        assert first < rows
+        assert second < rows
+        assert (second - first) % 2 == 1
+        assert places.other(hashed, first) == second
+        assert places.other(hashed, second) == first
+
+
+@pytest.mark.parametrize("locality", [0, 2.3])
+def test_first_and_second_rows_are_equally_likely(locality: float) -> None:
+    places = DependentHash(16, locality)
+    counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    for hashed in hashes():
+        places.place(hashed)
+        counts[0][places.first] += 1
+        counts[1][places.second] += 1
+    mean = KEYS / 16
+    for count in counts:
+        assert all(abs(count[row] - mean) < 6 * mean**0.5 for row in range(16))
+
+
+def test_locality_has_most_rows_close_together() -> None:
+    places = DependentHash(1 << 20, 2.3)
+    distances = []
+    for hashed in hashes():
+        places.place(hashed)
+        distances.append((places.second - places.first) % (1 << 20))
+    distances.sort()
+    assert distances[len(distances) // 2] <= 7
+    assert distances[-1] > 100
+
+
+# ---- search --------------------------------------------------------------------------------------
+
+
+def contents(store: Any) -> list[list[bytes | None]]:
+    """The keys of each row's entries, and in passing have the search know them all."""
+
+    def look() -> list[list[bytes | None]]:
+        rows, found = store.rows, []
+        store.enter_table(store.tables[0])
+        for row in range(store.parameters.rows):
+            rows.read(0, row)
+            store.searches[0].learn(rows, 0, row)
+            found.append([rows.key(0, s) if rows.header(0, s) else None for s in range(SLOTS)])
+        return found
+
+    return store.pool.exclusively(look)  # type: ignore[no-any-return]
+
+
+def other(store: Any, key: bytes, row: int) -> int:
+    first, second = places_of(store, key)
+    return second if row == first else first
+
+
+def moves_needed(store: Any, table: list[list[bytes | None]], key: bytes, most: int) -> int:
+    """The fewest moves that make room for a key, up to `most`; -1: it takes more."""
+    there = set(places_of(store, key))
+    for moves in range(most + 1):
+        if any(None in table[row] for row in there):
+            return moves
+        there |= {other(store, k, row) for row in there for k in table[row] if k is not None}
+    return -1
+
+
+def test_search_finds_a_shortest_path_with_no_row_twice(pools: Any) -> None:
+    store = pools().store("rcuckoo", name="test", capacity=400, key_size=15, value_size=0)
+    with contextlib.suppress(limpet.StoreFull):
+        for number in itertools.count():
+            store.insert(b"%d" % number, b"")
+    search, depth = store.searches[0], store.parameters.depth
+    lengths = Counter()
+    for number in range(40):
+        store.delete(b"%d" % number)
+        table = contents(store)
+        for wanted in range(20):
+            key = b"wanted %d" % (20 * number + wanted)
+            found = search.search(*places_of(store, key), False)
+            fewest = moves_needed(store, table, key, depth)
+            if fewest < 0:
+                assert found == NO_PATH
+                continue
+            assert found == FOUND
+            rows, slots = search.path_rows[: search.length], search.path_slots[: search.length]
+            lengths[search.length - 1] += 1
+            assert search.length == fewest + 1
+            assert len(set(rows)) == search.length
+            assert rows[0] in places_of(store, key)
+            assert table[rows[-1]][slots[-1]] is None
+            for step in range(search.length - 1):
+                moved = table[rows[step]][slots[step]]
+                assert moved is not None
+                assert other(store, moved, rows[step]) == rows[step + 1]
+    assert max(lengths) >= 3
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2, 3, 4, 5])
+def test_search_goes_as_deep_as_the_store_says(pools: Any, moves: int) -> None:
+    for depth in {max(1, moves - 1), max(1, moves)}:
+        store = pools().store("rcuckoo", name="test", **RING, depth=depth)
+        store.put(b"there", OLD)
+        way = Ring(store, b"key", moves, there=b"there").way
+        contents(store)
+        search = store.searches[0]
+        outcome = search.search(*places_of(store, b"key"), False)
+        assert outcome == (FOUND if depth >= moves else NO_PATH)
+        if outcome == FOUND:
+            assert list(search.path_rows[: search.length]) == way
+
+
+def test_search_asks_for_rows_that_it_does_not_know(ring: Any) -> None:
+    search = ring.searches[0]
+    first, second = places_of(ring, b"key")
+    assert search.search(first, second, False) == LACKING
+    assert list(search.unknown[: search.lacking]) == [first, second]
+
+
+@pytest.mark.parametrize("cache_rows", [8, 16])
+def test_what_a_search_remembers_may_be_out_of_date(pools: Any, cache_rows: int) -> None:
+    pool = pools()
+    store = pool.store("rcuckoo", name="test", **RING, cache_rows=cache_rows)
+    store.put(b"there", OLD)
+    made = Ring(store, b"key", 2, there=b"there")
+    late = pools.again(pool).store("rcuckoo", name="test")
+    contents(late)
+    store.put(b"key", NEW)
+    gone = made.keys[(made.way[-1] + 2) % ROWS][0]
+    store.delete(gone)
+    more = next(k for k in some(store, SLOTS + 2, made.first) if k not in store and k != b"key")
+    late.put(more, NEW)
+    assert late.get(more) == late.get(b"key") == NEW
+    assert {late.get(key) for key in made.others if key != gone} == {OLD}
+    store.check()
+
+
+# ---- locks ---------------------------------------------------------------------------------------
+
+
+def groups(store: Any, rows: list[int]) -> list[tuple[int, int]]:
+    """The groups of locks of these rows: words, from 0 on, and bits."""
+    locks = store.locks
+    store.enter_table(store.tables[0])
+    locks.plan()
+    for row in rows:
+        locks.add(row)
+    base = store.tables[0] + store.locks_at
+    return [((locks.words[i] - base) // 8, locks.bits[i]) for i in range(locks.count)]
+
+
+def test_locks_are_taken_in_ascending_order_by_as_few_messages_as_may_be(pools: Any) -> None:
+    for message, expected in (
+        (64, [(0, 1 << 2 | 1 << 5 | 1 << 63), (1, 1 << 6 | 1 << 0)]),
+        (4, [(0, 1 << 2), (0, 1 << 5), (0, 1 << 63), (1, 1 << 0), (1, 1 << 6)]),
+        (1, [(0, 1 << 2), (0, 1 << 5), (0, 1 << 63), (1, 1 << 0), (1, 1 << 6)]),
+        (8, [(0, 1 << 2 | 1 << 5), (0, 1 << 63), (1, 1 << 6 | 1 << 0)]),
+    ):
+        store = pools().store(
+            "rcuckoo", name="test", capacity=700, rows_per_lock=1, locks=128,
+            locks_per_message=message, value_size=0,
+        )  # fmt: skip
+        assert store.parameters.rows > 70
+        assert groups(store, [70, 5, 63, 2, 64, 5]) == expected
+
+
+def test_locks_that_there_are_not_are_shared_after_the_modulo(pools: Any) -> None:
+    store = pools().store(
+        "rcuckoo", name="test", capacity=1000, rows_per_lock=2, locks=64, locks_per_message=1,
+        value_size=0,
+    )  # fmt: skip
+    assert store.parameters.rows > 134
+    assert store.locks.lock_of(130) == store.locks.lock_of(3) == 1
+    # a set with aliases has each of them once, in the order of the bits and not of the rows
+    assert groups(store, [132, 6, 130, 3]) == [(0, 1 << 1), (0, 1 << 2), (0, 1 << 3)]
+
+
+@pytest.mark.parametrize("message", [1, 64])
+def test_who_is_refused_has_nothing_and_succeeds_later(pools: Any, message: int) -> None:
+    clients = Clients(pools, 2, locks_per_message=message)
+    holder, refused = clients.puppets
+    held, needed = clients.key(4), clients.key(3)
+    assert not holder.begin(lambda: holder.store.update(held, NEW), verb_on("write_words"))
+    before = clients.locked()
+    assert before == 1 << 4 | 1 << 5
+    assert not refused.begin(lambda: refused.store.update(needed, NEW), clients.looks())
+    assert clients.locked() == before
+    assert holder.go()
+    assert refused.go()
+    assert clients.store.get(held) == clients.store.get(needed) == NEW
+    clients.sound()
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lock_that_the_dead_may_have_is_given_back_and_no_other(pools: Any, taken: bool) -> None:
+    """It died just before it took them, or just after; others of that word are a living one's."""
+    clients = Clients(pools, 1)
+    (living,) = clients.puppets
+    key, held = clients.key(3), clients.key(8)
+    assert not living.begin(lambda: living.store.update(held, NEW), verb_on("write_words"))
+    tries: list[int] = []
+
+    def there(verb: str, address: int) -> bool:
+        if tries:
+            return True
+        if verb == "mcas":
+            tries.append(address)
+        return bool(tries) and not taken
+
+    clients.die(there, lambda store: store.update(key, NEW))
+    assert clients.locked() == (0b11 << 3) * taken | 0b11 << 8
+    assert clients.points() >= {"unsure"}
+    clients.pool.recover()
+    assert clients.locked() == 0b11 << 8
+    assert clients.store.get(key) == OLD
+    clients.store.update(key, NEW)
+    assert living.go()
+    clients.sound()
+
+
+# ---- journals ------------------------------------------------------------------------------------
+
+
+def test_journal_says_what_its_client_does(pools: Any) -> None:
+    """At each verb of an update; and it is never again in a state in which it was."""
+    clients = Clients(pools, 1, locks_per_message=1)
+    (writer,) = clients.puppets
+    key = clients.key(3)
+    states: list[int] = []
+
+    def look(verb: str, address: int) -> bool:
+        slot = writer.pool.client.ident >> 36
+        at = clients.table + JOURNALS + slot * clients.store.journal_size + STATE
+        state = clients.pool.endpoint.load(at)
+        if not states or states[-1] != state:
+            states.append(state)
+        return False
+
+    for value in (NEW, OLD):
+        assert writer.begin(lambda v=value: writer.store.update(key, v), look)  # type: ignore[misc]
+    look("", 0)
+    assert len(states) == len(set(states))
+    said = [
+        (
+            state >> COUNT_SHIFT & COUNT_MASK,
+            state & HELD_MASK,
+            bool(state & UNSURE),
+            state >> PATH_SHIFT & PATH_MASK,
+        )
+        for state in states
+    ]
+    rest = (0, 0, False, 0)
+    one = [
+        (2, 0, True, 0),
+        (2, 1, True, 0),
+        (2, 2, False, 0),
+        (2, 2, False, 1),
+        (2, 1, True, 0),
+        (2, 0, True, 0),
+    ]
+    assert said == [rest, *one, rest, *one, rest]
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_row_of_zeros_is_whole_and_no_flipped_bit_goes_unseen(ring: Any) -> None:
+    rows, words = ring.rows, ring.rows.words
+    empty, row = places_of(ring, b"key")[1], places_of(ring, b"key")[0]
+    ring.put(b"key", os.urandom(32))
+
+    def look() -> None:
+        ring.enter_table(ring.tables[0])
+        for number, version in ((empty, 0), (row, 1)):
+            rows.read(0, number)
+            assert rows.is_whole(0)
+            assert rows.version(0) == version
+            for index in range(rows.row_words):
+                for place in range(0, 64, 1 if BUILD == "compiled" else 13):
+                    words[index] ^= 1 << place
+                    assert not rows.is_whole(0)
+                    words[index] ^= 1 << place
+            assert rows.is_whole(0)
+
+    ring.pool.exclusively(look)
+
 
 # ---- check() -------------------------------------------------------------------------------------
 
@@ -34,3 +362,84 @@ def test_check_leaves_out_what_a_client_that_stands_still_is_writing(pools: Any)
     assert met == 7  # the redo image; of three rows, the entry, version and CRC
     assert clients.store.get(b"key") == NEW
     clients.sound()
+
+
+def test_check_sees_a_row_that_nobody_is_writing_and_a_lock_of_nobodys(pools: Any) -> None:
+    clients = Clients(pools, 0)
+    store = clients.store
+    key = clients.key(3)
+    clients.pool.endpoint.store(clients.locks, 1 << 20)
+    with pytest.raises(limpet.StoreCorrupt, match="no client says that it has them"):
+        store.check()
+    clients.pool.endpoint.store(clients.locks, 0)
+    store.check()
+    at = store.rows.slot_address(3, 0)
+    word = clients.pool.endpoint.load(at)
+    clients.pool.endpoint.store(at, word ^ 1 << 9)
+    with pytest.raises(limpet.StoreCorrupt, match=r"row 3 .* does not match its CRC"):
+        store.check()
+    with pytest.raises(limpet.StoreCorrupt, match=r"row 3 .* does not match its CRC"):
+        store.update(key, NEW)
+    assert clients.locked() == 0
+    clients.pool.endpoint.store(at, word)
+    assert store.get(key) == OLD
+    clients.sound()
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_too_large_is_refused_by_the_size_that_the_store_has(ring: Any) -> None:
+    ring.put(b"k" * 15, NEW)
+    for write in (ring.put, ring.insert, ring.update):
+        with pytest.raises(limpet.KeyTooLarge, match=r"16 bytes.*key_size=15"):
+            write(b"k" * 16, NEW)
+    assert ring.get(b"k" * 16) is None
+    with pytest.raises(KeyError):
+        ring.delete(b"k" * 16)
+    assert list(ring) == [b"k" * 15]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"rows": 17}, "rows must be an even number"),
+        ({"locks": 100}, "locks must be a multiple of 64"),
+        ({"locks": 1 << 22}, "locks"),
+        ({"locks_per_message": 3}, "locks_per_message must be a power of two"),
+        ({"locks_per_message": 128}, "locks_per_message"),
+        ({"locality": 1}, "locality must be 0, or above 1"),
+        ({"locality": 17.0}, "locality must be 0, or above 1"),
+        ({"locality": True}, "locality must be a number"),
+        ({"depth": 0}, "depth"),
+        ({"depth": 7}, "depth"),
+        ({"key_size": 256}, "key_size"),
+        ({"value_size": 5000}, "value_size"),
+        ({"rows_per_lock": 0}, "rows_per_lock"),
+        ({"cache_rows": 0}, "cache_rows"),
+        ({"capacity": 0}, "capacity"),
+    ],
+    ids=str,
+)
+def test_a_parameter_that_does_not_do_is_named(ring: Any, changed: Any, says: str) -> None:
+    with pytest.raises(limpet.ParameterError, match=says):
+        dataclasses.replace(ring.parameters, **changed)
+
+
+def test_a_full_store_says_so_and_has_what_it_had(pools: Any) -> None:
+    pool = pools()
+    store = pool.store("rcuckoo", name="test", **RING)
+    store.put(b"there", OLD)
+    made = Ring(store, b"key", 0, there=b"there")
+    store.put(b"key", OLD)
+    assert len(store) == ROWS * SLOTS
+    with pytest.raises(limpet.StoreFull, match=r"b'one more'.* 5 moves.*capacity 64"):
+        store.put(b"one more", NEW)
+    assert {store.get(key) for key in (*made.others, b"key")} == {OLD}
+    assert store.get(b"one more") is None
+    store.update(b"key", NEW)
+    store.delete(made.others[0])
+    store.put(b"one more", NEW)
+    assert store.get(b"one more") == NEW
+    store.check()
+    assert pool.audit()["leaked"] == 0
