@@ -169,7 +169,8 @@ class Rows:
         self.words[last - 1] = version
         self.words[last] = crc_pair(self.words, start, self.row_words - 1)
         # ORDER: the entry before the trailer: a row with its old version and a CRC that holds is as
-        # it was before. CRASH(torn): who finds its writer dead restores the row (repair.py).
+        # it was before.
+        # CRASH(torn): who finds its writer dead restores the row (repair.py).
         at = start + slot * self.entry_words
         self.endpoint.write_words(self.slot_address(row, slot), self.words, self.entry_words, at)
         # LINEARIZES: insert, update, delete; the second word, the CRC
