@@ -45,18 +45,18 @@ def explored_paths(runs: int, **more: Any) -> Report:
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("size", [INLINE, EXTENTS])
 def test_rcuckoo_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
-    report = explored(300, value_size=size, clients=clients, crashes=2, stalls=2)
+    report = explored(200, value_size=size, clients=clients, crashes=2, stalls=2)
     assert report.failures == ()
     assert report.crashes > report.schedules / 10
     assert report.stalls > report.schedules / 10
 
 
 def test_rcuckoo_holds_where_memory_is_scarce() -> None:
-    assert explored(300, value_size=EXTENTS, scarce=True).failures == ()
+    assert explored(200, value_size=EXTENTS, scarce=True).failures == ()
 
 
 def test_rcuckoo_holds_where_nobody_may_be_fenced() -> None:
-    assert explored(300, stalls=2, fence="wait").failures == ()
+    assert explored(200, stalls=2, fence="wait").failures == ()
 
 
 def test_rcuckoo_holds_without_hardware_coherence() -> None:
@@ -66,17 +66,17 @@ def test_rcuckoo_holds_without_hardware_coherence() -> None:
 @pytest.mark.parametrize("program", ["", "ic ic|id gc|da ga", "ic dc|id ga|pd gc"])
 @pytest.mark.parametrize("size", [INLINE, EXTENTS])
 def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:
-    report = explored_paths(300, value_size=size, program=program, crashes=2)
+    report = explored_paths(200, value_size=size, program=program, crashes=2)
     assert report.failures == ()
     assert report.crashes > report.schedules / 10
 
 
 def test_rcuckoo_holds_while_entries_are_moved_under_many_groups_of_locks() -> None:
-    assert explored_paths(300, parameters={"locks_per_message": 1}, stalls=2).failures == ()
+    assert explored_paths(200, parameters={"locks_per_message": 1}, stalls=2).failures == ()
 
 
 def test_rcuckoo_holds_while_entries_are_moved_where_nobody_may_be_fenced() -> None:
-    assert explored_paths(300, stalls=2, fence="wait").failures == ()
+    assert explored_paths(200, stalls=2, fence="wait").failures == ()
 
 
 def test_inserts_of_the_explorer_move_entries() -> None:

@@ -5,17 +5,21 @@ The crash matrix has them in a table that is full but for one entry (rcuckoo_sce
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from rcuckoo_scenes import RING, path_scene
+from endpoint_tools import Interrupted
+from puppets import PuppetPool
+from rcuckoo_scenes import RING, Clients, Ring, path_scene
 
+from limpet.fault import remains
 from limpet.fault.findings import Result
 from limpet.fault.kinds import PROOFS, Proof
 from limpet.fault.matrix import Matrix
-from limpet.fault.operations import BYSTANDER, OLD, OPERATIONS
+from limpet.fault.operations import BYSTANDER, NEW, OLD, OPERATIONS
 from limpet.shm.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
@@ -33,7 +37,7 @@ INSERT = dataclasses.replace(
 
 
 class Sparse(Matrix):
-    """Takes all steps where there is one victim, and every EVERY-th where there are more."""
+    """Takes all steps where one dies, and every EVERY-th of the first one's where more do."""
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
         return list(range(1, steps + 1, 1 if cost < 4 else EVERY))
@@ -107,3 +111,50 @@ def test_path_insert_that_stands_still_is_waited_for(
     make: Make, moves: int, form: dict[str, Any]
 ) -> None:
     sound(make(moves, **form).stopped(INSERT, "wait"))
+
+
+def test_every_named_crash_point_is_met_by_these() -> None:
+    package = {n for n, path in remains.defined("rcuckoo").items() if "stores/rcuckoo" in path}
+    assert package == POINTS | {"repairing"}
+
+
+@forms
+@pytest.mark.parametrize("again", [0, 4])
+def test_path_insert_that_is_interrupted_is_settled_by_its_own_client(
+    pools: Any, moves: int, form: dict[str, Any], again: int
+) -> None:
+    """By a signal handler's exception, at each verb; and some verbs later, when it has begun."""
+    clients = Clients(pools, 0, **form)
+    store = clients.store
+    store.put(b"there", OLD)
+    ring = Ring(store, b"key", moves, there=b"there")
+    watching = pools.keep(PuppetPool.open(clients.url))
+    working = watching.store("rcuckoo", name="test")
+    working.put(b"there", OLD)
+    step = 0
+    for step in range(1, 400, 1 if COMPILED else 7):
+        left = [again, step]
+
+        def count(verb: str, address: int, left: list[int] = left) -> None:
+            left[-1] -= 1
+            if left[-1] == 0:
+                if len(left) > 1 and left[0]:
+                    del left[-1]
+                raise Interrupted
+
+        watching.endpoint.before = count
+        with contextlib.suppress(Interrupted):
+            working.insert(b"key", NEW)
+        with contextlib.suppress(Interrupted):
+            working.get(b"there")
+        watching.endpoint.before = None
+        assert working.get(b"there") == OLD
+        assert clients.locked() == 0
+        assert store.get(b"key") in (None, NEW)
+        assert {store.get(key) for key in ring.others} == {OLD}
+        clients.sound()
+        if left[-1] > 0 and len(left) == 2:
+            break
+        ring.put_back()
+    assert 40 < step < 399
+    assert store.get(b"key") == NEW
