@@ -28,6 +28,8 @@ cdef class Locks:
     cdef int _make_room(self, u64 index) noexcept
     @cython.locals(lock=u64)
     cpdef int wait_for(self, u64 row) noexcept
+    @cython.locals(endpoint=Endpoint, index=u64)
+    cpdef bint are_free(self) except -1
     @cython.locals(endpoint=Endpoint, journal=Journal, index=u64, bits=u64)
-    cpdef bint acquire(self, bint again) except -1
+    cpdef bint acquire(self) except -1
     cpdef int release(self, u64 held) except -1

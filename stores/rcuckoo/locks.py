@@ -84,22 +84,25 @@ class Locks:
 
     # ---- taking and giving back -----------------------------------------------------------------
 
-    def acquire(self, again: bool) -> bool:
+    def are_free(self) -> bool:
+        """Whether nobody has a lock of the set; 1 round trip."""
+        endpoint = self.endpoint
+        for index in range(self.count):
+            if endpoint.load(self.words[index]) & self.bits[index]:
+                self.busy = self.words[index]
+                self.busy_bits = self.bits[index]
+                endpoint.wait()
+                return False
+        endpoint.wait()
+        return True
+
+    def acquire(self) -> bool:
         """Take the set; False, and nothing is held, when one of them is taken.
 
-        A round trip for each group but the last, whose caller ends it. `again`: look first, which
-        is one more.
+        A round trip for each group but the last, whose caller ends it.
         """
         endpoint = self.endpoint
         journal = self.journal
-        if again:
-            for index in range(self.count):
-                if endpoint.load(self.words[index]) & self.bits[index]:
-                    self.busy = self.words[index]
-                    self.busy_bits = self.bits[index]
-                    endpoint.wait()
-                    return False
-            endpoint.wait()
         journal.publish(self.words, self.bits, self.count)
         for index in range(self.count):
             bits = self.bits[index]

@@ -47,8 +47,10 @@ cdef class Rcuckoo(Lookup):
     cdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint again) except -1
     @cython.locals(base=u64, slot=u64)
     cdef int _open_journal(self) except -1
-    @cython.locals(locks=Locks, index=int, outcome=int)
-    cdef int _locked(self, bytes key, bytes value, u64 reference, int mode, bint again) except -1
+    @cython.locals(locks=Locks, index=int)
+    cdef int _plan_locks(self) except -1
+    @cython.locals(locks=Locks, outcome=int)
+    cdef int _locked(self, bytes key, bytes value, u64 reference, int mode) except -1
     @cython.locals(rows=Rows, found=bint, index=u64, header=u64)
     cdef int _work(self, bytes key, bytes value, u64 reference, int mode) except -1
     cdef int _enter(self, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1

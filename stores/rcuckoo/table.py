@@ -181,6 +181,10 @@ class Rcuckoo(Lookup):
 
     def _change_once(self, key: bytes, value: bytes, size: int, mode: int, again: bool) -> int:
         self._choose(key)
+        self._plan_locks()
+        # ORDER: before memory is taken, which is not used again while who has the locks is pinned.
+        if again and not self.locks.are_free():
+            return AGAIN
         self._open_journal()
         reference = 0
         if size:
@@ -192,7 +196,7 @@ class Rcuckoo(Lookup):
                 return NO_MEMORY
             self.client.aim(1, self.link)
             self.objects.write(reference, key, value)
-        outcome = self._locked(key, value, reference, mode, again)
+        outcome = self._locked(key, value, reference, mode)
         if outcome == DONE:
             # Of the hand, in order: the journal, the new extent, the old one.
             held = 2 if reference else 1
@@ -214,8 +218,8 @@ class Rcuckoo(Lookup):
             self.journal.adopt(self.client.ident)
         self.client.hold(self.journal.at | JOURNAL, self.link)
 
-    def _locked(self, key: bytes, value: bytes, reference: int, mode: int, again: bool) -> int:
-        """Lock, look, and write if there is something to write; the locks are given back."""
+    def _plan_locks(self) -> None:
+        """Have the set of locks be those of the key's rows, and of the path that was found."""
         locks = self.locks
         if self.plan_hash != self.hash:
             self.planned = 0  # another thread's, for another key
@@ -224,7 +228,11 @@ class Rcuckoo(Lookup):
         locks.add(self.second)
         for index in range(self.planned):
             locks.add(self.plan_rows[index])
-        if not locks.acquire(again):
+
+    def _locked(self, key: bytes, value: bytes, reference: int, mode: int) -> int:
+        """Lock, look, and write if there is something to write; the locks are given back."""
+        locks = self.locks
+        if not locks.acquire():
             return AGAIN
         self._read_pair()
         if self.planned:

@@ -16,6 +16,7 @@ from rcuckoo_scenes import RING, ROWS, Clients, Ring, places_of, some
 import limpet
 from limpet.fault.operations import OLD
 from limpet.shm.fabric import BUILD, hash64
+from limpet.shm.words import FREE
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.fields import (
     COUNT_MASK,
@@ -443,3 +444,30 @@ def test_a_full_store_says_so_and_has_what_it_had(pools: Any) -> None:
     assert store.get(b"one more") == NEW
     store.check()
     assert pool.audit()["leaked"] == 0
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_a_lock_uses_up_no_memory(pools: Any) -> None:
+    """It made an extent at each try, which nobody could use again while the holder was pinned."""
+    clients = Clients(pools, 2, value_size=0)
+    holder, waiting = clients.puppets
+    key, beside = clients.key(3), clients.key(3, number=1)
+    assert not holder.begin(lambda: holder.store.update(key, NEW), verb_on("write_words"))
+    looks = itertools.count(1)
+
+    def often(verb: str, address: int) -> bool:
+        return clients.looks()(verb, address) and next(looks) == 40
+
+    def free_blocks() -> int:
+        return int((clients.pool.blocks.words(0) >> 60 == FREE).sum())
+
+    before = free_blocks()
+    large = bytes(3000)
+    assert not waiting.begin(lambda: waiting.store.update(beside, large), often)
+    assert free_blocks() > before - 4
+    assert holder.go()
+    assert waiting.go()
+    assert clients.store.get(beside) == large
+    clients.sound()
