@@ -26,7 +26,7 @@ RUNS_OF_MUTANT = 4000
 INLINE, EXTENTS = 40, 3400
 """Bytes of values."""
 
-compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 
 
 def explored(runs: int, **more: Any) -> Report:
@@ -59,6 +59,7 @@ def test_rcuckoo_holds_where_nobody_may_be_fenced() -> None:
     assert explored(200, stalls=2, fence="wait").failures == ()
 
 
+@compiled_only
 def test_rcuckoo_holds_without_hardware_coherence() -> None:
     assert explored(150, coherent=False).failures == ()
 
@@ -68,7 +69,7 @@ def test_rcuckoo_holds_without_hardware_coherence() -> None:
 def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:
     report = explored_paths(200, value_size=size, program=program, crashes=2)
     assert report.failures == ()
-    assert report.crashes > report.schedules / 10
+    assert report.crashes > report.schedules / 10 or not COMPILED
 
 
 def test_rcuckoo_holds_while_entries_are_moved_under_many_groups_of_locks() -> None:
