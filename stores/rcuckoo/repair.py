@@ -198,15 +198,16 @@ class Repair:
     def _take_lease(self) -> None:
         me = self.membership.ident
         attempt = 0
-        self.membership.progress()  # this repair is not the last one, which somebody may have seen
+        # ORDER: before the lease: who waits for that does not take this repair for the last one.
+        self.membership.progress()
         while True:
             holder = self.endpoint.cas(self.base, 0, me)
             if holder in (0, me):
-                break
+                return
             what = f"the lease of {self.store.name!r}"
             ended = self.membership.ended(holder, what)
             if ended and self.endpoint.cas(self.base, holder, me) == holder:
-                break
+                return
             attempt += 1
             self.endpoint.pause(attempt)
 
