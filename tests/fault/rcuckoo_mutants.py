@@ -131,13 +131,7 @@ BUSY_IS_SUSPECT: Final = Mutant(
 )
 LEASE_IS_SUSPECT: Final = Mutant(
     "c4-all-repairs-by-one-client-are-one",
-    (
-        (
-            "        self.membership.progress()  # this repair is not the last one, which somebody "
-            "may have seen\n",
-            "",
-        ),
-    ),
+    (("        self.membership.progress()\n", ""),),
 )
 ANYBODYS_BIT: Final = Mutant(
     "c5-lock-is-cleared-whoever-has-it",

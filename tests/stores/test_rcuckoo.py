@@ -32,6 +32,7 @@ from limpet.stores.rcuckoo.fields import (
     STATE,
     UNSURE,
 )
+from limpet.stores.rcuckoo.search import PathSearch
 
 NEW = b"new"
 KEYS = 16_000 if BUILD == "compiled" else 2000
@@ -90,6 +91,13 @@ def test_locality_has_most_rows_close_together() -> None:
 # ---- search --------------------------------------------------------------------------------------
 
 
+def search_of(store: Any) -> Any:
+    """The search of a store with one table; it is made when it is needed first."""
+    if store.searches[0] is None:
+        store.searches[0] = PathSearch(store.parameters, store.places)
+    return store.searches[0]
+
+
 def contents(store: Any) -> list[list[bytes | None]]:
     """The keys of each row's entries, and in passing have the search know them all."""
 
@@ -98,7 +106,7 @@ def contents(store: Any) -> list[list[bytes | None]]:
         store.enter_table(store.tables[0])
         for row in range(store.parameters.rows):
             rows.read(0, row)
-            store.searches[0].learn(rows, 0, row)
+            search_of(store).learn(rows, 0, row)
             found.append([rows.key(0, s) if rows.header(0, s) else None for s in range(SLOTS)])
         return found
 
@@ -125,7 +133,7 @@ def test_search_finds_a_shortest_path_with_no_row_twice(pools: Any) -> None:
     with contextlib.suppress(limpet.StoreFull):
         for number in itertools.count():
             store.insert(b"%d" % number, b"")
-    search, depth = store.searches[0], store.parameters.depth
+    search, depth = search_of(store), store.parameters.depth
     lengths = Counter()
     for number in range(40):
         store.delete(b"%d" % number)
@@ -158,7 +166,7 @@ def test_search_goes_as_deep_as_the_store_says(pools: Any, moves: int) -> None:
         store.put(b"there", OLD)
         way = Ring(store, b"key", moves, there=b"there").way
         contents(store)
-        search = store.searches[0]
+        search = search_of(store)
         outcome = search.search(*places_of(store, b"key"), False)
         assert outcome == (FOUND if depth >= moves else NO_PATH)
         if outcome == FOUND:
@@ -166,7 +174,7 @@ def test_search_goes_as_deep_as_the_store_says(pools: Any, moves: int) -> None:
 
 
 def test_search_asks_for_rows_that_it_does_not_know(ring: Any) -> None:
-    search = ring.searches[0]
+    search = search_of(ring)
     first, second = places_of(ring, b"key")
     assert search.search(first, second, False) == LACKING
     assert list(search.unknown[: search.lacking]) == [first, second]
