@@ -85,7 +85,10 @@ class Locks:
     # ---- taking and giving back -----------------------------------------------------------------
 
     def are_free(self) -> bool:
-        """Whether nobody has a lock of the set; 1 round trip."""
+        """Whether nobody has a lock of the set, before it is tried again.
+
+        If so, that is counted as part of the attempt: the paper's clients attempt without looking.
+        """
         endpoint = self.endpoint
         for index in range(self.count):
             if endpoint.load(self.words[index]) & self.bits[index]:
@@ -93,7 +96,6 @@ class Locks:
                 self.busy_bits = self.bits[index]
                 endpoint.wait()
                 return False
-        endpoint.wait()
         return True
 
     def acquire(self) -> bool:
