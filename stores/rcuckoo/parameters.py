@@ -43,11 +43,11 @@ class RcuckooParameters:
     """Sizes in bytes.
 
     `capacity`: keys that surely fit, at the default `locality` and `depth` or above; `tables`: one
-    a node; `rows`: of each table, an even number; `key_size`: of the longest key; `value_size`: of the longest value that is in the row itself;
-    `locality`: f of section 3.3, 0 for two places that have nothing to do with each other;
-    `rows_per_lock`; `locks`: bits of each lock table, on which all locks are mapped;
-    `locks_per_message`: how many of them one masked CAS may take; `depth`: of the search for a
-    path; `cache_rows`: rows that a handle remembers for it.
+    a node; `rows`: of each table, an even number; `key_size`: of the longest key; `value_size`: of
+    the longest value that is in the row itself; `locality`: f of section 3.3, 0 for two places that
+    have nothing to do with each other; `rows_per_lock`; `locks`: bits of each lock table, on which
+    all locks are mapped; `locks_per_message`: how many of them one masked CAS may take; `depth`: of
+    the search for a path; `cache_rows`: rows that a handle remembers for it.
     """
 
     capacity: int
