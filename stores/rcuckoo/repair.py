@@ -163,7 +163,8 @@ class Repair:
     @staticmethod
     def resolved(store: Any, reference: int) -> bool:
         """Whether a pair of a hand needs nothing more: a journal, which is repaired, or an extent
-        that is linked. True for what is on a lost node.
+        that is linked. True for what is on a lost node, and for a journal that is damaged: the
+        recovery of its client goes on, and who wants its locks gets an error.
         """
         try:
             if not reference & JOURNAL:
@@ -172,7 +173,7 @@ class Repair:
             for base in store.tables:
                 if base <= journal < base + store.locks_at:
                     Repair(store, base).repair(journal)
-        except NodeFailed:
+        except (NodeFailed, StoreCorrupt):
             pass
         return True
 

@@ -31,7 +31,7 @@ since.
 
 Whoever waits for a lock, or for a row that is not whole, looks in the journals whose it is. If that
 client is dead it recovers it, at once, where the paper waits 100 ms; if it stands still for a lease
-it is killed first (section 5 of docs/operations.md: or waited for, if the pool says so).
+it is killed first, or waited for, if the pool says so (docs/operations.md).
 
 Limits that are the paper's: rows have a fixed size, the table does not grow; a client that stands
 still while it holds a lock is waited for, for a lease; nothing is replicated.
@@ -39,8 +39,8 @@ still while it holds a lock is waited for, for a lease; nothing is replicated.
 Deviations, besides: an insert reads all rows under its locks only when it needs a path (the paper
 always does); the table is checked for a path from both of the key's rows.
 
-Round trips without conflict: get 1 (2 for a miss or an extent), update and delete 2, insert 2, and
-3 or more when it needs a path.
+Round trips without conflict: get 1 (2 for a miss, and for an extent that is read at once), update,
+delete and insert 2, one more for each group of locks after the first, and for a path.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
+from rcuckoo_scenes import Clients
 
 import limpet
 from limpet.shm.layout import SLOTS_USED
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.stores.rcuckoo.fields import JOURNALS, STATE
+from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.rcuckoo.survey import Survey
 
 
@@ -216,3 +218,15 @@ def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
     with pytest.raises(limpet.StoreCorrupt, match="journal"):
         store.put(b"key", b"other")
     assert store.get(b"key") == b"value"
+
+
+def test_a_client_with_a_damaged_journal_is_recovered(pools: Any) -> None:
+    clients = Clients(pools, 0)
+    store, key = clients.store, clients.key(3)
+    clients.die(verb_on("write_words"), lambda mortal: mortal.update(key, b"new"))
+    (journal,) = (look.at for look in Repair(store, clients.table).looks())
+    store.endpoint.store(journal + STATE, 1 << 16 | 15 << 5)
+    assert len(clients.pool.recover()["clients"]) == 1
+    assert clients.pool.audit()["held"] == 0
+    with pytest.raises(limpet.StoreCorrupt, match="journal"):
+        store.update(key, b"newer")
