@@ -3,6 +3,12 @@ from limpet.shm.client cimport Client
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef int PUT
+cdef int INSERT
+cdef int UPDATE
+cdef int EXISTS
+cdef int MISSING
+
 cpdef bytes as_bytes(str what, data)
 
 cdef class Store:
@@ -17,3 +23,5 @@ cdef class Store:
     cdef public u64 operations
     cdef public u64 retries
     cdef object __weakref__
+
+    cpdef int _write(self, key, value, int mode) except -1

@@ -6,7 +6,7 @@ keys surely fit, and every parameter has a default that suits the pool. registry
 A class provides
     make(pool, name, parameters)      static: make the regions; may find them half made
     unmake(pool, name, parameters)    static: give them back after `make` raised
-    get, put, insert, update, delete, __len__, keys, references, check
+    get, _write, delete, __len__, keys, references, check
     losses_survived, replicated       of a replicated store
     replaced(node)                    when it remembers addresses
 and inherits everything else. Compiled classes may derive from it in turn.
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.errors import StoreError
+from limpet.shm.errors import KeyExists, StoreError
+from limpet.stores.outcomes import EXISTS, INSERT, MISSING, PUT, UPDATE
 
 
 def as_bytes(what: str, data: Any) -> bytes:
@@ -75,14 +76,20 @@ class Store:
 
     def put(self, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
-        raise NotImplementedError
+        self._write(key, value, PUT)
 
     def insert(self, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there. Raises as `put` does."""
-        raise NotImplementedError
+        if self._write(key, value, INSERT) == EXISTS:
+            raise KeyExists(f"{self.name}: the key {key!r} is there already")
 
     def update(self, key: Any, value: Any) -> None:
         """Update; KeyError if the key is not there. Raises as `put` does."""
+        if self._write(key, value, UPDATE) == MISSING:
+            raise KeyError(key)
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        """Write in this mode (outcomes.py): DONE, EXISTS or MISSING. Raises as `put` does."""
         raise NotImplementedError
 
     def delete(self, key: Any) -> None:

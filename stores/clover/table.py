@@ -64,7 +64,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import KeyExists, NodeFailed, StoreFull
+from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.stores.clover.chains import DELETED, Chains, newer_of
 from limpet.stores.clover.parameters import CloverParameters
@@ -80,7 +80,7 @@ from limpet.stores.clover.server import (
     table_of,
 )
 from limpet.stores.contract import as_bytes
-from limpet.stores.race.outcomes import (
+from limpet.stores.outcomes import (
     AGAIN,
     DONE,
     EXISTS,
@@ -88,7 +88,6 @@ from limpet.stores.race.outcomes import (
     INSERT,
     MISSING,
     NO_MEMORY,
-    PUT,
     UPDATE,
 )
 
@@ -122,21 +121,6 @@ class Clover(Chains):
         data = as_bytes("key", key)
         value = self._run(data, lambda: self._get_once(data)) if len(data) <= KEY_MAX else None
         return default if value is None else value
-
-    def put(self, key: Any, value: Any) -> None:
-        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
-        self._write(key, value, PUT)
-
-    def insert(self, key: Any, value: Any) -> None:
-        """Insert; KeyExists if the key is there. 2 round trips. Raises as `put` does."""
-        if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {key!r} is there already")
-
-    def update(self, key: Any, value: Any) -> None:
-        """Update; KeyError if the key is not there. 1 round trip if it is cached, else 2. Raises as
-        `put` does."""
-        if self._write(key, value, UPDATE) == MISSING:
-            raise KeyError(key)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 1 round trip if it is cached, else 2."""

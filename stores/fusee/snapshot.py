@@ -79,8 +79,8 @@ from limpet.stores.fusee.marks import (
     UPDATING,
 )
 from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.outcomes import AGAIN, DONE, FULL
 from limpet.stores.race.index import is_vacant, is_valid
-from limpet.stores.race.outcomes import AGAIN, DONE, FULL
 from limpet.stores.race.table import Race
 
 PATIENCE: Final = 8

@@ -28,9 +28,9 @@ from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.marks import BIRTH, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.fusee.snapshot import Snapshot
+from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import is_valid
-from limpet.stores.race.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 
 
 class Fusee(Snapshot):

@@ -33,9 +33,9 @@ from limpet.stores.fusee.links import BUFFER, OFFSET_BITS, Link
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
 from limpet.stores.fusee.reconcile import reconcile, tell
+from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index, is_vacant, is_valid, obtain_subtable, region_name
-from limpet.stores.race.outcomes import VACANT_CLASS
 from limpet.stores.race.parameters import GROUP_SIZE
 from limpet.stores.race.table import Race
 

@@ -62,12 +62,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import KeyExists, NodeFailed, StoreCorrupt, StoreFull
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.shm.words import LARGE_CLASS, REFERENCE_MASK
 from limpet.stores.contract import as_bytes
-from limpet.stores.pdpm.buckets import REDO, Buckets, Place
-from limpet.stores.pdpm.parameters import BUCKET_SIZE, PdpmParameters
-from limpet.stores.race.outcomes import (
+from limpet.stores.outcomes import (
     AGAIN,
     DONE,
     EXISTS,
@@ -75,9 +73,10 @@ from limpet.stores.race.outcomes import (
     INSERT,
     MISSING,
     NO_MEMORY,
-    PUT,
     UPDATE,
 )
+from limpet.stores.pdpm.buckets import REDO, Buckets, Place
+from limpet.stores.pdpm.parameters import BUCKET_SIZE, PdpmParameters
 
 IN_PLACE_MAX: Final = 4096
 """Bytes of the largest object that is written in place. Such a one is read by one verb."""
@@ -96,20 +95,6 @@ class Pdpm(Buckets):
         place = self._place(data)
         value = self._run(place, lambda: self._get_once(place, data))
         return default if value is None else value
-
-    def put(self, key: Any, value: Any) -> None:
-        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
-        self._write(key, value, PUT)
-
-    def insert(self, key: Any, value: Any) -> None:
-        """Insert; KeyExists if the key is there. 2 round trips. Raises as `put` does."""
-        if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {key!r} is there already")
-
-    def update(self, key: Any, value: Any) -> None:
-        """Update; KeyError if the key is not there. 4 round trips. Raises as `put` does."""
-        if self._write(key, value, UPDATE) == MISSING:
-            raise KeyError(key)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""

@@ -9,7 +9,6 @@ cdef u64 LINK_MASK
 cdef int NODE_SHIFT
 cdef u64 PREFETCH_SIZE
 
-cdef int PUT
 cdef int INSERT
 cdef int UPDATE
 cdef int DONE
@@ -26,7 +25,7 @@ cdef class HashStore(Index):
     @cython.locals(row=int, index=int, word=u64, key=bytes)
     cdef int _get_batch(self, list keys, list found) except -1
     @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
-    cdef int _write(self, key, value, int mode) except -1
+    cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(reference=u64, desired=u64, slot=u64)
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     @cython.locals(node=u64, reference=u64)

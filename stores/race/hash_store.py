@@ -9,13 +9,12 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import KeyExists, StoreFull
+from limpet.shm.errors import StoreFull
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import LINK_MASK
 from limpet.stores.contract import as_bytes
-from limpet.stores.race.index import Index, is_valid
-from limpet.stores.race.outcomes import (
+from limpet.stores.outcomes import (
     AGAIN,
     BATCH,
     DONE,
@@ -24,9 +23,9 @@ from limpet.stores.race.outcomes import (
     INSERT,
     MISSING,
     NO_MEMORY,
-    PUT,
     UPDATE,
 )
+from limpet.stores.race.index import Index, is_valid
 
 PREFETCH_SIZE: Final = 192
 
@@ -97,20 +96,6 @@ class HashStore(Index):
             self._place(self.hashes[row])
             found.append(self.objects.value() if self._match(key, row, False) else None)
         self.endpoint.wait()
-
-    def put(self, key: Any, value: Any) -> None:
-        """Insert or update. 3 round trips. Raises KeyTooLarge, ValueTooLarge, StoreFull."""
-        self._write(key, value, PUT)
-
-    def insert(self, key: Any, value: Any) -> None:
-        """Insert; KeyExists if the key is there. 3 round trips. Raises as `put` does."""
-        if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {key!r} is there already")
-
-    def update(self, key: Any, value: Any) -> None:
-        """Update; KeyError if the key is not there. 3 round trips. Raises as `put` does."""
-        if self._write(key, value, UPDATE) == MISSING:
-            raise KeyError(key)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""

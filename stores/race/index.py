@@ -41,7 +41,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.stores.contract import Store
-from limpet.stores.race.outcomes import BATCH, VACANT_CLASS
+from limpet.stores.outcomes import BATCH, VACANT_CLASS
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS, RaceParameters
 
 MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15

@@ -34,9 +34,9 @@ from typing import Any, Final
 from limpet.shm.errors import NodeFailed, StoreMismatch
 from limpet.shm.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores.objects import Objects
+from limpet.stores.outcomes import AGAIN, DONE, FULL
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import attach, obtain_subtable, region_name
-from limpet.stores.race.outcomes import AGAIN, DONE, FULL
 from limpet.stores.race.parameters import RaceParameters
 
 PATIENCE: Final = 8

@@ -16,9 +16,9 @@ from typing import Any
 
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.contract import Store, as_bytes
+from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import attach
-from limpet.stores.race.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.race.table import Race
 from limpet.stores.raw.fields import DELETED, PREFETCH_SIZE
 from limpet.stores.raw.objects import RawObjects

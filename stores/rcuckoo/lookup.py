@@ -23,7 +23,7 @@ from limpet.shm.words import REFERENCE_MASK, REPLICATED
 from limpet.stores import regions
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
-from limpet.stores.race.outcomes import AGAIN, BATCH, DONE, MISSING
+from limpet.stores.outcomes import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX, TRAILER_WORDS
 from limpet.stores.rcuckoo.journal import Journal

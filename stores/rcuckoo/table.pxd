@@ -20,7 +20,6 @@ cdef int LOST_MAX
 cdef int FOUND
 cdef int LACKING
 
-cdef int PUT
 cdef int INSERT
 cdef int UPDATE
 cdef int DELETE
@@ -40,7 +39,7 @@ cdef class Rcuckoo(Lookup):
     cdef u64 plan_hash
 
     @cython.locals(size=u64)
-    cdef int _write(self, key, value, int mode) except -1
+    cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(attempt=u64, lost=int, tried=bint, outcome=int)
     cdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(reference=u64, outcome=int, held=int)

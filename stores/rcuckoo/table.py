@@ -48,12 +48,12 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import KeyExists, KeyTooLarge, StoreFull
+from limpet.shm.errors import KeyTooLarge, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import as_bytes
-from limpet.stores.race.outcomes import (
+from limpet.stores.outcomes import (
     AGAIN,
     DONE,
     EXISTS,
@@ -61,7 +61,6 @@ from limpet.stores.race.outcomes import (
     INSERT,
     MISSING,
     NO_MEMORY,
-    PUT,
     UPDATE,
 )
 from limpet.stores.rcuckoo.fields import (
@@ -107,20 +106,6 @@ class Rcuckoo(Lookup):
         self.searches = [None] * len(self.searches)
 
     # ---- operations -----------------------------------------------------------------------------
-
-    def put(self, key: Any, value: Any) -> None:
-        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
-        self._write(key, value, PUT)
-
-    def insert(self, key: Any, value: Any) -> None:
-        """Insert; KeyExists if the key is there. 2 round trips. Raises as `put` does."""
-        if self._write(key, value, INSERT) == EXISTS:
-            raise KeyExists(f"{self.name}: the key {key!r} is there already")
-
-    def update(self, key: Any, value: Any) -> None:
-        """Update; KeyError if the key is not there. 2 round trips. Raises as `put` does."""
-        if self._write(key, value, UPDATE) == MISSING:
-            raise KeyError(key)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 2 round trips."""

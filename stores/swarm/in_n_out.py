@@ -52,7 +52,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
 from limpet.stores.fusee.links import BUFFER
 from limpet.stores.object_layout import IMAGE_SIZE
-from limpet.stores.race.outcomes import VACANT_CLASS
+from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
     AGAIN,
     DONE,

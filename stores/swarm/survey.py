@@ -12,7 +12,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.fusee.links import BUFFER, OLD, Link
-from limpet.stores.race.outcomes import VACANT_CLASS
+from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
     DELETED,
     DONE,

@@ -47,7 +47,7 @@ cdef class Swarm(Snapshot):
     @cython.locals(register=SafeGuess)
     cdef int _note_read(self, int outcome) except -1
     @cython.locals(attempt=u64, outcome=int, swept=bint)
-    cdef int _write(self, key, value, int mode) except -1
+    cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(viewed=u64)
     cdef int _attend(self) except -1
     cdef int _again_after(self, error) except -1

@@ -34,8 +34,7 @@ from limpet.stores.contract import Store, as_bytes
 from limpet.stores.fusee.links import BUFFER, OLD, Link
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.fusee.snapshot import Snapshot
-from limpet.stores.race.index import is_valid
-from limpet.stores.race.outcomes import (
+from limpet.stores.outcomes import (
     AGAIN,
     DONE,
     EXISTS,
@@ -46,6 +45,7 @@ from limpet.stores.race.outcomes import (
     UPDATE,
     VACANT_CLASS,
 )
+from limpet.stores.race.index import is_valid
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.abd import Abd
 from limpet.stores.swarm.cache import LocationCache
