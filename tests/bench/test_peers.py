@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -80,7 +81,9 @@ class DiesInAWorker(Named):
 
 
 def test_every_cell_is_measured_in_every_round() -> None:
-    outcome = peers.run(TINY, [Named("one"), Named("other")])
+    # long enough for all operations, also where the warm-up was slow
+    options = dataclasses.replace(TINY, seconds_per_cell=0.2)
+    outcome = peers.run(options, [Named("one"), Named("other")])
     expected = {
         (store, processes, loop, round_)
         for store in ("one", "other")

@@ -31,7 +31,7 @@ from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
-LIMIT = 16 if BUILD == "compiled" else 6
+LIMIT = 12 if BUILD == "compiled" else 6
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed}
 """Kinds that are another one with other parameters."""
 BASELINES = {"clover", "pdpm"}
