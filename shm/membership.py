@@ -316,10 +316,9 @@ class Membership:
         """
         if not self.ended(ident, what):
             return False
-        slot = ident >> slots.INCARNATION_BITS
-        word = self.endpoint.load(slot_address(slot))
-        if ident not in (0, self.ident) and word >> 60 != FREE and client_id(slot, word) == ident:
-            self.recover(slot, word)
+        place = None if ident in (0, self.ident) else self.place(ident)
+        if place is not None:
+            self.recover(*place)
         return True
 
     def ended(self, ident: int, what: str) -> bool:
@@ -329,18 +328,23 @@ class Membership:
         """
         if ident == 0 or ident == self.ident:
             return True
-        slot = ident >> slots.INCARNATION_BITS
-        word = self.endpoint.load(slot_address(slot))
-        if word >> 60 == FREE or client_id(slot, word) != ident or self.dead(slot, word):
+        place = self.place(ident)
+        if place is None or self.dead(*place):
             return True
+        slot, word = place
         progress = self.endpoint.load(slot_address(slot) + slots.PROGRESS)
         return self.overdue((ident, what, progress)) and self.end(slot, word, what)
 
     def lives(self, ident: int) -> bool:
         """Whether the client `ident` has its slot, and nobody has found it dead."""
+        place = self.place(ident)
+        return place is not None and place[1] >> 60 == LIVE and not self.dead(*place)
+
+    def place(self, ident: int) -> tuple[int, int] | None:
+        """Slot and state word of the client `ident`, which may be dead; None: it has no slot."""
         slot = ident >> slots.INCARNATION_BITS
         word = self.endpoint.load(slot_address(slot))
-        return word >> 60 == LIVE and client_id(slot, word) == ident and not self.dead(slot, word)
+        return (slot, word) if word >> 60 != FREE and client_id(slot, word) == ident else None
 
     def progress(self) -> None:
         """Show those who wait for what this client is making that it does not stand still."""

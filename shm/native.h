@@ -178,7 +178,7 @@ static uint64_t limpet_hash64(const unsigned char *p, size_t n, uint64_t seed) {
 
 /* ---- CRC-32C, by the instruction where the CPU has it ---------------------------------------- */
 
-/* Without one: a bit at a time, over a table made at the first use. */
+/* Without one: a byte at a time, by a table made at the first use. */
 static uint32_t limpet_crc_table[256];
 
 static uint64_t limpet_crc_plain(uint64_t crc, uint64_t word) {

@@ -12,7 +12,6 @@ cdef int NODE_SHIFT
 cdef u64 REFERENCE_MASK
 cdef u64 REPLICATED
 cdef u64 INLINE
-cdef int TRAILER_WORDS
 cdef int PATIENCE
 cdef int LOOKS_MAX
 
@@ -54,7 +53,7 @@ cdef class Lookup(Store):
     cdef bint _find(self, bytes key) except -1
     @cython.locals(rows=Rows)
     cdef int _get_once(self, bytes key) except -1
-    @cython.locals(rows=Rows, place=u64, trailer=u64, first=u64, second=u64)
+    @cython.locals(rows=Rows, place=u64, first=u64, second=u64)
     cdef bint _are_settled(self) except -1
     @cython.locals(rows=Rows, locks=Locks, place=int, row=u64)
     cpdef bint is_damaged(self) except -1

@@ -25,7 +25,7 @@ from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, BATCH, DONE, MISSING
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX, TRAILER_WORDS
+from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX
 from limpet.stores.rcuckoo.journal import Journal
 from limpet.stores.rcuckoo.locks import Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
@@ -228,10 +228,9 @@ class Lookup(Store):
             if not rows.is_whole(place):
                 self.locks.wait_for(self.first if place == self.at_first else self.second)
                 return False
-        trailer = 8 * (rows.row_words - TRAILER_WORDS)
         # ORDER: after both rows were read.
-        first = self.endpoint.load(rows.address(self.first) + trailer)
-        second = self.endpoint.load(rows.address(self.second) + trailer)
+        first = self.endpoint.load(rows.trailer(self.first))
+        second = self.endpoint.load(rows.trailer(self.second))
         self.locks.wait_for(self.first)
         return first == rows.version(self.at_first) and second == rows.version(self.at_second)
 

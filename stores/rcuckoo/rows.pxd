@@ -20,6 +20,7 @@ cdef class Rows:
 
     cpdef u64 address(self, u64 row) noexcept
     cpdef u64 slot_address(self, u64 row, u64 slot) noexcept
+    cpdef u64 trailer(self, u64 row) noexcept
     @cython.locals(more='long long')
     cpdef int room(self, long long places) except -1
     @cython.locals(size=u64)

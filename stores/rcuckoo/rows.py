@@ -62,6 +62,10 @@ class Rows:
         """Address of an entry's header."""
         return self.base + 8 * (self.row_words * row + self.entry_words * slot)
 
+    def trailer(self, row: int) -> int:
+        """Address of a row's version, which the CRC comes after."""
+        return self.address(row) + 8 * (self.row_words - TRAILER_WORDS)
+
     def room(self, places: int) -> None:
         """Have room for so many rows in `words`; what is there stays."""
         more = places * self.row_words - len(self.words)
@@ -174,6 +178,4 @@ class Rows:
         at = start + slot * self.entry_words
         self.endpoint.write_words(self.slot_address(row, slot), self.words, self.entry_words, at)
         # LINEARIZES: insert, update, delete; the second word, the CRC
-        self.endpoint.write_words(
-            self.address(row) + 8 * (self.row_words - TRAILER_WORDS), self.words, 2, last - 1
-        )
+        self.endpoint.write_words(self.trailer(row), self.words, TRAILER_WORDS, last - 1)

@@ -17,8 +17,7 @@ import numpy as np
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import SLOTS_USED
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import FREE, INCARNATION_BITS, client_id
+from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.rcuckoo.fields import (
     INLINE,
@@ -29,6 +28,7 @@ from limpet.stores.rcuckoo.fields import (
     PATH_MASK,
     PATH_SHIFT,
     SLOTS,
+    TRAILER_WORDS,
 )
 from limpet.stores.rcuckoo.repair import Look, Repair
 
@@ -97,7 +97,7 @@ class Survey:
     def _changed(self, table: int, versions: list[int]) -> list[int]:
         """The rows that have not these versions."""
         size = 8 * self.rows.row_words
-        trailer = self.store.tables[table] + self.store.rows_at + size - 16
+        trailer = self.store.tables[table] + self.store.rows_at + size - 8 * TRAILER_WORDS
         lane = self.endpoint.background(True)
         try:
             return [
@@ -209,8 +209,7 @@ class Survey:
                 if rows.header(0, slot)
             ]
             wrong = next(filter(None, (self._wrong(table, row, *e) for e in entries)), "")
-            trailer = 8 * (rows.row_words - 2)
-            if self.endpoint.load(rows.address(row) + trailer) != version:
+            if self.endpoint.load(rows.trailer(row)) != version:
                 return None  # another client has changed it since
         finally:
             self.endpoint.background(lane)
@@ -300,11 +299,9 @@ class Survey:
 
     def _is_client(self, ident: int) -> bool:
         """Whether the client is in its slot, be it dead: then it is recovered some time."""
-        slot = ident >> INCARNATION_BITS
-        if slot >= self.endpoint.load(SLOTS_USED):
-            return False
-        word = self.endpoint.load(slot_address(slot))
-        return word >> 60 != FREE and client_id(slot, word) == ident
+        if ident >> INCARNATION_BITS >= self.endpoint.load(SLOTS_USED):
+            return False  # of a journal that is damaged
+        return self.store.pool.membership.place(ident) is not None
 
     # ---- what a dead client left ----------------------------------------------------------------
 
