@@ -92,6 +92,11 @@ PROOFS: Final = {
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
         waits_for_stopped=True,
     ),
+    "rtx-sherman": Proof(
+        {"value_size": 16},  # so that some of the values are in extents
+        capacity_never=60_000,
+        not_met=OF_REPLICAS | {"tentative-link"},
+    ),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }
 _DEFAULT: Final = Proof()

@@ -32,12 +32,14 @@ from limpet.shm.errors import (
     StoreError,
     StoreFull,
     StoreMismatch,
+    TransactionConflict,
     ValueTooLarge,
 )
 from limpet.shm.fabric import BUILD as build  # noqa: N811
 from limpet.shm.pool import destroy
 from limpet.stores.mapping import SharedDict
 from limpet.stores.pool import Pool
+from limpet.stores.rtx.transaction import Transaction
 
 create = Pool.create
 open = Pool.open  # noqa: A001
@@ -70,6 +72,8 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreMismatch",
+    "Transaction",
+    "TransactionConflict",
     "ValueTooLarge",
     "build",
     "create",

@@ -259,8 +259,10 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
-        """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
+    def replenish(
+        self, node: int, size: int, replicas: int = 1, also: int = 0, count: int = 1
+    ) -> None:
+        """Make `count` objects of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
         Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
         for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
@@ -273,12 +275,12 @@ class Allocator:
             self.membership.sweep_sometimes()
             ident, size_class = self.client.ident, self.heap.size_class(size)
             attempt = hopeless = 0
-            wanted = [(size, 1)]
+            wanted = [(size, count)]
             if also:
                 same = self.heap.size_class(also) == size_class
                 if same and size_class == LARGE_CLASS:
                     same = self._blocks_for(also) == self._blocks_for(size)
-                wanted = [(size, 2)] if same else [(size, 1), (also, 1)]
+                wanted = [(size, count + 1)] if same else [(size, count), (also, 1)]
             if also:
                 self.spared = {
                     self.key(node, self.heap.size_class(each), replicas): count

@@ -104,6 +104,10 @@ class StoreCorrupt(StoreError):
     """`check()` found a broken invariant."""
 
 
+class TransactionConflict(StoreError):
+    """A transaction met a conflict in each of its attempts. Nothing changed."""
+
+
 class KeyExists(StoreError, KeyError):
     """`insert` met a key that is there already."""
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
         hash64,
         lowest_bit,
         words_bytes,
+        words_compare,
         words_equal,
+        words_move,
         words_put,
     )
 
@@ -29,7 +31,9 @@ else:
         hash64,
         lowest_bit,
         words_bytes,
+        words_compare,
         words_equal,
+        words_move,
         words_put,
     )
 
@@ -44,6 +48,8 @@ __all__ = [
     "hash64",
     "lowest_bit",
     "words_bytes",
+    "words_compare",
     "words_equal",
+    "words_move",
     "words_put",
 ]

@@ -117,6 +117,22 @@ def words_put(words: Any, offset: int, data: bytes, size: int) -> int:
     return 0
 
 
+def words_compare(words: Any, offset: int, size: int, data: bytes) -> int:
+    """-1, 0 or 1: `size` bytes of `words` from byte `offset` on sort before `data`, are it, or after."""
+    data, found = _bytes(data), words_bytes(words, offset, size)
+    return (found > data) - (found < data)
+
+
+def words_move(words: Any, target: int, start: int, size: int) -> int:
+    """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
+    raw, target, start, size = _words(words), _ssize(target), _ssize(start), _ssize(size)
+    room = len(raw) - size
+    if size < 0 or not 0 <= target <= room or not 0 <= start <= room:
+        raise AddressError(f"{size} bytes from byte {start} to {target} are outside of the buffer")
+    raw[target : target + size] = bytes(raw[start : start + size])
+    return 0
+
+
 def _u64(value: int) -> int:
     value = operator.index(value)
     if not 0 <= value <= WORD_MAX:

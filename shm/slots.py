@@ -12,6 +12,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     64   pin          0, or epoch << 20 | a counter, while an operation runs (epoch.py)
     72   clock        above every timestamp that this slot's clients have used (clock.py); the next
                       client of the slot goes on from there
+    80   tx_log       reference to the log of its present or last transaction (stores/rtx/log.py)
+    88   tx_time      time in that one's lock state
     128  hand         24 pairs of words: object reference, address of its link (heap.py), or
                       a replicated link, which its store knows (stores/fusee/links.py)
 
@@ -39,6 +41,8 @@ PROGRESS: Final = 48
 PARKED: Final = 56
 PIN: Final = 64
 CLOCK: Final = 72
+TX_LOG: Final = 80
+TX_TIME: Final = 88
 HAND: Final = 128
 HAND_SIZE: Final = 24
 HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")

@@ -98,3 +98,5 @@ cpdef int lowest_bit(u64 word) noexcept
 cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)
 cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1
+cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
+cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1

@@ -34,7 +34,7 @@ Threads
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
 from limpet.shm.states import FORMERLY, why_failed
@@ -147,6 +147,30 @@ cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t si
     if size:
         memcpy(<char*>&words[0] + offset, PyBytes_AS_STRING(data), length)
         memset(<char*>&words[0] + offset + length, 0, size - length)
+    return 0
+
+
+cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
+    """-1, 0 or 1: `size` bytes of `words` from byte `offset` on sort before `data`, are it, or after."""
+    if data is None or offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t common = size if size < length else length
+    cdef int order = 0
+    if common:
+        order = memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), common)
+    if order == 0:
+        order = (size > length) - (size < length)
+    return (order > 0) - (order < 0)
+
+
+cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1:
+    """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
+    cdef Py_ssize_t room = words.shape[0] * 8
+    if size < 0 or not 0 <= target <= room - size or not 0 <= start <= room - size:
+        raise AddressError(f"{size} bytes from byte {start} to {target} are outside of the buffer")
+    if size:
+        memmove(<char*>&words[0] + target, <char*>&words[0] + start, size)
     return 0
 
 

@@ -46,6 +46,8 @@ class Store:
     and `refill`."""
     resolves = False
     """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`."""
+    transactional = False
+    """Whether it takes part in transactions (stores/rtx/transaction.py)."""
     majorities = False
     """Whether the loss of a minority of the replicas is survived, and not of all but one."""
     losses_survived = 0

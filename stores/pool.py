@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
 from limpet.stores.mapping import SharedDict
 from limpet.stores.registry import kind_named, store_class
+from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 
 NAME_SIZE_MAX = 100
 
@@ -184,6 +185,17 @@ class Pool(Memory):
         `codec`: "pickle", "msgpack", "json" or "bytes". Other parameters are the store's.
         """
         return SharedDict(self.store(store, name=name, **parameters), Codec.named(codec))
+
+    def transaction(
+        self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS
+    ) -> Result:
+        """Call `work(tx)` as one transaction over named objects and keys of `rtx` stores.
+
+        All that it reads and writes by `tx` happens at one moment, or nothing does, whoever is
+        killed when; it is called again after a conflict. Returns what it returned. Raises what it
+        raised, TransactionConflict, StoreFull, NodeFailed: nothing has happened then.
+        """
+        return run(self, work, attempts)
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)

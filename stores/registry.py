@@ -33,6 +33,7 @@ KINDS: Final = {
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
     "clover": Kind("limpet.stores.clover.table", "Clover"),
     "rcuckoo": Kind("limpet.stores.rcuckoo.table", "Rcuckoo"),
+    "rtx-sherman": Kind("limpet.stores.sherman.table", "Sherman"),
     "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
     "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
     "dm-abd": Kind(

@@ -1,0 +1,1 @@
+"""Repairable transactions (rtx.txt)."""

@@ -1,0 +1,37 @@
+"""Words of repairable transactions in memory; lllock.py and log.py say what they mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+POINTER: Final = 8
+"""Offset of a TXObj's data pointer; its lock is its first word."""
+OBJECT_SIZE: Final = 16
+OBJECT_MASK: Final = 0xFFFF_FFFF_FFF0
+"""Of a home in a hand: the object for which new data is meant; 0: the pair is a log."""
+
+LOCKED: Final = 1 << 63
+LOGGED: Final = 1 << 62
+SLOT_SHIFT: Final = 50
+SLOT_MASK: Final = 0xFFF
+TIME_MASK: Final = (1 << 50) - 1
+VERSION_MASK: Final = (1 << 62) - 1
+
+OWNER: Final = 0
+STATE: Final = 8
+LEASE: Final = 16
+COUNT: Final = 24
+ENTRIES: Final = 32
+ENTRY_SIZE: Final = 24
+"""Offsets in a log."""
+
+INIT: Final = 0
+ABORT: Final = 1
+DOING: Final = 2
+DONE: Final = 3
+STATE_MASK: Final = 3
+COMMITTED: Final = 4
+ROUND: Final = 8
+
+DRIFT_US: Final = 8000
+EACH_US: Final = 100

@@ -1,0 +1,32 @@
+cimport cython
+
+from limpet.shm.client cimport Client
+from limpet.shm.clock cimport Clock
+from limpet.shm.verbs cimport Endpoint, u64
+
+cdef u64 EACH_US
+cdef int INCARNATION_BITS
+cdef u64 LOCKED
+cdef int POINTER
+cdef u64 SLOT_MASK
+cdef int SLOT_SHIFT
+cdef u64 START_US
+cdef u64 TIME_MASK
+cdef u64 VERSION_MASK
+
+cdef class LLLocks:
+    cdef readonly Endpoint endpoint
+    cdef readonly Client client
+    cdef readonly Clock clock
+    cdef public u64 drift_us
+
+    @cython.locals(slot=u64)
+    cpdef u64 draw(self, u64 logged) except 0
+    cpdef bint acquire(self, u64 at, u64 version, u64 state) except -1
+    cpdef int release(self, u64 at, u64 state) except -1
+    cpdef bint install(self, u64 at, u64 old, u64 new) except -1
+    cpdef u64 lease(self, u64 objects) except 0
+    cpdef u64 now(self) except? 0
+    cpdef bint is_expired(self, u64 state) except -1
+
+cpdef u64 slot_of(u64 state) noexcept

@@ -1,0 +1,189 @@
+"""The log of a transaction, and its idempotent commit (rtx.txt sections 4.2 and 4.3, figures 8-10).
+
+The figures are missing from the text that we have; rebuilt from the prose.
+
+A log is an object of its own (the paper reuses one buffer a thread). It is written whole before it
+is found by anybody; whoever reads it is pinned, and it is not used again as long as he is. So no
+reader meets the entries of one transaction under the header of another (R3), and no CAS on its
+state hits another one's (R4).
+
+    0     owner    lock state of the transaction: LOCKED, LOGGED, slot and time
+    8     state    bits 0-1 state; bit 2 COMMITTED; bits 3-63 how often it was taken over
+    16    lease    until when nobody else takes it over, in us since 2025
+    24    count    entries
+    32    entries  24 bytes each: object, old pointer, new pointer
+                   object 0: `new` was allocated for the transaction, `old` is freed by it
+
+Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
+the time in its lock state, written after it and before any lock is taken.
+
+States
+    INIT   locks are being taken, reads validated
+    DOING  decided: it commits. INIT -> DOING is where a transaction with a log takes effect
+    ABORT  decided: it does not. By the owner, or by whoever meets a lock of it when its lease is
+           over, or its owner dead
+    DONE   every object that the log names is unlocked; COMMITTED says how it was decided
+
+Who finds DOING and the lease over takes the log over, by a CAS that counts the takeovers, and goes
+through all of it: the pointer of each object from old to new, its lock from m to the version. All
+these are CASes that succeed once, so any number of clients may be at it (lllock.py).
+
+Memory is given back by the owner when its transaction is DONE, or by whoever recovers it: the old
+objects if it was COMMITTED, else the new ones. Until then the log is in the owner's hand
+(client.py), so its pin keeps both from being used again.
+
+What a kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
+memory given back. A log that nobody ever saw is one in INIT.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.slots import TX_LOG, TX_TIME
+from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.stores.rtx.fields import (
+    ABORT,
+    COMMITTED,
+    COUNT,
+    DOING,
+    DONE,
+    ENTRIES,
+    ENTRY_SIZE,
+    INIT,
+    LEASE,
+    OWNER,
+    ROUND,
+    STATE,
+    STATE_MASK,
+    TIME_MASK,
+)
+from limpet.stores.rtx.lllock import LLLocks, slot_of
+
+
+class Entry(NamedTuple):
+    """What a transaction does to an object; object 0: it only has `new`, or drops `old`."""
+
+    at: int
+    old: int
+    new: int
+
+
+class Log:
+    """The log at an address, by whoever works on it."""
+
+    def __init__(self, locks: LLLocks, at: int) -> None:
+        self.locks = locks
+        self.endpoint = locks.endpoint
+        self.at = at
+
+    @staticmethod
+    def size(entries: int) -> int:
+        """Bytes of a log of so many entries."""
+        return ENTRIES + ENTRY_SIZE * entries
+
+    @staticmethod
+    def current(locks: LLLocks, state: int) -> Log | None:
+        """The log of the transaction with this lock state; None: it is over."""
+        slot = CLIENT_SLOTS + slot_of(state) * SLOT_SIZE
+        time = state & TIME_MASK
+        endpoint = locks.endpoint
+        # ORDER: time, log, time: then it is the log of that time. We are pinned, so it stays.
+        if endpoint.load(slot + TX_TIME) != time:
+            return None
+        at = endpoint.load(slot + TX_LOG) & ADDRESS_MASK
+        return Log(locks, at) if endpoint.load(slot + TX_TIME) == time else None
+
+    # ---- the owner's ----------------------------------------------------------------------------
+
+    def open(self, state: int) -> None:
+        """Begin to write it."""
+        self.endpoint.store(self.at + OWNER, state)
+        self.endpoint.store(self.at + STATE, INIT)
+        self.endpoint.store(self.at + COUNT, 0)
+
+    def note(self, index: int, entry: Entry) -> None:
+        """Append an entry, the one of this index."""
+        at = self.at + ENTRIES + ENTRY_SIZE * index
+        for offset, word in zip((0, 8, 16), entry, strict=True):
+            self.endpoint.store(at + offset, word)
+        # ORDER: the entry before the count.
+        self.endpoint.store(self.at + COUNT, index + 1)
+
+    def amend(self, index: int, old: int) -> None:
+        """Set the old pointer of an entry, which no reader goes by before it is DOING."""
+        self.endpoint.store(self.at + ENTRIES + ENTRY_SIZE * index + 8, old)
+
+    def publish(self, reference: int, state: int, objects: int) -> None:
+        """Have everybody find it, who meets a lock with this state."""
+        slot = self.locks.client.slot
+        self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
+        self.endpoint.store(slot + TX_LOG, reference)
+        # ORDER: the log and where it is before the time that makes it count, and that before locks.
+        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
+
+    def begin(self) -> bool:
+        """INIT -> DOING; False: somebody has aborted it."""
+        # LINEARIZES: a transaction with a log
+        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
+
+    # ---- anybody's ------------------------------------------------------------------------------
+
+    def owner(self) -> int:
+        """Lock state of its transaction."""
+        return self.endpoint.load(self.at + OWNER)
+
+    def state(self) -> int:
+        """Its state word."""
+        return self.endpoint.load(self.at + STATE)
+
+    def entries(self) -> list[Entry]:
+        """All entries."""
+        first = self.at + ENTRIES
+        ends = range(first, first + ENTRY_SIZE * self.endpoint.load(self.at + COUNT), ENTRY_SIZE)
+        return [Entry(*(self.endpoint.load(at + offset) for offset in (0, 8, 16))) for at in ends]
+
+    def is_expired(self) -> bool:
+        """Whether its lease is over."""
+        return self.locks.now() > self.endpoint.load(self.at + LEASE)
+
+    def take_over(self) -> bool:
+        """Decide an undecided log against it, or take over a DOING one; False: another one did."""
+        word = self.state()
+        if word & STATE_MASK == INIT:
+            return self.endpoint.cas(self.at + STATE, word, ABORT) == word
+        if word & STATE_MASK == DOING:
+            if self.endpoint.cas(self.at + STATE, word, word + ROUND) != word:
+                return False
+            # ORDER: after the CAS; a late one lands in a log that is not used again meanwhile.
+            self.endpoint.store(self.at + LEASE, self.locks.lease(1))
+        return True
+
+    def finish(self) -> bool:
+        """Carry out what is decided (TryCommit, figure 9); whether it was to commit."""
+        state = self.owner()
+        word = self.state()
+        decided = word & STATE_MASK
+        if decided == DONE:
+            return bool(word & COMMITTED)
+        entries = [entry for entry in self.entries() if entry.at]
+        if decided == DOING:
+            for entry in entries:
+                self.locks.install(entry.at, entry.old, entry.new)
+                # CRASH(installing): some objects are new; the next one goes on.
+        for entry in entries:
+            self.locks.release(entry.at, state)
+            # CRASH(releasing): some locks are released; the next one goes on.
+        done = DONE | (COMMITTED if decided == DOING else 0)
+        # ORDER: after the last lock: a DONE log has none.
+        while (word := self.state()) & STATE_MASK != DONE:
+            self.endpoint.cas(self.at + STATE, word, done)
+        return decided == DOING
+
+    def give_back(self, heap: Any, committed: bool) -> None:
+        """Free what the transaction leaves behind. By its owner, or for a dead one."""
+        for entry in self.entries():
+            reference = (entry.old if committed else entry.new) & REFERENCE_MASK
+            if reference:
+                heap.free(reference)

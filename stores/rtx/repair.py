@@ -1,0 +1,112 @@
+"""Repair of what a transaction left locked, by whoever meets it (rtx.txt section 4.3, figure 10).
+
+The figure is missing from the text that we have; rebuilt from the prose. On a lock with state m:
+    no log, lease over       unless the data begins with m: write a copy of the data that begins with
+                             m, CAS the pointer to it; release the lock
+    log not the owner's      release the lock: the transaction is over (R2)
+    present one, or DONE
+    ABORT                    release all locks of the log
+    INIT, lease over         INIT -> ABORT, then as ABORT
+    DOING, lease over        take it over, carry it out (log.py)
+    else                     wait
+
+What a dead owner left is repaired at once by whoever recovers it, which goes by its hand: a log, or
+without one the new data and the object for which it is meant. That is provably dead, and what it
+wrote last is whole, as the hand names the object after it was written; so the operation is
+completed if it had the lock, without any memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.errors import NodeFailed
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
+from limpet.stores.rtx import fields
+from limpet.stores.rtx.fields import ABORT, LOGGED, OBJECT_MASK, POINTER, STATE_MASK
+from limpet.stores.rtx.lllock import LLLocks
+from limpet.stores.rtx.log import Log
+
+
+class Repair:
+    """Repairs by one handle of a store, whose data is of `size` bytes and begins with its state."""
+
+    def __init__(self, store: Any, locks: LLLocks) -> None:
+        self.store = store
+        self.endpoint = store.endpoint
+        self.client = store.client
+        self.heap = store.heap
+        self.locks = locks
+
+    def look_after(self, at: int, state: int) -> int:
+        """See to a lock with this state, within an operation. DONE; AGAIN: wait; or NO_MEMORY."""
+        if not state & LOGGED:
+            if not self.locks.is_expired(state):
+                return AGAIN
+            return self._unlogged(at, state)
+        log = Log.current(self.locks, state)
+        if log is None:
+            self.locks.release(at, state)
+            return DONE
+        decided = log.state() & STATE_MASK
+        if decided == fields.DONE:
+            self.locks.release(at, state)
+            return DONE
+        if decided != ABORT and not log.is_expired():
+            return AGAIN
+        if not log.take_over():
+            return AGAIN
+        # CRASH(taken-over): decided; the next one takes it over when the lease is over.
+        log.finish()
+        return DONE
+
+    def _unlogged(self, at: int, state: int) -> int:
+        """Release an expired lock without a log, with the pointer changed."""
+        old = self.endpoint.load(at + POINTER)
+        # ORDER: the pointer before the lock: it is one that it had under this lock.
+        if self.endpoint.load(at) != state:
+            return DONE
+        if old and self.endpoint.load(old & ADDRESS_MASK) == state:
+            self.locks.release(at, state)
+            return DONE
+        new = self.store.copy_for(at, old, state)
+        if not new:
+            return NO_MEMORY
+        self.client.aim(0, at + POINTER)
+        if old:
+            self.client.hold(old, at + POINTER)
+        self.locks.install(at, old, new)
+        # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
+        self.locks.release(at, state)
+        return DONE
+
+    # ---- pairs of a hand ------------------------------------------------------------------------
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """Whether a pair of a hand is linked: of a dead client's, or of our own."""
+        at = home & OBJECT_MASK
+        if at == 0:
+            self._settle_log(reference)
+            return False
+        try:
+            return self._settle_object(at, reference)
+        except NodeFailed:
+            return True  # it is lost with the object
+
+    def _settle_log(self, reference: int) -> None:
+        log = Log(self.locks, reference & ADDRESS_MASK)
+        try:
+            log.take_over()
+            log.give_back(self.heap, log.finish())
+        except NodeFailed:
+            pass
+
+    def _settle_object(self, at: int, reference: int) -> bool:
+        state = self.endpoint.load(reference & ADDRESS_MASK)
+        if self.endpoint.load(at) == state:
+            old = self.endpoint.load(at + POINTER)
+            if not old or self.endpoint.load(old & ADDRESS_MASK) != state:
+                self.locks.install(at, old, reference)
+            self.locks.release(at, state)
+        return bool(self.endpoint.load(at + POINTER) == reference)

@@ -1,0 +1,1 @@
+"""A B-link tree of nodes that transactions change (Sherman; rtx.txt section 5)."""

@@ -1,0 +1,71 @@
+cimport cython
+
+from limpet.shm.verbs cimport (
+    Endpoint,
+    crc_pair,
+    u64,
+    words_bytes,
+    words_compare,
+    words_move,
+    words_put,
+)
+
+cdef int CHECKSUM
+cdef int COUNT_SHIFT
+cdef u64 EXTENT
+cdef int FENCES
+cdef u64 HAS_HIGH
+cdef int HEAP_SHIFT
+cdef int INSTALLED
+cdef int KEY_SHIFT
+cdef u64 LENGTH_MASK
+cdef u64 LEVEL_MASK
+cdef int SHAPE
+cdef int SIBLING
+cdef int SLOTS
+cdef int VALUE_SHIFT
+
+cdef class Page:
+    cdef readonly Endpoint endpoint
+    cdef readonly u64 size
+    cdef public u64[::1] words
+    cdef public bint exact
+    cdef public u64 level
+    cdef public u64 count
+    cdef public u64 heap
+
+    @cython.locals(shape=u64)
+    cpdef int read(self, u64 at) except -1
+    cpdef int write(self, u64 at, u64 state) except -1
+    cpdef bint is_whole(self) except -1
+    cpdef Page copy(self)
+    @cython.locals(end=u64)
+    cpdef int reset(self, u64 level, bytes low, bytes high, u64 sibling) except -1
+    @cython.locals(length=u64)
+    cpdef bytes low(self)
+    @cython.locals(length=u64, fences=u64)
+    cpdef bytes high(self)
+    cpdef u64 sibling(self) noexcept
+    @cython.locals(length=u64, start=u64)
+    cpdef bint is_below(self, bytes key) except -1
+    @cython.locals(length=u64)
+    cpdef bint is_above(self, bytes key) except -1
+    @cython.locals(low=u64, high=u64, middle=u64, slot=u64, order=int)
+    cpdef int find(self, bytes key) except -1
+    @cython.locals(index=int)
+    cpdef u64 child(self, bytes key) except? 0
+    @cython.locals(slot=u64)
+    cpdef bytes key(self, int index)
+    @cython.locals(slot=u64, start=u64)
+    cpdef bytes value(self, int index)
+    cpdef bint has_extent(self, int index) noexcept
+    cpdef u64 link(self, int index) except? 0
+    cpdef bint fits(self, bytes key, u64 size) noexcept
+    @cython.locals(heap=u64, at=u64)
+    cpdef int insert(self, int index, bytes key, bytes value, u64 flags) except -1
+    @cython.locals(slot=u64, offset=u64, length=u64, at=u64, place=u64)
+    cpdef int remove(self, int index) except -1
+    @cython.locals(slot=u64, start=u64, before=u64)
+    cpdef bint set_value(self, int index, bytes value, u64 flags) except -1
+    cpdef list entries(self)
+    cpdef int fill(self, list entries) except -1

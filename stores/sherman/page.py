@@ -1,0 +1,255 @@
+"""A node of a tree: sorted entries with keys and values of any length, between two fences.
+
+Sherman's nodes (Wang et al., SIGMOD '22; rtx.txt section 5) are B-link nodes of 1 KB with entries of
+one size, changed in place between a front and a rear version. These are slotted pages. They are
+written once and never changed while they are linked, so a reader has all of one or all of another
+(R8); the checksum is there for `check()` and for damaged memory.
+
+Words
+    0     installed  lock state under which it was linked (stores/rtx/lllock.py)
+    1     checksum   two CRC-32C (shm/crc.py) of the words from 2 on
+    2     shape      bits 0-7 level, 0 for a leaf; bits 8-23 number of entries; bits 24-39 offset of
+                     the lowest byte in use; bit 40 whether there is a high fence
+    3     sibling    object of the next node on this level; 0: there is none
+    4     fences     bits 0-15 length of the low fence, bits 16-31 of the high one
+    5     slots      one an entry, in the order of keys: bits 0-15 offset of key and value, one after
+                     the other; bits 16-31 length of the key; bits 32-47 of the value; bit 48
+                     EXTENT: the value is a reference to an object with the pair (objects.py)
+    ...
+    keys and values, without gaps, up to the high fence and the low fence at the very end
+
+Invariants: low <= every key < high; the keys of an inner node are the low fences of its children,
+the values their objects, and the first key is its own low fence.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from limpet.shm.errors import StoreCorrupt
+from limpet.shm.fabric import crc_pair, words_bytes, words_compare, words_move, words_put
+from limpet.stores.sherman.fields import (
+    CHECKSUM,
+    COUNT_SHIFT,
+    EXTENT,
+    FENCES,
+    HAS_HIGH,
+    HEAP_SHIFT,
+    INSTALLED,
+    KEY_SHIFT,
+    LENGTH_MASK,
+    LEVEL_MASK,
+    SHAPE,
+    SIBLING,
+    SLOTS,
+    VALUE_SHIFT,
+)
+
+
+class Page:
+    """A copy of a node."""
+
+    def __init__(self, endpoint: Any, size: int) -> None:
+        self.endpoint = endpoint
+        self.size = size
+        self.words = array("Q", bytes(size))
+        self.exact = False
+        """Whether the last search found its key."""
+        self.level = 0
+        self.count = 0
+        self.heap = size
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def read(self, at: int) -> None:
+        """Copy the node at this address. Raises StoreCorrupt if it cannot be one."""
+        self.endpoint.read_words(at, self.words, self.size >> 3)
+        shape = self.words[SHAPE]
+        self.level = shape & LEVEL_MASK
+        self.count = shape >> COUNT_SHIFT & LENGTH_MASK
+        self.heap = shape >> HEAP_SHIFT & LENGTH_MASK
+        if 8 * (SLOTS + self.count) > self.heap or self.heap > self.size:
+            raise StoreCorrupt(
+                f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
+            )
+
+    def write(self, at: int, state: int) -> None:
+        """Write it there, as installed under this lock state."""
+        words = self.words
+        words[SHAPE] = (
+            words[SHAPE] & HAS_HIGH
+            | self.level
+            | self.count << COUNT_SHIFT
+            | self.heap << HEAP_SHIFT
+        )
+        words[INSTALLED] = state
+        words[CHECKSUM] = crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
+        self.endpoint.write_words(at, words, self.size >> 3)
+
+    def is_whole(self) -> bool:
+        """Whether its checksum holds."""
+        words = self.words
+        return words[CHECKSUM] == crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
+
+    def copy(self) -> Page:
+        """Another one like it."""
+        page = Page(self.endpoint, self.size)
+        page.words = array("Q", self.words)
+        page.level, page.count, page.heap = self.level, self.count, self.heap
+        return page
+
+    # ---- fences ---------------------------------------------------------------------------------
+
+    def reset(self, level: int, low: bytes, high: bytes | None, sibling: int) -> None:
+        """Make it an empty node."""
+        words = self.words
+        end = self.size - len(low)
+        words_put(words, end, low, len(low))
+        words[FENCES] = len(low)
+        words[SHAPE] = 0
+        if high is not None:
+            end -= len(high)
+            words_put(words, end, high, len(high))
+            words[FENCES] = len(low) | len(high) << KEY_SHIFT
+            words[SHAPE] = HAS_HIGH
+        words[SIBLING] = sibling
+        self.level = level
+        self.count = 0
+        self.heap = end
+
+    def low(self) -> bytes:
+        """The low fence."""
+        length = self.words[FENCES] & LENGTH_MASK
+        return words_bytes(self.words, self.size - length, length)
+
+    def high(self) -> bytes | None:
+        """The high fence; None: there is none."""
+        if not self.words[SHAPE] & HAS_HIGH:
+            return None
+        fences = self.words[FENCES]
+        length = fences >> KEY_SHIFT & LENGTH_MASK
+        return words_bytes(self.words, self.size - (fences & LENGTH_MASK) - length, length)
+
+    def sibling(self) -> int:
+        """The object of the next node."""
+        return self.words[SIBLING]
+
+    def is_below(self, key: bytes) -> bool:
+        """Whether all of it is below this key."""
+        words = self.words
+        if not words[SHAPE] & HAS_HIGH:
+            return False
+        length = words[FENCES] >> KEY_SHIFT & LENGTH_MASK
+        start = self.size - (words[FENCES] & LENGTH_MASK) - length
+        return words_compare(words, start, length, key) <= 0
+
+    def is_above(self, key: bytes) -> bool:
+        """Whether all of it is above this key."""
+        length = self.words[FENCES] & LENGTH_MASK
+        return words_compare(self.words, self.size - length, length, key) > 0
+
+    # ---- entries --------------------------------------------------------------------------------
+
+    def find(self, key: bytes) -> int:
+        """Index of the first entry with this key or a larger one; `exact`: with this key."""
+        words = self.words
+        low, high = 0, self.count
+        self.exact = False
+        while low < high:
+            middle = (low + high) >> 1
+            slot = words[SLOTS + middle]
+            order = words_compare(words, slot & LENGTH_MASK, slot >> KEY_SHIFT & LENGTH_MASK, key)
+            if order < 0:
+                low = middle + 1
+            else:
+                high = middle
+                if order == 0:
+                    self.exact = True
+                    return middle
+        return low
+
+    def child(self, key: bytes) -> int:
+        """The object of the child in whose range the key is; of an inner node."""
+        index = self.find(key)
+        if not self.exact:
+            index -= 1
+        return self.link(index)
+
+    def key(self, index: int) -> bytes:
+        """The key of an entry."""
+        slot = self.words[SLOTS + index]
+        return words_bytes(self.words, slot & LENGTH_MASK, slot >> KEY_SHIFT & LENGTH_MASK)
+
+    def value(self, index: int) -> bytes:
+        """The value of an entry, as it is in the node."""
+        slot = self.words[SLOTS + index]
+        start = (slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK)
+        return words_bytes(self.words, start, slot >> VALUE_SHIFT & LENGTH_MASK)
+
+    def has_extent(self, index: int) -> bool:
+        """Whether the value of an entry is in an object of its own."""
+        return bool(self.words[SLOTS + index] & EXTENT)
+
+    def link(self, index: int) -> int:
+        """The address or reference that is the value of an entry."""
+        return int.from_bytes(self.value(index), "little")
+
+    def fits(self, key: bytes, size: int) -> bool:
+        """Whether there is room for one more entry, with a value of that size."""
+        return self.heap >= 8 * (SLOTS + self.count + 1) + len(key) + size
+
+    def insert(self, index: int, key: bytes, value: bytes, flags: int) -> None:
+        """Insert an entry, which `fits`."""
+        words = self.words
+        heap = self.heap - len(key) - len(value)
+        words_put(words, heap, key, len(key))
+        words_put(words, heap + len(key), value, len(value))
+        at = 8 * (SLOTS + index)
+        words_move(words, at + 8, at, 8 * (self.count - index))
+        words[SLOTS + index] = heap | len(key) << KEY_SHIFT | len(value) << VALUE_SHIFT | flags
+        self.count += 1
+        self.heap = heap
+
+    def remove(self, index: int) -> None:
+        """Remove an entry, and close the gap."""
+        words = self.words
+        slot = words[SLOTS + index]
+        offset = slot & LENGTH_MASK
+        length = (slot >> KEY_SHIFT & LENGTH_MASK) + (slot >> VALUE_SHIFT & LENGTH_MASK)
+        words_move(words, self.heap + length, self.heap, offset - self.heap)
+        at = 8 * (SLOTS + index)
+        words_move(words, at, at + 8, 8 * (self.count - index - 1))
+        self.count -= 1
+        self.heap += length
+        for place in range(SLOTS, SLOTS + self.count):
+            if words[place] & LENGTH_MASK < offset:
+                words[place] += length
+
+    def set_value(self, index: int, value: bytes, flags: int) -> bool:
+        """Replace the value of an entry; False: there is no room, and nothing changed."""
+        slot = self.words[SLOTS + index]
+        start = (slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK)
+        before = slot >> VALUE_SHIFT & LENGTH_MASK
+        if before == len(value):
+            words_put(self.words, start, value, len(value))
+            self.words[SLOTS + index] = slot & ~EXTENT | flags
+            return True
+        if self.heap + before < 8 * (SLOTS + self.count) + len(value):
+            return False
+        key = self.key(index)
+        self.remove(index)
+        self.insert(index, key, value, flags)
+        return True
+
+    def entries(self) -> list[tuple[bytes, bytes, int]]:
+        """Key, value as it is in the node, and flags of each entry."""
+        return [
+            (self.key(index), self.value(index), self.words[SLOTS + index] & EXTENT)
+            for index in range(self.count)
+        ]
+
+    def fill(self, entries: list[tuple[bytes, bytes, int]]) -> None:
+        """Append entries, which fit."""
+        for key, value, flags in entries:
+            self.insert(self.count, key, value, flags)

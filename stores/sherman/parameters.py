@@ -1,0 +1,113 @@
+"""Parameters of a tree store: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.fusee.parameters import check_whole
+from limpet.stores.rtx.fields import DRIFT_US, OBJECT_SIZE
+from limpet.stores.sherman.fields import SLOTS
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+KEY_SIZE: Final = 64
+KEY_SIZE_MAX: Final = 255
+VALUE_SIZE: Final = 64
+VALUE_SIZE_MAX: Final = 4096
+NODE_SIZE: Final = 1024
+NODE_SIZE_MAX: Final = 1 << 15
+ENTRIES_MIN: Final = 4
+"""Entries of the largest size for which every node has room, so that it can be split."""
+SPREAD: Final = 4
+"""Keys fall on trees by chance: each has room for this many standard deviations more."""
+OBJECTS_MIN: Final = 64
+CACHE_SIZE: Final = 1 << 16
+CAPACITY_MAX: Final = 1 << 36
+
+
+@dataclasses.dataclass(frozen=True)
+class ShermanParameters:
+    """Sizes in bytes.
+
+    `capacity`: keys that surely fit, if there is memory for them; `trees`: one a memory node;
+    `objects`: TXObjs of each tree, one a node of the tree; `node_size`: of these; `key_size`: of
+    the longest key; `value_size`: of the longest value that is in the node itself; `cache_size`:
+    leaves that a handle remembers of each tree; `drift_us`: what is added to a lease, in us, since
+    the clocks of hosts differ and writes are late.
+    """
+
+    capacity: int
+    trees: int
+    objects: int
+    node_size: int
+    key_size: int
+    value_size: int
+    cache_size: int
+    drift_us: int
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("capacity", 1, CAPACITY_MAX),
+            ("trees", 1, 255),
+            ("objects", 1, CAPACITY_MAX),
+            ("node_size", 256, NODE_SIZE_MAX),
+            ("key_size", 0, KEY_SIZE_MAX),
+            ("value_size", 0, VALUE_SIZE_MAX),
+            ("cache_size", 1, 1 << 24),
+            ("drift_us", 0, 1 << 32),
+        ):
+            check_whole(name, getattr(self, name), low, high)
+        if self.node_size % 64:
+            raise ParameterError(f"node_size must be a multiple of 64: {self.node_size}")
+        smallest = node_size_min(self.key_size, self.value_size)
+        if self.node_size < smallest:
+            raise ParameterError(
+                f"node_size must be at least {smallest} for keys of up to {self.key_size} bytes "
+                f"and values of up to {self.value_size}: {self.node_size}"
+            )
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        node_size: int | None = None,
+        key_size: int = KEY_SIZE,
+        value_size: int = VALUE_SIZE,
+        cache_size: int = CACHE_SIZE,
+        drift_us: int = DRIFT_US,
+    ) -> ShermanParameters:
+        """The parameters for a pool. By default a key for every 512 bytes of its blocks."""
+        check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
+        check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
+        blocks = layout.block_count * layout.block_size
+        if capacity is None:
+            capacity = max(64, pool.nodes * blocks // 512)
+        check_whole("capacity", capacity, 1, CAPACITY_MAX)
+        if node_size is None:
+            node_size = NODE_SIZE
+            while node_size < node_size_min(key_size, value_size):
+                node_size *= 2
+        check_whole("node_size", node_size, 256, NODE_SIZE_MAX)
+        share = capacity / pool.nodes
+        objects = max(OBJECTS_MIN, int(share + SPREAD * share**0.5), blocks // node_size)
+        return cls(
+            capacity, pool.nodes, objects, node_size, key_size, value_size, cache_size, drift_us
+        )
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of a tree's objects."""
+        return self.objects * OBJECT_SIZE
+
+
+def node_size_min(key_size: int, value_size: int) -> int:
+    """Bytes of a node that can always be split, with such keys and values."""
+    entry = 8 + key_size + max(value_size, 8)
+    return (8 * SLOTS + 2 * key_size + ENTRIES_MIN * entry + 63) // 64 * 64

@@ -1,0 +1,15 @@
+cimport cython
+
+from limpet.shm.verbs cimport u64
+
+cdef class Routes:
+    cdef public u64 root
+    cdef readonly int room
+    cdef readonly list lows
+    cdef readonly list leaves
+
+    @cython.locals(index=int)
+    cpdef u64 find(self, bytes key) except? 0
+    @cython.locals(index=int)
+    cpdef int learn(self, bytes low, u64 leaf) except -1
+    cpdef int forget(self) except -1

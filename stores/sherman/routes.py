@@ -1,0 +1,43 @@
+"""The cache of inner nodes: which leaf a key is in (Sherman's index cache; rtx.txt section 5).
+
+The paper's clients cache the inner nodes. What one goes by is the lowest level of them only, so
+that is what is kept here: the low fence of each leaf that was met, and its object. An object's low
+fence never changes, as a node that is split keeps its lower half; so what is kept is never wrong,
+at most short of a leaf in between, which the siblings lead to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class Routes:
+    """The leaves of one tree that this client knows; at most `room` of them."""
+
+    def __init__(self, root: int, room: int) -> None:
+        self.root = root
+        self.room = room
+        self.lows: list[bytes] = []
+        self.leaves: list[int] = []
+
+    def find(self, key: bytes) -> int:
+        """The last leaf known that begins at or below the key; else the root."""
+        index = bisect_right(self.lows, key)
+        return self.leaves[index - 1] if index else self.root
+
+    def learn(self, low: bytes, leaf: int) -> None:
+        """Note a leaf. When there is no room, forget the others."""
+        index = bisect_right(self.lows, low)
+        if index and self.lows[index - 1] == low:
+            self.leaves[index - 1] = leaf
+        else:
+            if len(self.lows) >= self.room:
+                self.forget()
+                index = 0
+            self.lows.insert(index, low)
+            self.leaves.insert(index, leaf)
+
+    def forget(self) -> None:
+        """Forget all."""
+        self.lows.clear()
+        self.leaves.clear()

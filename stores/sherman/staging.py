@@ -1,0 +1,186 @@
+"""What a transaction is going to do to trees: nodes are read, and changed copies of them staged.
+
+Within one operation, by `Commit` (stores/rtx/transaction.py). A leaf is found by the way that get
+goes; it counts for the transaction in the version in which it was read. The inner nodes on the way
+need not: a leaf's fences say that it is the right one. A node that overflows is split as often as
+it takes, each time with one more entry for its parent, which is then found from the root.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from limpet.stores.outcomes import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
+from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
+from limpet.stores.sherman.fields import EXTENT
+from limpet.stores.sherman.page import Page
+
+if TYPE_CHECKING:
+    from limpet.stores.rtx.commit import Commit
+
+Entries = list[tuple[bytes, bytes, int]]
+
+
+class Busy(Exception):
+    """A node that is needed is locked by somebody else, or has changed since it was read."""
+
+
+class Staging:
+    """The changes of one transaction to one store."""
+
+    def __init__(self, store: Any, commit: Commit) -> None:
+        self.store = store
+        self.commit = commit
+        self.endpoint = store.endpoint
+
+    def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
+        """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
+        store = self.store
+        try:
+            at, page = self._leaf(key)
+        except Busy:
+            return AGAIN
+        index = page.find(key)
+        if not page.exact and (mode == UPDATE or value is None):
+            return MISSING
+        if page.exact and mode == INSERT:
+            return EXISTS
+        if page.exact and page.has_extent(index):
+            self.commit.dropped.append(page.link(index))
+        if value is None:
+            page.remove(index)
+            return self._write(at, page)
+        flags = 0
+        if len(value) > store.value_size:
+            self.commit.extents.append((self, at, key, value))
+            value, flags = bytes(8), EXTENT
+        try:
+            return self._put(at, page, index, (key, value, flags))
+        except Busy:
+            return AGAIN
+
+    def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
+        """Set an entry of a node, the one at `index` if it has the key."""
+        key, value, flags = entry
+        if page.exact:
+            if page.set_value(index, value, flags):
+                return self._write(at, page)
+            page.remove(index)
+        elif page.fits(key, len(value)):
+            page.insert(index, key, value, flags)
+            return self._write(at, page)
+        entries = page.entries()
+        entries.insert(index, entry)
+        return self._split(at, page, entries)
+
+    def _write(self, at: int, page: Page) -> int:
+        self.commit.write(at, page)
+        return DONE
+
+    def place(self, at: int, key: bytes, reference: int) -> None:
+        """Have a key's entry, which was in the node of this object when it was staged, name that."""
+        while True:
+            page = self.commit.pages[at]
+            if page.level:
+                at = page.child(key)
+            elif page.is_below(key):
+                at = page.sibling()
+            else:
+                page.set_value(page.find(key), _link(reference), EXTENT)
+                return
+
+    # ---- splits ---------------------------------------------------------------------------------
+
+    def _split(self, at: int, page: Page, entries: Entries) -> int:
+        """Put these entries, too many for it, into a node and a new sibling of it."""
+        root = self.store.roots[self.store.tree]
+        middle = _middle(entries)
+        fence = entries[middle][0]
+        low, high, sibling = page.low(), page.high(), page.sibling()
+        right = self._vacant()
+        left = self._vacant() if at == root else at
+        self._make(right, page.level, (fence, high), sibling, entries[middle:])
+        self._make(left, page.level, (low, fence), right, entries[:middle])
+        if at == root:
+            children = [(low, _link(left), 0), (fence, _link(right), 0)]
+            return self._make(at, page.level + 1, (low, None), 0, children)
+        parent, above = self._inner(fence, page.level + 1)
+        return self._put(parent, above, above.find(fence), (fence, _link(right), 0))
+
+    def _make(
+        self,
+        at: int,
+        level: int,
+        fences: tuple[bytes, bytes | None],
+        sibling: int,
+        entries: Entries,
+    ) -> int:
+        page = Page(self.endpoint, self.store.page.size)
+        page.reset(level, *fences, sibling)
+        page.fill(entries)
+        return self._write(at, page)
+
+    def _vacant(self) -> int:
+        """A vacant object of the tree. Raises StoreFull when there is none."""
+        store = self.store
+        root, objects = store.roots[store.tree], store.parameters.objects
+        lane = self.endpoint.background(True)
+        try:
+            for _ in range(objects):
+                number = store.next_vacant()
+                at = root + number * OBJECT_SIZE
+                if number and at not in self.commit.pages:
+                    lock = self.endpoint.load(at)
+                    if not lock & LOCKED and not self.endpoint.load(at + POINTER):
+                        self.commit.expect(at, lock)
+                        return at
+        finally:
+            self.endpoint.background(lane)
+        raise store.why_full(store.tree)
+
+    # ---- finding --------------------------------------------------------------------------------
+
+    def _leaf(self, key: bytes) -> tuple[int, Page]:
+        """The leaf in whose range the key is: its object, and its page as it is staged."""
+        tree = self.store.tree_of(key)
+        self.store.tree = tree
+        return self._walk(key, 0, self.store.routes[tree].find(key))
+
+    def _inner(self, key: bytes, level: int) -> tuple[int, Page]:
+        """The node of that level in whose range the key is."""
+        return self._walk(key, level, self.store.roots[self.store.tree])
+
+    def _walk(self, key: bytes, level: int, at: int) -> tuple[int, Page]:
+        while True:
+            page = self._page(at)
+            if page.is_below(key):
+                at = page.sibling()
+            elif page.level > level:
+                at = page.child(key)
+            else:
+                return at, page
+
+    def _page(self, at: int) -> Page:
+        """A node as it is staged; else a copy of it, whose version the transaction then expects."""
+        page: Page | None = self.commit.pages.get(at)
+        if page is None:
+            page = Page(self.endpoint, self.store.page.size)
+            if not self.store.read_object(at, page) or self.store.lock & LOCKED:
+                raise Busy
+            self.commit.expect(at, self.store.lock)
+        return page
+
+
+def _link(at: int) -> bytes:
+    return at.to_bytes(8, "little")
+
+
+def _middle(entries: Entries) -> int:
+    """Where to cut, so that both halves have about as many bytes."""
+    sizes = [8 + len(key) + len(value) for key, value, _ in entries]
+    half, total = sum(sizes) / 2, 0.0
+    for index, size in enumerate(sizes):
+        total += size
+        if total > half:
+            return max(1, min(index if total - half > size / 2 else index + 1, len(entries) - 1))
+    return len(entries) - 1

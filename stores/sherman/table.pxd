@@ -1,0 +1,36 @@
+cimport cython
+
+from limpet.shm.client cimport Client
+from limpet.shm.verbs cimport u64
+from limpet.stores.contract cimport as_bytes
+from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.sherman.lookup cimport Lookup
+from limpet.stores.sherman.page cimport Page
+
+cdef u64 ADDRESS_MASK
+cdef u64 LOCKED
+cdef int NODE_SHIFT
+cdef int DELETE
+cdef int LOGGED_WRITE
+
+cdef int AGAIN
+cdef int DONE
+cdef int EXISTS
+cdef int INSERT
+cdef int MISSING
+cdef int NO_MEMORY
+cdef int UPDATE
+
+cdef class Sherman(Lookup):
+    cdef object cursor
+
+    cpdef int refuse(self, bytes key, bytes value) except -1
+    @cython.locals(attempt=u64, outcome=int)
+    cdef int _change(self, bytes key, bytes value, int mode) except -1
+    @cython.locals(page=Page, index=int)
+    cdef int _change_once(self, bytes key, bytes value, int mode) except -1
+    @cython.locals(client=Client, locks=LLLocks, at=u64, old=u64, new=u64, state=u64, done=bint)
+    cdef int _commit_leaf(self) except -1
+    @cython.locals(outcome=int)
+    cdef int _change_logged(self, bytes key, bytes value, int mode) except -1
+    cdef int _stage_once(self, commit, bytes key, bytes value, int mode) except -1

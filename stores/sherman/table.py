@@ -1,0 +1,200 @@
+"""The `rtx-sherman` store: a B-link tree whose operations are transactions (rtx.txt section 5).
+
+After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
+(stores/rtx/lllock.py), so it is written anew and not in place, and its pointer swung. The TXObjs of
+a tree are a region, the paper's meta pool (figure 6): the first is the root, for ever; one whose
+pointer is 0 is vacant. On each memory node there is a tree of its own, and a key's hash chooses: so
+what is on a lost node is lost with all that leads there. A scan merges the trees.
+
+A write that changes one leaf and nothing else is a transaction without a log (Opt1):
+    1. read the leaf's lock and pointer, and the node
+    2. write the new node; CAS the lock from the version that was read
+    3. CAS the pointer; CAS the lock to a new version
+It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
+
+All others, those that split nodes or have values in extents, go through transaction.py: with a log
+of all that they write. A split changes the node, its new sibling and the parent at once, or a root
+and its two halves; so the tree is never seen half split. The siblings are there for clients whose
+cached route (routes.py) is out of date, and for scans.
+
+What a kill leaves behind, without a log: in the hand, the new node with the object that it is meant
+for, and the old one. Recovery completes the operation if it has the lock (stores/rtx/repair.py).
+
+Deviations: slotted pages with entries of any size in place of sorted arrays of one; a hash puts
+keys on trees; a client that meets a lock waits, as in the paper, for the lease, but not if its owner
+is known to be dead. Limits: keys have at most `key_size` bytes; nodes are not merged, so a leaf
+whose keys are deleted stays for the next ones of its range; nothing is replicated.
+
+Round trips without conflict: get 2, update, insert and delete 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.errors import KeyTooLarge, StoreFull
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.contract import as_bytes
+from limpet.stores.outcomes import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
+from limpet.stores.rtx.fields import LOCKED
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.sherman.lookup import Lookup
+from limpet.stores.sherman.staging import Staging
+
+DELETE: Final = 3
+LOGGED_WRITE: Final = 16
+"""An outcome of an attempt: more than one leaf has to be changed."""
+
+
+class Sherman(Lookup):
+    """The `rtx-sherman` store. `ShermanParameters`."""
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.cursor = self.client.ident
+        """Where to look for the next vacant object; clients begin at different ones."""
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 4 round trips."""
+        if self._change(as_bytes("key", key), b"", DELETE) == MISSING:
+            raise KeyError(key)
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        self.refuse(key, value)
+        return self._change(key, value, mode)
+
+    def refuse(self, key: bytes, value: bytes) -> None:
+        """Raise KeyTooLarge or ValueTooLarge if the pair is."""
+        if len(key) > self.key_size:
+            raise KeyTooLarge(
+                f"{self.name}: the key has {len(key)} bytes; the store was made with "
+                f"key_size={self.key_size}"
+            )
+        if len(value) > self.value_size:
+            self.objects.size_of(key, value)
+
+    def _change(self, key: bytes, value: bytes, mode: int) -> int:
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._change_once(key, value, mode)
+            finally:
+                self.client.leave()
+            if outcome == LOGGED_WRITE:
+                outcome = self._change_logged(key, value, mode)
+            if outcome == NO_MEMORY:
+                self.allocator.replenish(self.at >> NODE_SHIFT & 0xFF, self.page.size)
+            elif outcome == AGAIN:
+                attempt += 1
+                self.stay(attempt, True)
+            else:
+                return outcome
+
+    def _change_once(self, key: bytes, value: bytes, mode: int) -> int:
+        if self._find_leaf(key) == AGAIN:
+            return AGAIN
+        page = self.page
+        index = page.find(key)
+        if page.exact:
+            if mode == INSERT:
+                return EXISTS
+        elif mode in (UPDATE, DELETE):
+            return MISSING
+        if self.lock & LOCKED:
+            return AGAIN
+        if len(value) > self.value_size or (page.exact and page.has_extent(index)):
+            return LOGGED_WRITE
+        if mode == DELETE:
+            page.remove(index)
+        elif page.exact:
+            if not page.set_value(index, value, 0):
+                return LOGGED_WRITE
+        elif page.fits(key, len(value)):
+            page.insert(index, key, value, 0)
+        else:
+            return LOGGED_WRITE
+        return self._commit_leaf()
+
+    def _commit_leaf(self) -> int:
+        """Have the page be the data of the object that was read last: commit without a log."""
+        client, locks, at, old = self.client, self.locks, self.at, self.pointer
+        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)
+        if not new:
+            return NO_MEMORY
+        state = locks.draw(0)
+        self.page.write(new & ADDRESS_MASK, state)
+        # ORDER: written before the hand says what it is for.
+        client.aim(0, self.link | at)
+        if old:
+            client.hold(old, at + 8)
+        if not locks.acquire(at, self.lock, state):
+            self.endpoint.wait()
+            if old:
+                client.keep(1)
+            client.release(0)
+            return AGAIN
+        self.endpoint.wait()
+        # CRASH(leaf-locked): whoever recovers the client completes it.
+        # LINEARIZES: put, insert, update and delete that change one leaf
+        done = locks.install(at, old, new)
+        # CRASH(leaf-installed): done; the old node is freed, and the lock released, by recovery.
+        locks.release(at, state)
+        self.endpoint.wait()
+        if not done:
+            # Our lease was over, and somebody has installed a copy of what was there.
+            if old:
+                client.keep(1)
+            client.release(0)
+            return AGAIN
+        if old:
+            client.release(1)
+        client.keep(0)
+        return DONE
+
+    # ---- with a log -----------------------------------------------------------------------------
+
+    def _change_logged(self, key: bytes, value: bytes, mode: int) -> int:
+        """The same as a transaction with a log. DONE, EXISTS, MISSING or AGAIN."""
+        commit = Commit(self.pool, self.locks)
+        while True:
+            self.client.enter()
+            try:
+                outcome = self._stage_once(commit, key, value, mode)
+            finally:
+                self.client.leave()
+            if outcome != NO_MEMORY:
+                return outcome
+            commit.replenish(self.allocator)
+
+    def _stage_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
+        commit.begin(self.link)
+        staging = Staging(self, commit)
+        outcome = staging.stage(key, None if mode == DELETE else value, mode)
+        return commit.run() if outcome == DONE else outcome
+
+    def next_vacant(self) -> int:
+        """Number of the next object that may be vacant."""
+        self.cursor = (self.cursor + 1) % self.parameters.objects
+        return self.cursor
+
+    def why_full(self, tree: int) -> StoreFull:
+        """What to raise when a tree has no vacant object."""
+        return StoreFull(
+            f"{self.name}: all {self.parameters.objects} nodes of tree {tree} are in use; the store "
+            f"was made with capacity {self.parameters.capacity}"
+        )
