@@ -45,6 +45,7 @@ cdef class Allocator:
     cdef readonly list spans
     cdef readonly u64 pressure
     cdef dict spared
+    cdef u64 sparing
 
     @cython.locals(size_class=int, key=u64, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0

@@ -168,6 +168,7 @@ class Allocator:
         self.current: list[Slab | None] = [None] * (placement.replicas_max * self.nodes * 256)
         self.spans: list[Span] = []
         self.pressure = 0
+        self.sparing = 0
         self.spared: dict[int, int] = {}
         """Of what kinds `replenish` needs how many objects: blocks for them are not given back."""
 
@@ -259,29 +260,33 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(
-        self, node: int, size: int, replicas: int = 1, also: int = 0, count: int = 1
-    ) -> None:
-        """Make `count` objects of `size` bytes ready on `node`, and one of `also` bytes if not 0.
+    def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
+        """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
-        Raises StoreFull when there is no memory for it, even after recovering the dead and waiting
-        for the slow; NodeFailed when the node is lost, or a node for its replicas is and is not
-        marked as failed; ParameterError for a number of replicas that cannot be.
+        Raises as `replenish_all` does.
+        """
+        self.replenish_all(node, [size, also] if also else [size], replicas)
+
+    def replenish_all(
+        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0
+    ) -> None:
+        """Make objects of all these sizes ready on `node`, at once; `sparing` that many of its free
+        blocks, which are for what gives memory back.
+
+        Raises StoreFull when there is no memory for them, even after recovering the dead and
+        waiting for the slow; NodeFailed when the node is lost, or a node for its replicas is and is
+        not marked as failed; ParameterError for a number of replicas that cannot be.
         """
         self.heap.placement.check(replicas)
         self.client.begin()
         lane = self.heap.endpoint.background(True)
         try:
             self.membership.sweep_sometimes()
-            ident, size_class = self.client.ident, self.heap.size_class(size)
+            ident = self.client.ident
+            self.sparing = sparing
             attempt = hopeless = 0
-            wanted = [(size, count)]
-            if also:
-                same = self.heap.size_class(also) == size_class
-                if same and size_class == LARGE_CLASS:
-                    same = self._blocks_for(also) == self._blocks_for(size)
-                wanted = [(size, count + 1)] if same else [(size, count), (also, 1)]
-            if also:
+            wanted = self._counted(sizes)
+            if len(sizes) > 1:
                 self.spared = {
                     self.key(node, self.heap.size_class(each), replicas): count
                     for each, count in wanted
@@ -304,8 +309,18 @@ class Allocator:
                     raise StoreFull(self._why_full(node, missing[0]))
         finally:
             self.spared = {}
+            self.sparing = 0
             self.heap.endpoint.background(lane)
             self.client.end()
+
+    def _counted(self, sizes: list[int]) -> list[tuple[int, int]]:
+        """Of these sizes, one for each kind of memory that they take, and how many take it."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for size in sizes:
+            size_class = self.heap.size_class(size)
+            blocks = self._blocks_for(size) if size_class == LARGE_CLASS else 0
+            found.setdefault((size_class, blocks), []).append(size)
+        return [(same[0], len(same)) for same in found.values()]
 
     def _try(self, node: int, size: int, replicas: int, thrifty: bool, count: int = 1) -> bool:
         size_class = self.heap.size_class(size)
@@ -332,6 +347,8 @@ class Allocator:
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
+        if self.sparing and self.table.free_count(node) <= self.sparing:
+            return None
         if replicas == 1:
             return self.table.claim_slab(*wanted)
         found: tuple[int, bool] | None = self.client.pinned(lambda: self.table.claim_slab(*wanted))
@@ -367,6 +384,8 @@ class Allocator:
 
     def _claim_span(self, node: int, blocks: int, replicas: int, horizon: int) -> bool:
         ident = self.client.ident
+        if self.sparing and self.table.free_count(node) < blocks + self.sparing:
+            return False
         first = self.table.claim_run(node, blocks, ident, horizon, replicas=replicas)
         if first is None:
             return False

@@ -72,6 +72,10 @@ class BlockTable:
             self.endpoint.read(self.heap.table_word(node, 0), self.count * 8), dtype="<u8"
         )
 
+    def free_count(self, node: int) -> int:
+        """How many blocks of the node are nobody's."""
+        return int((self.words(node) >> 60 == FREE).sum())
+
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
         """A copy of the words of a block's used bitmap that its class uses."""
         count = -(-self.heap.object_count(size_class) // 64)

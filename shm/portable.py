@@ -118,7 +118,7 @@ def words_put(words: Any, offset: int, data: bytes, size: int) -> int:
 
 
 def words_compare(words: Any, offset: int, size: int, data: bytes) -> int:
-    """-1, 0 or 1: `size` bytes of `words` from byte `offset` on sort before `data`, are it, or after."""
+    """-1, 0 or 1: those `size` bytes of `words` sort before `data`, are it, or sort after it."""
     data, found = _bytes(data), words_bytes(words, offset, size)
     return (found > data) - (found < data)
 

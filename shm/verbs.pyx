@@ -151,7 +151,7 @@ cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t si
 
 
 cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
-    """-1, 0 or 1: `size` bytes of `words` from byte `offset` on sort before `data`, are it, or after."""
+    """-1, 0 or 1: those `size` bytes of `words` sort before `data`, are it, or sort after it."""
     if data is None or offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
     cdef Py_ssize_t length = PyBytes_GET_SIZE(data)

@@ -22,9 +22,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS
+from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.fields import LOGGED, POINTER
+from limpet.stores.rtx.lllock import vacated
 from limpet.stores.rtx.log import Entry, Log
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Commit:
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the hand names a store that resolves the log."""
         self.link = link
-        self.pages: dict[int, Page] = {}
+        self.pages: dict[int, Page | None] = {}
+        """New data of objects; None: to be vacated."""
         self.versions: dict[int, int] = {}
         self.extents: list[tuple[Staging, int, bytes, bytes]] = []
         self.dropped: list[int] = []
@@ -62,8 +64,8 @@ class Commit:
         """An object has been read in this version; if it is written, it is locked from that."""
         self.versions.setdefault(at, version)
 
-    def write(self, at: int, page: Page) -> None:
-        """Stage the new data of an object."""
+    def write(self, at: int, page: Page | None) -> None:
+        """Stage the new data of an object; None: vacate it."""
         self.pages[at] = page
 
     # ---- committing -----------------------------------------------------------------------------
@@ -100,17 +102,19 @@ class Commit:
         for staging, at, key, value in self.extents:
             yield at >> NODE_SHIFT & 0xFF, staging.store.objects.size_of(key, value)
         for at, page in self.pages.items():
-            yield at >> NODE_SHIFT & 0xFF, page.size
+            if page is not None:
+                yield at >> NODE_SHIFT & 0xFF, page.size
 
-    def replenish(self, allocator: Any) -> None:
-        """Have memory ready for all of it. Raises StoreFull. Outside of operations."""
-        wanted: dict[tuple[int, int], int] = {}
+    def replenish(self, sparing: int = 0) -> None:
+        """Have memory ready for all of it, `sparing` free blocks of each memory node.
+
+        Outside of operations. Raises StoreFull.
+        """
+        sizes: dict[int, list[int]] = {}
         for node, size in self._sizes():
-            size_class = self.heap.size_class(size)
-            size = size if size_class == LARGE_CLASS else self.heap.sizes[size_class]
-            wanted[node, size] = wanted.get((node, size), 0) + 1
-        for (node, size), count in wanted.items():
-            allocator.replenish(node, size, count=count)
+            sizes.setdefault(node, []).append(size)
+        for node, some in sizes.items():
+            self.allocator.replenish_all(node, some, 1, sparing)
 
     def _open(self, state: int) -> Log | None:
         node, size = next(self._sizes())
@@ -142,6 +146,10 @@ class Commit:
         self.first = index
         for at in sorted(self.pages):
             page = self.pages[at]
+            if page is None:
+                log.note(index, Entry(at, 0, vacated(state)))
+                index += 1
+                continue
             reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
             if not reference:
                 return False

@@ -12,6 +12,7 @@ cdef u64 SLOT_MASK
 cdef int SLOT_SHIFT
 cdef u64 START_US
 cdef u64 TIME_MASK
+cdef u64 VACATED
 cdef u64 VERSION_MASK
 
 cdef class LLLocks:
@@ -29,4 +30,6 @@ cdef class LLLocks:
     cpdef u64 now(self) except? 0
     cpdef bint is_expired(self, u64 state) except -1
 
+cpdef u64 vacated(u64 state) noexcept
+cpdef bint is_vacant(u64 pointer) noexcept
 cpdef u64 slot_of(u64 state) noexcept

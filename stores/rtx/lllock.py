@@ -43,6 +43,7 @@ from limpet.stores.rtx.fields import (
     SLOT_MASK,
     SLOT_SHIFT,
     TIME_MASK,
+    VACATED,
     VERSION_MASK,
 )
 
@@ -84,6 +85,16 @@ class LLLocks:
     def is_expired(self, state: int) -> bool:
         """Whether the lease of a lock without a log is over."""
         return self.now() > (state & TIME_MASK) + self.drift_us + EACH_US
+
+
+def vacated(state: int) -> int:
+    """The pointer of an object that the transaction with this state vacates."""
+    return VACATED | (state & TIME_MASK) << 4 & 0xFFFF_FFFF_FFFF
+
+
+def is_vacant(pointer: int) -> bool:
+    """Whether an object has no data, with this pointer."""
+    return pointer == 0 or pointer >> 48 == 0xFF
 
 
 def slot_of(state: int) -> int:

@@ -13,6 +13,7 @@ state hits another one's (R4).
     24    count    entries
     32    entries  24 bytes each: object, old pointer, new pointer
                    object 0: `new` was allocated for the transaction, `old` is freed by it
+                   new VACATED: the object is given up
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
 the time in its lock state, written after it and before any lock is taken.
@@ -59,7 +60,7 @@ from limpet.stores.rtx.fields import (
     STATE_MASK,
     TIME_MASK,
 )
-from limpet.stores.rtx.lllock import LLLocks, slot_of
+from limpet.stores.rtx.lllock import LLLocks, is_vacant, slot_of
 
 
 class Entry(NamedTuple):
@@ -184,6 +185,6 @@ class Log:
     def give_back(self, heap: Any, committed: bool) -> None:
         """Free what the transaction leaves behind. By its owner, or for a dead one."""
         for entry in self.entries():
-            reference = (entry.old if committed else entry.new) & REFERENCE_MASK
-            if reference:
-                heap.free(reference)
+            pointer = entry.old if committed else entry.new
+            if not is_vacant(pointer):
+                heap.free(pointer & REFERENCE_MASK)

@@ -24,7 +24,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx import fields
-from limpet.stores.rtx.fields import ABORT, LOGGED, OBJECT_MASK, POINTER, STATE_MASK
+from limpet.stores.rtx.fields import ABORT, EXTENT_PAIR, LOGGED, OBJECT_MASK, POINTER, STATE_MASK
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.log import Log
 
@@ -85,6 +85,8 @@ class Repair:
 
     def resolved(self, reference: int, home: int) -> bool:
         """Whether a pair of a hand is linked: of a dead client's, or of our own."""
+        if home & EXTENT_PAIR:
+            return bool(self.store.is_linked(reference))
         at = home & OBJECT_MASK
         if at == 0:
             self._settle_log(reference)

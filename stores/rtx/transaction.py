@@ -192,7 +192,7 @@ class Transaction:
             finally:
                 client.leave()
             if outcome == NO_MEMORY:
-                commit.replenish(self._pool.allocator)
+                commit.replenish()
                 continue
             if outcome == AGAIN:
                 self._doomed = stores[0]

@@ -12,6 +12,8 @@ FENCES: Final = 4
 SLOTS: Final = 5
 """Words of a page."""
 
+GONE: Final = 0xFF
+"""Level of what is read where a node was vacated."""
 LEVEL_MASK: Final = 0xFF
 COUNT_SHIFT: Final = 8
 HEAP_SHIFT: Final = 24

@@ -3,12 +3,13 @@ cimport cython
 from limpet.shm.verbs cimport Endpoint, hash64, u64
 from limpet.stores.contract cimport Store, as_bytes
 from limpet.stores.objects cimport Objects
-from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes
 
 cdef u64 ADDRESS_MASK
 cdef int HOPS_MAX
+cdef u64 GONE
 cdef u64 LOCKED
 cdef u64 LOGGED
 cdef int NODE_SHIFT
@@ -42,6 +43,7 @@ cdef class Lookup(Store):
     cpdef u64 tree_of(self, bytes key) except? 0
     @cython.locals(page=Page, routes=Routes, at=u64, known=u64, _=int)
     cpdef int find_leaf_of(self, u64 tree, bytes key) except -1
+    cpdef u64 next_hop(self, Page page, bytes key, u64 level) except? 0
     @cython.locals(endpoint=Endpoint)
     cpdef bint read_object(self, u64 at, Page page) except -1
     @cython.locals(page=Page)
@@ -49,6 +51,8 @@ cdef class Lookup(Store):
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(outcome=int)
     cdef int _look_until_seen(self, bint writes) except -1
+    @cython.locals(attempt=u64, index=int, objects=Objects)
+    cpdef bint is_linked(self, u64 reference) except -1
     @cython.locals(lane=bint, state=u64)
     cpdef int _look_after(self, bint writes) except -1
     @cython.locals(page=Page, reference=u64)

@@ -24,8 +24,9 @@ from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.fields import LOCKED, LOGGED, POINTER
-from limpet.stores.rtx.lllock import LLLocks
+from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.repair import Repair
+from limpet.stores.sherman.fields import GONE
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.parameters import ShermanParameters
 from limpet.stores.sherman.routes import Routes
@@ -155,7 +156,8 @@ class Lookup(Store):
         self, start: bytes, high: bytes | None
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """The pairs from `start` on in the leaf that was read, and where the next one begins."""
-        page, found = self.page, []
+        page = self.page
+        found: list[tuple[bytes, bytes]] = []
         for index in range(page.find(start), page.count):
             key = page.key(index)
             if high is not None and key >= high:
@@ -191,18 +193,29 @@ class Lookup(Store):
         for _ in range(HOPS_MAX):
             if not self.read_object(at, page):
                 return AGAIN
-            if page.is_below(key):
-                at = page.sibling()
-            elif page.level:
-                at = page.child(key)
-            else:
+            if page.level == 0 and page.has(key):
                 if at != known or not routes.lows:
                     routes.learn(page.low(), at)
                 return DONE
+            at = self.next_hop(page, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 
+    def next_hop(self, page: Page, key: bytes, level: int) -> int:
+        """Where to look for a key's node on that level, from a node that is not it.
+
+        The root, if the way there was out of date.
+        """
+        if page.level == GONE or page.level < level or page.is_above(key):
+            return self.roots[self.tree]
+        if page.is_below(key):
+            return page.sibling()
+        return page.child(key)
+
     def read_object(self, at: int, page: Page) -> bool:
-        """Read an object and its node; False: it is locked, and its transaction may be decided."""
+        """Read an object and its node; False: it is locked, and its transaction may be decided.
+
+        The level is GONE if it was vacated.
+        """
         endpoint = self.endpoint
         # ORDER: the lock before the pointer.
         self.lock = endpoint.load(at)
@@ -211,11 +224,11 @@ class Lookup(Store):
         endpoint.wait()
         if self.lock & LOCKED and self.lock & LOGGED:
             return False
-        if self.pointer:
+        if not is_vacant(self.pointer):
             page.read(self.pointer & ADDRESS_MASK)
             endpoint.wait()
         else:
-            page.reset(0, b"", None, 0)
+            page.reset(GONE if self.pointer else 0, b"", None, 0)
         return True
 
     def _value(self, index: int) -> bytes:
@@ -272,6 +285,28 @@ class Lookup(Store):
                 page.reset(0, b"", None, 0)
             page.write(reference & ADDRESS_MASK, state)
         return reference
+
+    def is_linked(self, reference: int) -> bool:
+        """Whether the entry of an extent's key has it; for a hand. It is as it was: who has it in
+        hand is pinned."""
+        objects = self.objects
+        objects.load(reference)
+        if not objects.fits(reference):
+            return False  # it was not written yet
+        key = objects.key()
+        if len(key) > self.key_size or self.roots[self.tree_of(key)] >> NODE_SHIFT != (
+            reference >> NODE_SHIFT & 0xFF
+        ):
+            return False
+        attempt = 0
+        while self._find_leaf(key) == AGAIN:
+            self._look_after(False)
+            attempt += 1
+            self.endpoint.pause(attempt)
+        index = self.page.find(key)
+        return (
+            self.page.exact and self.page.has_extent(index) and (self.page.link(index) == reference)
+        )
 
     def resolved(self, reference: int, home: int) -> bool:
         """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""

@@ -43,13 +43,14 @@ cdef class Page:
     cpdef int reset(self, u64 level, bytes low, bytes high, u64 sibling) except -1
     @cython.locals(length=u64)
     cpdef bytes low(self)
-    @cython.locals(length=u64, fences=u64)
+    @cython.locals(length=u64)
     cpdef bytes high(self)
     cpdef u64 sibling(self) noexcept
-    @cython.locals(length=u64, start=u64)
+    @cython.locals(length=u64)
     cpdef bint is_below(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bint is_above(self, bytes key) except -1
+    cpdef bint has(self, bytes key) except -1
     @cython.locals(low=u64, high=u64, middle=u64, slot=u64, order=int)
     cpdef int find(self, bytes key) except -1
     @cython.locals(index=int)
@@ -67,5 +68,8 @@ cdef class Page:
     cpdef int remove(self, int index) except -1
     @cython.locals(slot=u64, start=u64, before=u64)
     cpdef bint set_value(self, int index, bytes value, u64 flags) except -1
+    cpdef u64 used(self) noexcept
+    @cython.locals(fences=u64)
+    cdef u64 _entries_end(self) noexcept
     cpdef list entries(self)
     cpdef int fill(self, list entries) except -1

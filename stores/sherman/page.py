@@ -127,9 +127,8 @@ class Page:
         """The high fence; None: there is none."""
         if not self.words[SHAPE] & HAS_HIGH:
             return None
-        fences = self.words[FENCES]
-        length = fences >> KEY_SHIFT & LENGTH_MASK
-        return words_bytes(self.words, self.size - (fences & LENGTH_MASK) - length, length)
+        length = self.words[FENCES] >> KEY_SHIFT & LENGTH_MASK
+        return words_bytes(self.words, self._entries_end(), length)
 
     def sibling(self) -> int:
         """The object of the next node."""
@@ -141,13 +140,16 @@ class Page:
         if not words[SHAPE] & HAS_HIGH:
             return False
         length = words[FENCES] >> KEY_SHIFT & LENGTH_MASK
-        start = self.size - (words[FENCES] & LENGTH_MASK) - length
-        return words_compare(words, start, length, key) <= 0
+        return words_compare(words, self._entries_end(), length, key) <= 0
 
     def is_above(self, key: bytes) -> bool:
         """Whether all of it is above this key."""
         length = self.words[FENCES] & LENGTH_MASK
         return words_compare(self.words, self.size - length, length, key) > 0
+
+    def has(self, key: bytes) -> bool:
+        """Whether the key is between the fences."""
+        return not self.is_below(key) and not self.is_above(key)
 
     # ---- entries --------------------------------------------------------------------------------
 
@@ -241,6 +243,14 @@ class Page:
         self.remove(index)
         self.insert(index, key, value, flags)
         return True
+
+    def used(self) -> int:
+        """Bytes of all entries."""
+        return 8 * self.count + self._entries_end() - self.heap
+
+    def _entries_end(self) -> int:
+        fences = self.words[FENCES]
+        return self.size - (fences & LENGTH_MASK) - (fences >> KEY_SHIFT & LENGTH_MASK)
 
     def entries(self) -> list[tuple[bytes, bytes, int]]:
         """Key, value as it is in the node, and flags of each entry."""

@@ -1,6 +1,6 @@
 """What a transaction is going to do to trees: nodes are read, and changed copies of them staged.
 
-Within one operation, by `Commit` (stores/rtx/transaction.py). A leaf is found by the way that get
+Within one operation, by `Commit` (stores/rtx/commit.py). A leaf is found by the way that get
 goes; it counts for the transaction in the version in which it was read. The inner nodes on the way
 need not: a leaf's fences say that it is the right one. A node that overflows is split as often as
 it takes, each time with one more entry for its parent, which is then found from the root.
@@ -8,10 +8,11 @@ it takes, each time with one more entry for its parent, which is then found from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.stores.outcomes import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
 from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
+from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.fields import EXTENT
 from limpet.stores.sherman.page import Page
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.commit import Commit
 
 Entries = list[tuple[bytes, bytes, int]]
+
+
+MERGED_SHARE: Final = 0.75
+"""Nodes are merged if no more than this share of the new one is taken."""
 
 
 class Busy(Exception):
@@ -81,13 +86,11 @@ class Staging:
         """Have a key's entry, which was in the node of this object when it was staged, name that."""
         while True:
             page = self.commit.pages[at]
-            if page.level:
-                at = page.child(key)
-            elif page.is_below(key):
-                at = page.sibling()
-            else:
+            assert page is not None
+            if page.level == 0 and page.has(key):
                 page.set_value(page.find(key), _link(reference), EXTENT)
                 return
+            at = self.store.next_hop(page, key, 0)
 
     # ---- splits ---------------------------------------------------------------------------------
 
@@ -131,12 +134,51 @@ class Staging:
                 at = root + number * OBJECT_SIZE
                 if number and at not in self.commit.pages:
                     lock = self.endpoint.load(at)
-                    if not lock & LOCKED and not self.endpoint.load(at + POINTER):
+                    # ORDER: the pointer after the lock, from which it is locked.
+                    if not lock & LOCKED and is_vacant(self.endpoint.load(at + POINTER)):
                         self.commit.expect(at, lock)
                         return at
         finally:
             self.endpoint.background(lane)
         raise store.why_full(store.tree)
+
+    # ---- merges ---------------------------------------------------------------------------------
+
+    def shrink(self, key: bytes) -> int:
+        """Merge the leaf in whose range the key is, or what is above it, with a neighbour.
+
+        DONE; MISSING: there is nothing to merge; AGAIN.
+        """
+        try:
+            return self._merge(*self._leaf(key), key)
+        except Busy:
+            return AGAIN
+
+    def _merge(self, at: int, page: Page, key: bytes) -> int:
+        root = self.store.roots[self.store.tree]
+        if at == root:
+            return MISSING
+        parent, above = self._inner(key, page.level + 1)
+        if above.count == 1:
+            return self._merge(parent, above, key)
+        index = above.find(key)
+        left = max(0, index - 1) if above.exact else max(0, index - 2)
+        first_at, second_at = above.link(left), above.link(left + 1)
+        first, second = self._page(first_at), self._page(second_at)
+        if first.sibling() != second_at or first.level != page.level:
+            return AGAIN
+        used = first.used() + second.used()
+        if used > page.size * MERGED_SHARE and first.count and second.count:
+            return MISSING
+        entries = first.entries() + second.entries()
+        low, high, sibling = first.low(), second.high(), second.sibling()
+        self.commit.write(second_at, None)
+        if parent == root and above.count == 2:
+            self.commit.write(first_at, None)
+            return self._make(root, page.level, (b"", None), 0, entries)
+        self._make(first_at, page.level, (low, high), sibling, entries)
+        above.remove(left + 1)
+        return self._write(parent, above)
 
     # ---- finding --------------------------------------------------------------------------------
 
@@ -153,16 +195,13 @@ class Staging:
     def _walk(self, key: bytes, level: int, at: int) -> tuple[int, Page]:
         while True:
             page = self._page(at)
-            if page.is_below(key):
-                at = page.sibling()
-            elif page.level > level:
-                at = page.child(key)
-            else:
+            if page.level == level and page.has(key):
                 return at, page
+            at = self.store.next_hop(page, key, level)
 
     def _page(self, at: int) -> Page:
         """A node as it is staged; else a copy of it, whose version the transaction then expects."""
-        page: Page | None = self.commit.pages.get(at)
+        page = self.commit.pages.get(at)
         if page is None:
             page = Page(self.endpoint, self.store.page.size)
             if not self.store.read_object(at, page) or self.store.lock & LOCKED:

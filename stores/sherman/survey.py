@@ -27,7 +27,7 @@ from limpet.stores.rtx.fields import (
     STATE_MASK,
     VERSION_MASK,
 )
-from limpet.stores.rtx.lllock import slot_of
+from limpet.stores.rtx.lllock import is_vacant, slot_of
 from limpet.stores.rtx.log import Log
 from limpet.stores.sherman.page import Page
 
@@ -62,7 +62,7 @@ class Survey:
         for tree in range(len(self.store.roots)):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
-                    if pointer:
+                    if not is_vacant(pointer):
                         found += self._references(tree, at, pointer)
         return np.array(found, dtype=np.uint64)
 
@@ -87,6 +87,8 @@ class Survey:
             again = self.endpoint.load(at + POINTER)
             if whole and again == pointer:
                 return [pointer & REFERENCE_MASK, *(link & REFERENCE_MASK for link in links)]
+            if is_vacant(again):
+                return []
             pointer = again
         return [pointer & REFERENCE_MASK]  # damaged: `check` says so
 
@@ -158,7 +160,7 @@ class Survey:
         """What is wrong with a node itself, or "" if nothing is."""
         pointer = self.endpoint.load(at + POINTER)
         where = f"the node of object {at:#x}"
-        if not pointer:
+        if is_vacant(pointer):
             page.reset(0, b"", None, 0)
             return "" if level is None else f"{where} is missing"
         if not self.store.heap.plausible(pointer) or not self.store.heap.used(pointer):
@@ -203,7 +205,7 @@ class Survey:
         root = self.store.roots[tree]
         for number, (lock, pointer) in enumerate(self._words(tree).tolist()):
             at = root + number * OBJECT_SIZE
-            if pointer and at not in seen:
+            if not is_vacant(pointer) and at not in seen:
                 return f"no node links to the object at {at:#x}"
             if lock & LOCKED and not self._is_client(slot_of(lock)):
                 return f"the object at {at:#x} is locked by no client: {lock:#x}"

@@ -12,6 +12,11 @@ cdef u64 LOCKED
 cdef int NODE_SHIFT
 cdef int DELETE
 cdef int LOGGED_WRITE
+cdef int SHRINK
+cdef int SPARED_BLOCKS
+cdef u64 EXTENT
+cdef u64 EXTENT_PAIR
+cdef int POINTER
 
 cdef int AGAIN
 cdef int DONE
@@ -25,12 +30,21 @@ cdef class Sherman(Lookup):
     cdef object cursor
 
     cpdef int refuse(self, bytes key, bytes value) except -1
-    @cython.locals(attempt=u64, outcome=int)
+    @cython.locals(size=u64, attempt=u64, outcome=int)
     cdef int _change(self, bytes key, bytes value, int mode) except -1
-    @cython.locals(page=Page, index=int)
-    cdef int _change_once(self, bytes key, bytes value, int mode) except -1
-    @cython.locals(client=Client, locks=LLLocks, at=u64, old=u64, new=u64, state=u64, done=bint)
-    cdef int _commit_leaf(self) except -1
+    @cython.locals(sparing=u64)
+    cdef int _replenish(self, u64 size, int mode) except -1
+    @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64)
+    cdef int _change_once(self, bytes key, bytes value, u64 size, int mode) except -1
+    @cython.locals(page=Page)
+    cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
+    @cython.locals(client=Client, locks=LLLocks, at=u64, old=u64, state=u64, done=bint, index=int)
+    cdef int _commit_leaf(self, u64 new, int news, u64 dropped) except -1
     @cython.locals(outcome=int)
-    cdef int _change_logged(self, bytes key, bytes value, int mode) except -1
-    cdef int _stage_once(self, commit, bytes key, bytes value, int mode) except -1
+    cdef int _with_log(self, bytes key, bytes value, int mode) except -1
+    @cython.locals(outcome=int)
+    cdef int _logged_once(self, commit, bytes key, bytes value, int mode) except -1
+    @cython.locals(page=Page)
+    cdef bint _is_sparse(self) except -1
+    @cython.locals(lane=bint, outcome=int)
+    cdef int _shrink(self, bytes key) except -1

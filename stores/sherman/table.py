@@ -45,12 +45,16 @@ from limpet.stores.outcomes import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.rtx.fields import LOCKED
 from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
+from limpet.stores.sherman.fields import EXTENT
 from limpet.stores.sherman.lookup import Lookup
 from limpet.stores.sherman.staging import Staging
 
 DELETE: Final = 3
+SHRINK: Final = 4
+SPARED_BLOCKS: Final = 2
+"""Free blocks of a memory node that are left to deletes, which write a node to free one."""
 LOGGED_WRITE: Final = 16
 """An outcome of an attempt: more than one leaf has to be changed."""
 
@@ -88,24 +92,32 @@ class Sherman(Lookup):
 
     def _change(self, key: bytes, value: bytes, mode: int) -> int:
         self.operations += 1
+        size = self.objects.size_of(key, value) if len(value) > self.value_size else 0
         attempt = 0
         while True:
             self.client.enter()
             try:
-                outcome = self._change_once(key, value, mode)
+                outcome = self._change_once(key, value, size, mode)
             finally:
                 self.client.leave()
             if outcome == LOGGED_WRITE:
-                outcome = self._change_logged(key, value, mode)
+                outcome = self._with_log(key, value, mode)
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.at >> NODE_SHIFT & 0xFF, self.page.size)
+                self._replenish(size, mode)
             elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
             else:
+                if mode == DELETE and self._is_sparse():
+                    self._shrink(key)
                 return outcome
 
-    def _change_once(self, key: bytes, value: bytes, mode: int) -> int:
+    def _replenish(self, size: int, mode: int) -> None:
+        sizes = [self.page.size, size] if size else [self.page.size]
+        sparing = 0 if mode == DELETE else SPARED_BLOCKS
+        self.allocator.replenish_all(self.at >> NODE_SHIFT & 0xFF, sizes, 1, sparing)
+
+    def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         if self._find_leaf(key) == AGAIN:
             return AGAIN
         page = self.page
@@ -117,75 +129,102 @@ class Sherman(Lookup):
             return MISSING
         if self.lock & LOCKED:
             return AGAIN
-        if len(value) > self.value_size or (page.exact and page.has_extent(index)):
-            return LOGGED_WRITE
+        dropped = page.link(index) if page.exact and page.has_extent(index) else 0
         if mode == DELETE:
             page.remove(index)
-        elif page.exact:
-            if not page.set_value(index, value, 0):
-                return LOGGED_WRITE
-        elif page.fits(key, len(value)):
-            page.insert(index, key, value, 0)
-        else:
+        elif not self._set(index, key, bytes(8) if size else value, EXTENT if size else 0):
             return LOGGED_WRITE
-        return self._commit_leaf()
-
-    def _commit_leaf(self) -> int:
-        """Have the page be the data of the object that was read last: commit without a log."""
-        client, locks, at, old = self.client, self.locks, self.at, self.pointer
-        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)
+        new = self.allocator.allocate(self.at >> NODE_SHIFT & 0xFF, page.size, 1)
         if not new:
             return NO_MEMORY
+        if size:
+            extent = self.allocator.allocate(self.at >> NODE_SHIFT & 0xFF, size, 1)
+            if not extent:
+                return NO_MEMORY
+            self.objects.write(extent, key, value)
+            # ORDER: written before the hand says where it belongs.
+            self.client.aim(1, self.link | EXTENT_PAIR)
+            page.set_value(index, extent.to_bytes(8, "little"), EXTENT)
+        return self._commit_leaf(new, 2 if size else 1, dropped)
+
+    def _set(self, index: int, key: bytes, value: bytes, flags: int) -> bool:
+        """Set the entry of a key in the page; False: there is no room."""
+        page = self.page
+        if page.exact:
+            return page.set_value(index, value, flags)
+        if not page.fits(key, len(value)):
+            return False
+        page.insert(index, key, value, flags)
+        return True
+
+    def _commit_leaf(self, new: int, news: int, dropped: int) -> int:
+        """Have the page be the data of the object that was read last, without a log.
+
+        `new`: memory for it. Of the hand, the first `news` are linked then; `dropped`, an extent,
+        is not any more.
+        """
+        client, locks, at, old = self.client, self.locks, self.at, self.pointer
         state = locks.draw(0)
         self.page.write(new & ADDRESS_MASK, state)
         # ORDER: written before the hand says what it is for.
         client.aim(0, self.link | at)
         if old:
-            client.hold(old, at + 8)
-        if not locks.acquire(at, self.lock, state):
+            client.hold(old, at + POINTER)
+        if dropped:
+            client.hold(dropped, self.link | EXTENT_PAIR)
+        done = locks.acquire(at, self.lock, state)
+        self.endpoint.wait()
+        if done:
+            # CRASH(leaf-locked): whoever recovers the client completes it.
+            # LINEARIZES: put, insert, update and delete that change one leaf
+            done = locks.install(at, old, new)
+            # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
+            locks.release(at, state)
             self.endpoint.wait()
-            if old:
-                client.keep(1)
-            client.release(0)
-            return AGAIN
-        self.endpoint.wait()
-        # CRASH(leaf-locked): whoever recovers the client completes it.
-        # LINEARIZES: put, insert, update and delete that change one leaf
-        done = locks.install(at, old, new)
-        # CRASH(leaf-installed): done; the old node is freed, and the lock released, by recovery.
-        locks.release(at, state)
-        self.endpoint.wait()
-        if not done:
-            # Our lease was over, and somebody has installed a copy of what was there.
-            if old:
-                client.keep(1)
-            client.release(0)
-            return AGAIN
-        if old:
-            client.release(1)
-        client.keep(0)
-        return DONE
+            # If it was not installed, our lease was over, and a copy of what was there is.
+        for index in range(client.held - 1, -1, -1):
+            if (index < news) == done:
+                client.keep(index)
+            else:
+                client.release(index)
+        return DONE if done else AGAIN
 
     # ---- with a log -----------------------------------------------------------------------------
 
-    def _change_logged(self, key: bytes, value: bytes, mode: int) -> int:
+    def _with_log(self, key: bytes, value: bytes, mode: int) -> int:
         """The same as a transaction with a log. DONE, EXISTS, MISSING or AGAIN."""
         commit = Commit(self.pool, self.locks)
         while True:
-            self.client.enter()
-            try:
-                outcome = self._stage_once(commit, key, value, mode)
-            finally:
-                self.client.leave()
+            outcome = self._logged_once(commit, key, value, mode)
             if outcome != NO_MEMORY:
                 return outcome
-            commit.replenish(self.allocator)
+            commit.replenish(SPARED_BLOCKS)
 
-    def _stage_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
-        commit.begin(self.link)
-        staging = Staging(self, commit)
-        outcome = staging.stage(key, None if mode == DELETE else value, mode)
-        return commit.run() if outcome == DONE else outcome
+    def _logged_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
+        self.client.enter()
+        try:
+            commit.begin(self.link)
+            staging = Staging(self, commit)
+            outcome = staging.shrink(key) if mode == SHRINK else staging.stage(key, value, mode)
+            return commit.run() if outcome == DONE else outcome
+        finally:
+            self.client.leave()
+
+    def _is_sparse(self) -> bool:
+        """Whether the leaf that was changed is to be merged; one that is not empty now and then."""
+        page = self.page
+        return not page.count or (page.used() < page.size // 4 and not page.count & 3)
+
+    def _shrink(self, key: bytes) -> None:
+        """Merge the leaf with a neighbour. If others are in the way, it may stay as it is."""
+        lane = self.endpoint.background(True)
+        try:
+            outcome = DONE
+            while outcome == DONE:
+                # Once more: what was merged may have been above it.
+                outcome = self._logged_once(Commit(self.pool, self.locks), key, b"", SHRINK)
+        finally:
+            self.endpoint.background(lane)
 
     def next_vacant(self) -> int:
         """Number of the next object that may be vacant."""
