@@ -47,9 +47,12 @@ class Proof:
     def matrix_parameters(self) -> dict[str, Any]:
         return {"capacity": self.matrix_capacity, **self.parameters}
 
+    explorer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Parameters for the explorer only."""
+
     @property
     def explorer_parameters(self) -> dict[str, Any]:
-        return {"capacity": self.explorer_capacity, **self.parameters}
+        return {"capacity": self.explorer_capacity, **self.parameters, **self.explorer}
 
 
 OF_OTHERS: Final = OF_REPLACEMENT | {
@@ -95,6 +98,7 @@ PROOFS: Final = {
     "rtx-sherman": Proof(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
+        explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | {"tentative-link"},
     ),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),

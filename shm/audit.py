@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_BITS, PIN, PIN_SHIFT, client_id
+from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS, PIN, PIN_SHIFT, client_id
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -48,6 +48,7 @@ from limpet.shm.words import (
     PENDING,
     REFERENCE_MASK,
     REGION,
+    REPLICATED,
     SLAB,
     STRAY,
     TAIL,
@@ -82,7 +83,11 @@ KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "fail
 
 
 class Audit:
-    """One audit of a pool. `references` gives all references that stores link to, as uint64."""
+    """One audit of a pool.
+
+    `references` gives all references that stores link to, as uint64; `listed` those that a pair of
+    a hand, with a link that its store knows, stands for besides its own.
+    """
 
     def __init__(
         self,
@@ -92,6 +97,7 @@ class Audit:
         membership: Membership,
         client: Client,
         references: Callable[[], Words],
+        listed: Callable[[int, int], list[int]],
     ) -> None:
         self.blocks = blocks
         self.heap = blocks.heap
@@ -101,6 +107,7 @@ class Audit:
         self.client = client
         self.endpoint = blocks.endpoint
         self.references = references
+        self.listed = listed
         self.block_size = blocks.heap.layout.block_size
 
     def run(self) -> dict[str, int]:
@@ -278,9 +285,19 @@ class Audit:
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                hand = self.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16)
-                held += np.frombuffer(hand, dtype="<u8")[::2].tolist()
+                hand = self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size)
+                words = HAND_PAIRS.unpack(hand)
+                held += words[::2]
+                for reference, home in zip(words[::2], words[1::2], strict=True):
+                    if reference and home & REPLICATED:
+                        held += self._listed(reference, home)
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
+
+    def _listed(self, reference: int, home: int) -> list[int]:
+        try:
+            return self.listed(reference, home)
+        except (NodeFailed, AddressError):
+            return []
 
     def _account(
         self,

@@ -508,11 +508,15 @@ class Memory:
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
         inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
-        audit = Audit(*inside, self.references)
+        audit = Audit(*inside, self.references, self.listed)
         return self.exclusively(audit.run)  # type: ignore[no-any-return]
 
     def refill(self, node: int) -> dict[str, int]:
         """Make on a node with new memory what the replicated stores have on it; for a leader."""
+        raise NotImplementedError
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        """References that a pair of a hand with a replicated link stands for, besides its own."""
         raise NotImplementedError
 
     def references(self) -> Words:

@@ -118,6 +118,10 @@ class Store:
         """
         raise NotImplementedError
 
+    def listed(self, reference: int, home: int) -> list[int]:
+        """References to objects that a pair of a hand stands for, besides its own; for audits."""
+        return []
+
     def left_by(self, ident: int) -> set[str]:
         """The named crash points of this kind that the remains of the dead client `ident` show.
 

@@ -197,6 +197,10 @@ class Pool(Memory):
         """
         return run(self, work, attempts)
 
+    def listed(self, reference: int, home: int) -> list[int]:
+        store = self._store_of(Link.of(home).entry)
+        return [] if store is None else list(store.listed(reference, home))
+
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)
         return np.concatenate([empty, *(store.references() for store in self.known_stores())])

@@ -79,7 +79,7 @@ class Commit:
         if not self._write_all(log, state):
             self._abort(log, {}, state)
             return NO_MEMORY
-        log.publish(self.reference, state, len(self.pages))
+        log.publish(state, len(self.pages))
         # CRASH(published): nothing is locked; recovery aborts it.
         held = self._lock_all(log, state)
         self.endpoint.wait()
@@ -98,7 +98,9 @@ class Commit:
     def _sizes(self) -> Iterator[tuple[int, int]]:
         """Node and size of all memory that is needed, the log first."""
         count = len(self.pages) + len(self.extents) + len(self.dropped)
-        yield min(self.pages) >> NODE_SHIFT & 0xFF, Log.size(count)
+        # No smaller than a page, whose memory there is; that of another size may be missing.
+        page = max((page.size for page in self.pages.values() if page is not None), default=0)
+        yield min(self.pages) >> NODE_SHIFT & 0xFF, max(page, Log.size(count))
         for staging, at, key, value in self.extents:
             yield at >> NODE_SHIFT & 0xFF, staging.store.objects.size_of(key, value)
         for at, page in self.pages.items():
@@ -121,8 +123,7 @@ class Commit:
         reference = self.allocator.allocate(node, size, 1)
         if not reference:
             return None
-        self.reference = reference
-        log = Log(self.locks, reference & ADDRESS_MASK)
+        log = Log(self.locks, reference)
         log.open(state)
         # ORDER: it is one before the hand says so.
         self.client.aim(0, self.link)

@@ -8,7 +8,7 @@ POINTER: Final = 8
 """Offset of a TXObj's data pointer; its lock is its first word."""
 OBJECT_SIZE: Final = 16
 OBJECT_MASK: Final = 0xFFFF_FFFF_FFF0
-"""Of a home in a hand: the object for which new data is meant; 0: the pair is a log, or an extent."""
+"""Of a home in a hand: the object for which new data is meant; 0: a log, or an extent."""
 EXTENT_PAIR: Final = 2
 """Bit of a home: the pair is an object that the store decides (`is_linked`)."""
 VACATED: Final = 0xFF << 48 | 0xE

@@ -4,7 +4,6 @@ from limpet.shm.client cimport Client
 from limpet.shm.clock cimport Clock
 from limpet.shm.verbs cimport Endpoint, u64
 
-cdef u64 EACH_US
 cdef int INCARNATION_BITS
 cdef u64 LOCKED
 cdef int POINTER
@@ -20,6 +19,7 @@ cdef class LLLocks:
     cdef readonly Client client
     cdef readonly Clock clock
     cdef public u64 drift_us
+    cdef public u64 each_us
 
     @cython.locals(slot=u64)
     cpdef u64 draw(self, u64 logged) except 0

@@ -14,7 +14,9 @@ Lock word
 The paper's word has a lease of milliseconds, which transactions of one client share (R1). Ours has
 the time of clock.py, which a slot never draws twice, whatever process has it: no state of a lock is
 ever seen again, so a CAS that expects one can succeed only once. The lease is what is added to it:
-DRIFT for clocks that differ, and EACH for each object of the transaction; with a log it is there.
+something for clocks that differ, and for each object of the transaction; with a log it is there.
+Who has seen a lock for a whole lease of the pool (membership.py) takes its lease to be over, so that
+a clock that was set back keeps nobody waiting.
 
 What makes repair safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
@@ -37,7 +39,6 @@ from typing import Any
 
 from limpet.shm.slots import INCARNATION_BITS, START_US
 from limpet.stores.rtx.fields import (
-    EACH_US,
     LOCKED,
     POINTER,
     SLOT_MASK,
@@ -49,13 +50,18 @@ from limpet.stores.rtx.fields import (
 
 
 class LLLocks:
-    """The locks, for one client. `drift_us`: what clocks may differ by, and more."""
+    """The locks, for one client.
 
-    def __init__(self, pool: Any, drift_us: int) -> None:
+    A lease lasts `drift_us`, for clocks that differ and writes that are late, and `each_us` for each
+    object of its transaction.
+    """
+
+    def __init__(self, pool: Any, drift_us: int, each_us: int) -> None:
         self.endpoint = pool.endpoint
         self.client = pool.client
         self.clock = pool.clock
         self.drift_us = drift_us
+        self.each_us = each_us
 
     def draw(self, logged: int) -> int:
         """A state that no lock ever had; `logged`: LOGGED or 0."""
@@ -76,7 +82,7 @@ class LLLocks:
 
     def lease(self, objects: int) -> int:
         """When the lease ends of a transaction that begins to lock so many objects."""
-        return self.now() + self.drift_us + objects * EACH_US
+        return self.now() + self.drift_us + objects * self.each_us
 
     def now(self) -> int:
         """The time in us since 2025."""
@@ -84,7 +90,7 @@ class LLLocks:
 
     def is_expired(self, state: int) -> bool:
         """Whether the lease of a lock without a log is over."""
-        return self.now() > (state & TIME_MASK) + self.drift_us + EACH_US
+        return self.now() > (state & TIME_MASK) + self.drift_us + self.each_us
 
 
 def vacated(state: int) -> int:

@@ -41,9 +41,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from limpet.shm.errors import StoreCorrupt
 from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.slots import TX_LOG, TX_TIME
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.stores.rtx.fields import (
     ABORT,
     COMMITTED,
@@ -72,12 +73,13 @@ class Entry(NamedTuple):
 
 
 class Log:
-    """The log at an address, by whoever works on it."""
+    """A log, by whoever works on it. `reference`: of its object."""
 
-    def __init__(self, locks: LLLocks, at: int) -> None:
+    def __init__(self, locks: LLLocks, reference: int) -> None:
         self.locks = locks
         self.endpoint = locks.endpoint
-        self.at = at
+        self.reference = reference
+        self.at = reference & ADDRESS_MASK
 
     @staticmethod
     def size(entries: int) -> int:
@@ -93,8 +95,8 @@ class Log:
         # ORDER: time, log, time: then it is the log of that time. We are pinned, so it stays.
         if endpoint.load(slot + TX_TIME) != time:
             return None
-        at = endpoint.load(slot + TX_LOG) & ADDRESS_MASK
-        return Log(locks, at) if endpoint.load(slot + TX_TIME) == time else None
+        reference = endpoint.load(slot + TX_LOG)
+        return Log(locks, reference) if endpoint.load(slot + TX_TIME) == time else None
 
     # ---- the owner's ----------------------------------------------------------------------------
 
@@ -116,11 +118,11 @@ class Log:
         """Set the old pointer of an entry, which no reader goes by before it is DOING."""
         self.endpoint.store(self.at + ENTRIES + ENTRY_SIZE * index + 8, old)
 
-    def publish(self, reference: int, state: int, objects: int) -> None:
+    def publish(self, state: int, objects: int) -> None:
         """Have everybody find it, who meets a lock with this state."""
         slot = self.locks.client.slot
         self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
-        self.endpoint.store(slot + TX_LOG, reference)
+        self.endpoint.store(slot + TX_LOG, self.reference)
         # ORDER: the log and where it is before the time that makes it count, and that before locks.
         self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
 
@@ -140,10 +142,16 @@ class Log:
         return self.endpoint.load(self.at + STATE)
 
     def entries(self) -> list[Entry]:
-        """All entries."""
+        """All entries. Raises StoreCorrupt if there cannot be as many."""
+        count, heap = self.endpoint.load(self.at + COUNT), self.locks.client.heap
+        size_class = self.reference >> 48 & 0xFF
+        room = heap.value_max(1) if size_class == LARGE_CLASS else heap.sizes[size_class]
+        if self.size(count) > room:
+            raise StoreCorrupt(f"the log at {self.at:#x} is damaged: {count} entries")
         first = self.at + ENTRIES
-        ends = range(first, first + ENTRY_SIZE * self.endpoint.load(self.at + COUNT), ENTRY_SIZE)
-        return [Entry(*(self.endpoint.load(at + offset) for offset in (0, 8, 16))) for at in ends]
+        places = range(first, first + ENTRY_SIZE * count, ENTRY_SIZE)
+        load = self.endpoint.load
+        return [Entry(*(load(at + offset) for offset in (0, 8, 16))) for at in places]
 
     def is_expired(self) -> bool:
         """Whether its lease is over."""

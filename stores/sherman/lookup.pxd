@@ -55,5 +55,7 @@ cdef class Lookup(Store):
     cpdef bint is_linked(self, u64 reference) except -1
     @cython.locals(lane=bint, state=u64)
     cpdef int _look_after(self, bint writes) except -1
-    @cython.locals(page=Page, reference=u64)
+    @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0
+    @cython.locals(page=Page)
+    cpdef int copy(self, u64 old, u64 new, u64 state) except -1

@@ -23,8 +23,9 @@ from limpet.stores import regions
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import LOCKED, LOGGED, POINTER
+from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, LOGGED, OBJECT_MASK, POINTER
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
+from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.repair import Repair
 from limpet.stores.sherman.fields import GONE
 from limpet.stores.sherman.page import Page
@@ -54,7 +55,7 @@ class Lookup(Store):
         self.key_size = parameters.key_size
         self.value_size = parameters.value_size
         self.objects = Objects(pool.heap)
-        self.locks = LLLocks(pool, parameters.drift_us)
+        self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.repair = Repair(self, self.locks)
         self.page = Page(pool.endpoint, parameters.node_size)
         self.tree = 0
@@ -214,7 +215,7 @@ class Lookup(Store):
     def read_object(self, at: int, page: Page) -> bool:
         """Read an object and its node; False: it is locked, and its transaction may be decided.
 
-        The level is GONE if it was vacated.
+        The level is GONE if it was vacated; a root is an empty leaf then.
         """
         endpoint = self.endpoint
         # ORDER: the lock before the pointer.
@@ -228,7 +229,7 @@ class Lookup(Store):
             page.read(self.pointer & ADDRESS_MASK)
             endpoint.wait()
         else:
-            page.reset(GONE if self.pointer else 0, b"", None, 0)
+            page.reset(0 if at == self.roots[self.tree] else GONE, b"", None, 0)
         return True
 
     def _value(self, index: int) -> bytes:
@@ -276,15 +277,19 @@ class Lookup(Store):
 
     def copy_for(self, at: int, old: int, state: int) -> int:
         """A copy of the data at `old`, in hand, that begins with `state`; 0: no memory is ready."""
-        page = Page(self.endpoint, self.page.size)
-        reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
+        reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)
         if reference:
-            if old:
-                page.read(old & ADDRESS_MASK)
-            else:
-                page.reset(0, b"", None, 0)
-            page.write(reference & ADDRESS_MASK, state)
+            self.copy(old, reference, state)
         return reference
+
+    def copy(self, old: int, new: int, state: int) -> None:
+        """Write to `new` a copy of the data at `old` that begins with `state`."""
+        page = Page(self.endpoint, self.page.size)
+        if is_vacant(old):
+            page.reset(0, b"", None, 0)
+        else:
+            page.read(old & ADDRESS_MASK)
+        page.write(new & ADDRESS_MASK, state)
 
     def is_linked(self, reference: int) -> bool:
         """Whether the entry of an extent's key has it; for a hand. It is as it was: who has it in
@@ -311,6 +316,16 @@ class Lookup(Store):
     def resolved(self, reference: int, home: int) -> bool:
         """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""
         return self.repair.resolved(reference, home)
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        if home & (OBJECT_MASK | EXTENT_PAIR):
+            return []
+        try:
+            entries = Log(self.locks, reference).entries()
+        except StoreCorrupt:
+            return []  # of a client that is past it
+        pointers = [pointer for entry in entries for pointer in (entry.old, entry.new)]
+        return [pointer for pointer in pointers if not is_vacant(pointer)]
 
     # ---- the whole store ------------------------------------------------------------------------
 

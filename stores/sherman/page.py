@@ -1,7 +1,7 @@
 """A node of a tree: sorted entries with keys and values of any length, between two fences.
 
-Sherman's nodes (Wang et al., SIGMOD '22; rtx.txt section 5) are B-link nodes of 1 KB with entries of
-one size, changed in place between a front and a rear version. These are slotted pages. They are
+Sherman's nodes (Wang et al., SIGMOD '22; rtx.txt section 5) are B-link nodes of 1 KB with entries
+of one size, changed in place between a front and a rear version. These are slotted pages. They are
 written once and never changed while they are linked, so a reader has all of one or all of another
 (R8); the checksum is there for `check()` and for damaged memory.
 
@@ -12,8 +12,8 @@ Words
                      the lowest byte in use; bit 40 whether there is a high fence
     3     sibling    object of the next node on this level; 0: there is none
     4     fences     bits 0-15 length of the low fence, bits 16-31 of the high one
-    5     slots      one an entry, in the order of keys: bits 0-15 offset of key and value, one after
-                     the other; bits 16-31 length of the key; bits 32-47 of the value; bit 48
+    5     slots      one an entry, in the order of keys: bits 0-15 offset of its key, which the
+                     value follows; bits 16-31 length of the key; bits 32-47 of the value; bit 48
                      EXTENT: the value is a reference to an object with the pair (objects.py)
     ...
     keys and values, without gaps, up to the high fence and the low fence at the very end

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.stores.fusee.parameters import check_whole
-from limpet.stores.rtx.fields import DRIFT_US, OBJECT_SIZE
+from limpet.stores.rtx.fields import DRIFT_US, EACH_US, OBJECT_SIZE
 from limpet.stores.sherman.fields import SLOTS
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class ShermanParameters:
     `capacity`: keys that surely fit, if there is memory for them; `trees`: one a memory node;
     `objects`: TXObjs of each tree, one a node of the tree; `node_size`: of these; `key_size`: of
     the longest key; `value_size`: of the longest value that is in the node itself; `cache_size`:
-    leaves that a handle remembers of each tree; `drift_us`: what is added to a lease, in us, since
-    the clocks of hosts differ and writes are late.
+    leaves that a handle remembers of each tree; `drift_us`, `each_us`: how long a lease is, in us,
+    and how much longer for each object of the transaction.
     """
 
     capacity: int
@@ -48,6 +48,7 @@ class ShermanParameters:
     value_size: int
     cache_size: int
     drift_us: int
+    each_us: int
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -59,6 +60,7 @@ class ShermanParameters:
             ("value_size", 0, VALUE_SIZE_MAX),
             ("cache_size", 1, 1 << 24),
             ("drift_us", 0, 1 << 32),
+            ("each_us", 0, 1 << 32),
         ):
             check_whole(name, getattr(self, name), low, high)
         if self.node_size % 64:
@@ -82,6 +84,7 @@ class ShermanParameters:
         value_size: int = VALUE_SIZE,
         cache_size: int = CACHE_SIZE,
         drift_us: int = DRIFT_US,
+        each_us: int = EACH_US,
     ) -> ShermanParameters:
         """The parameters for a pool. By default a key for every 512 bytes of its blocks."""
         check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
@@ -98,8 +101,9 @@ class ShermanParameters:
         share = capacity / pool.nodes
         objects = max(OBJECTS_MIN, int(share + SPREAD * share**0.5), blocks // node_size)
         return cls(
-            capacity, pool.nodes, objects, node_size, key_size, value_size, cache_size, drift_us
-        )
+            capacity, pool.nodes, objects, node_size, key_size, value_size, cache_size, drift_us,
+            each_us,
+        )  # fmt: skip
 
     @property
     def table_size(self) -> int:

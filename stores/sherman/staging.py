@@ -78,12 +78,12 @@ class Staging:
         entries.insert(index, entry)
         return self._split(at, page, entries)
 
-    def _write(self, at: int, page: Page) -> int:
+    def _write(self, at: int, page: Page | None) -> int:
         self.commit.write(at, page)
         return DONE
 
     def place(self, at: int, key: bytes, reference: int) -> None:
-        """Have a key's entry, which was in the node of this object when it was staged, name that."""
+        """Have the entry of a key name that; when it was staged, it was in this object's node."""
         while True:
             page = self.commit.pages[at]
             assert page is not None
@@ -157,7 +157,9 @@ class Staging:
     def _merge(self, at: int, page: Page, key: bytes) -> int:
         root = self.store.roots[self.store.tree]
         if at == root:
-            return MISSING
+            if page.level or page.count or is_vacant(self.endpoint.load(at + POINTER)):
+                return MISSING
+            return self._write(root, None)
         parent, above = self._inner(key, page.level + 1)
         if above.count == 1:
             return self._merge(parent, above, key)

@@ -47,7 +47,11 @@ class Survey:
 
     def count(self) -> int:
         """How many keys there are, leaf by leaf."""
-        return sum(self._count(tree) for tree in range(len(self.store.roots)))
+        lane = self.endpoint.background(True)
+        try:
+            return sum(self._count(tree) for tree in range(len(self.store.roots)))
+        finally:
+            self.endpoint.background(lane)
 
     def _count(self, tree: int) -> int:
         total, start = 0, b""
@@ -97,8 +101,8 @@ class Survey:
     def check(self) -> None:
         """Verify every invariant of the trees in memory; StoreCorrupt says what does not hold.
 
-        Other clients may be at work. NodeFailed: a tree is lost with its memory node, and nothing is
-        wrong with the others.
+        Other clients may be at work. NodeFailed: a tree is lost with its memory node, and nothing
+        is wrong with the others.
         """
         lost = None
         for tree in range(len(self.store.roots)):
@@ -241,7 +245,7 @@ class Survey:
         return {"leaf-installed"} if linked else {"leaf-locked"}
 
     def _left_with_log(self, reference: int, pairs: list[tuple[int, int]]) -> set[str]:
-        log = Log(self.store.locks, reference & ADDRESS_MASK)
+        log = Log(self.store.locks, reference)
         state = log.owner()
         if not state & LOGGED:
             return set()

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.client cimport Client
 from limpet.shm.verbs cimport u64
 from limpet.stores.contract cimport as_bytes
-from limpet.stores.rtx.lllock cimport LLLocks
+from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
 from limpet.stores.sherman.lookup cimport Lookup
 from limpet.stores.sherman.page cimport Page
 
@@ -13,6 +13,7 @@ cdef int NODE_SHIFT
 cdef int DELETE
 cdef int LOGGED_WRITE
 cdef int SHRINK
+cdef int SHRINKS_MAX
 cdef int SPARED_BLOCKS
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
@@ -46,5 +47,5 @@ cdef class Sherman(Lookup):
     cdef int _logged_once(self, commit, bytes key, bytes value, int mode) except -1
     @cython.locals(page=Page)
     cdef bint _is_sparse(self) except -1
-    @cython.locals(lane=bint, outcome=int)
+    @cython.locals(lane=bint, outcome=int, attempt=u64)
     cdef int _shrink(self, bytes key) except -1

@@ -12,18 +12,23 @@ A write that changes one leaf and nothing else is a transaction without a log (O
     3. CAS the pointer; CAS the lock to a new version
 It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
 
-All others, those that split nodes or have values in extents, go through transaction.py: with a log
-of all that they write. A split changes the node, its new sibling and the parent at once, or a root
+A value that is too long for the node is in an extent; it is in the hand, too.
+
+All others, those that split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
+all that they write. A split changes the node, its new sibling and the parent at once, or a root
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
 What a kill leaves behind, without a log: in the hand, the new node with the object that it is meant
-for, and the old one. Recovery completes the operation if it has the lock (stores/rtx/repair.py).
+for, the old one, and extents. Recovery releases the lock (stores/rtx/repair.py).
 
-Deviations: slotted pages with entries of any size in place of sorted arrays of one; a hash puts
-keys on trees; a client that meets a lock waits, as in the paper, for the lease, but not if its owner
-is known to be dead. Limits: keys have at most `key_size` bytes; nodes are not merged, so a leaf
-whose keys are deleted stays for the next ones of its range; nothing is replicated.
+Sherman's nodes are never merged. Here a delete that leaves a leaf empty, or less than a quarter
+full, merges it with a neighbour, if there is room, by a transaction after its own; so a tree whose
+keys are deleted takes no memory. Deletes write a node to free one, so some blocks are left to them.
+
+Deviations, besides: slotted pages with entries of any size in place of sorted arrays of one; a hash
+puts keys on trees; a client that meets a lock waits for the lease, as in the paper, but not if its
+owner is known to be dead. Limits: keys have at most `key_size` bytes; nothing is replicated.
 
 Round trips without conflict: get 2, update, insert and delete 4.
 """
@@ -47,6 +52,7 @@ from limpet.stores.outcomes import (
 )
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
+from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.fields import EXTENT
 from limpet.stores.sherman.lookup import Lookup
 from limpet.stores.sherman.staging import Staging
@@ -55,6 +61,8 @@ DELETE: Final = 3
 SHRINK: Final = 4
 SPARED_BLOCKS: Final = 2
 """Free blocks of a memory node that are left to deletes, which write a node to free one."""
+SHRINKS_MAX: Final = 32
+"""How often a merge is tried while others are in the way; a later one takes in what it left."""
 LOGGED_WRITE: Final = 16
 """An outcome of an attempt: more than one leaf has to be changed."""
 
@@ -168,14 +176,14 @@ class Sherman(Lookup):
         self.page.write(new & ADDRESS_MASK, state)
         # ORDER: written before the hand says what it is for.
         client.aim(0, self.link | at)
-        if old:
+        if not is_vacant(old):
             client.hold(old, at + POINTER)
         if dropped:
             client.hold(dropped, self.link | EXTENT_PAIR)
         done = locks.acquire(at, self.lock, state)
         self.endpoint.wait()
         if done:
-            # CRASH(leaf-locked): whoever recovers the client completes it.
+            # CRASH(leaf-locked): recovery puts a copy of the old node there.
             # LINEARIZES: put, insert, update and delete that change one leaf
             done = locks.install(at, old, new)
             # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
@@ -216,13 +224,26 @@ class Sherman(Lookup):
         return not page.count or (page.used() < page.size // 4 and not page.count & 3)
 
     def _shrink(self, key: bytes) -> None:
-        """Merge the leaf with a neighbour. If others are in the way, it may stay as it is."""
+        """Merge the leaf with a neighbour, as long as that can be done.
+
+        If others are always in the way, or memory is full, it stays as it is; a later merge takes
+        it in.
+        """
         lane = self.endpoint.background(True)
         try:
-            outcome = DONE
-            while outcome == DONE:
-                # Once more: what was merged may have been above it.
-                outcome = self._logged_once(Commit(self.pool, self.locks), key, b"", SHRINK)
+            commit = Commit(self.pool, self.locks)
+            attempt = 0
+            while attempt < SHRINKS_MAX:
+                outcome = self._logged_once(commit, key, b"", SHRINK)
+                if outcome == MISSING:
+                    break
+                if outcome == NO_MEMORY:
+                    commit.replenish()
+                if outcome != DONE:
+                    attempt += 1
+                    self.endpoint.pause(attempt)
+        except StoreFull:
+            pass
         finally:
             self.endpoint.background(lane)
 
@@ -234,6 +255,6 @@ class Sherman(Lookup):
     def why_full(self, tree: int) -> StoreFull:
         """What to raise when a tree has no vacant object."""
         return StoreFull(
-            f"{self.name}: all {self.parameters.objects} nodes of tree {tree} are in use; the store "
-            f"was made with capacity {self.parameters.capacity}"
+            f"{self.name}: all {self.parameters.objects} nodes of tree {tree} are in use; the "
+            f"store was made with capacity {self.parameters.capacity}"
         )

@@ -9,6 +9,10 @@ KEY_MAX: Final = 65535
 OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"value_size": 0}}
 """By kind, parameters with which every value, but an empty one, is in an object."""
 
+SLACK: Final[Mapping[str, float]] = {"rtx-sherman": 0.1}
+"""By kind, the share by which numbers of keys that fill the memory may differ: nodes of a tree take
+the same memory as extents, and are split in different ways."""
+
 
 def key_max(store: Any) -> int:
     """Bytes of the longest key that the store takes."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_tools import KEY_MAX, key_max, sound
+from store_tools import KEY_MAX, SLACK, key_max, sound
 
 import limpet
 from limpet.shm.layout import object_sizes
@@ -443,11 +443,12 @@ def _fill(store: Any, value: bytes, prefix: bytes = b"") -> list[bytes]:
 
 
 def test_a_full_index_loses_nothing_and_goes_on(make_store: Make) -> None:
-    store = make_store(capacity=20)
+    store = make_store(capacity=20, pool_node_size="512KiB")
     keys = _fill(store, b"v")
     assert len(keys) >= 20
     assert dict(store.items()) == dict.fromkeys(keys, b"v")
-    with pytest.raises(limpet.StoreFull, match=r"capacity 20"):
+    # a tree grows as long as there is memory
+    with pytest.raises(limpet.StoreFull, match="no room" if store.ordered else r"capacity 20"):
         _fill_one_place(store, keys)
     store.put(keys[0], b"w")
     store.update(keys[1], b"w")
@@ -455,7 +456,7 @@ def test_a_full_index_loses_nothing_and_goes_on(make_store: Make) -> None:
     sound(store)
     for key in keys:
         store.delete(key)
-    assert len(_fill(store, b"again")) == len(keys)
+    assert len(_fill(store, b"w")) >= len(keys) * (1 - SLACK.get(store.kind, 0))
     sound(store)
 
 
@@ -470,8 +471,10 @@ def test_full_memory_loses_nothing_and_goes_on(tight_store: Any, size: int) -> N
     keys = _fill(store, bytes(size))
     assert len(keys) >= 2
     assert len(keys) * size > 0.5 * store.pool.parameters.node_size - 200_000
+    if store.ordered:  # the last one was refused memory to split a node
+        keys += _fill(store, bytes(size), b"one more")
     with pytest.raises(limpet.StoreFull, match="node 0 has no room"):
-        store.put(b"one more", bytes(size))
+        store.put(b"one more" + b"%d" % len(keys), bytes(size))
     assert sorted(store) == sorted(keys)
     sound(store)
     for key in keys[::2]:
@@ -509,7 +512,9 @@ def test_memory_moves_from_one_size_to_another(tight_store: Any) -> None:
             counts.setdefault(size, set()).add(len(keys))
             for key in keys:
                 store.delete(key)
-    assert all(len(found) == 1 for found in counts.values()), counts
+    slack = SLACK.get(tight_store.kind, 0)
+    for found in counts.values():
+        assert max(found) - min(found) <= slack * max(found) + (slack > 0), counts
     assert sound(store)["reachable"] == 0
 
 
@@ -568,6 +573,15 @@ ROUND_TRIPS = {
         "delete": 2,
         "large get": 3,
     },
+    "rtx-sherman": {
+        "get": 2,
+        "miss": 2,
+        "insert": 4,
+        "update": 4,
+        "put": 4,
+        "delete": 4,
+        "large get": 4,
+    },
 }
 """Of an operation without conflict, as the paper counts them, with its two replicas if it has any.
 Every store kind has its row."""
@@ -596,6 +610,11 @@ BYTES_READ = {
         "large get": 2 * ROW + 4096 + 20_000,
         "update": 2 * ROW + 16,
     },
+    # table 2 of the paper: a node of 1 KB, and the 16 bytes of its TXObj
+    "rtx-sherman": {
+        **dict.fromkeys(("get", "miss", "insert", "update", "delete"), 1024 + 16),
+        "large get": 1024 + 16 + 4096 + 20_000,
+    },
 }
 BYTES_WRITTEN = {
     "race": {"get": 0, "miss": 0, "insert": 24 + 4, "update": 24 + 4, "delete": 0},
@@ -609,6 +628,8 @@ BYTES_WRITTEN = {
     # journal: group, states, step and redo image; entry, version and CRC
     "rcuckoo": dict.fromkeys(("insert", "update", "delete"), 72 + 2 * ENTRY + 16)
     | {"get": 0, "miss": 0},
+    # a node, without a log
+    "rtx-sherman": dict.fromkeys(("insert", "update", "delete"), 1024) | {"get": 0, "miss": 0},
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
 
