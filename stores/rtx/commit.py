@@ -99,8 +99,8 @@ class Commit:
         """Node and size of all memory that is needed, the log first."""
         count = len(self.pages) + len(self.extents) + len(self.dropped)
         # No smaller than a page, whose memory there is; that of another size may be missing.
-        page = max((page.size for page in self.pages.values() if page is not None), default=0)
-        yield min(self.pages) >> NODE_SHIFT & 0xFF, max(page, Log.size(count))
+        usual = max((page.size for page in self.pages.values() if page is not None), default=0)
+        yield min(self.pages) >> NODE_SHIFT & 0xFF, max(usual, Log.size(count))
         for staging, at, key, value in self.extents:
             yield at >> NODE_SHIFT & 0xFF, staging.store.objects.size_of(key, value)
         for at, page in self.pages.items():

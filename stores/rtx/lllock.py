@@ -15,8 +15,8 @@ The paper's word has a lease of milliseconds, which transactions of one client s
 the time of clock.py, which a slot never draws twice, whatever process has it: no state of a lock is
 ever seen again, so a CAS that expects one can succeed only once. The lease is what is added to it:
 something for clocks that differ, and for each object of the transaction; with a log it is there.
-Who has seen a lock for a whole lease of the pool (membership.py) takes its lease to be over, so that
-a clock that was set back keeps nobody waiting.
+Who has seen a lock for a whole lease of the pool (membership.py) takes its lease to be over, so a
+clock that was set back keeps nobody waiting.
 
 What makes repair safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
@@ -52,8 +52,8 @@ from limpet.stores.rtx.fields import (
 class LLLocks:
     """The locks, for one client.
 
-    A lease lasts `drift_us`, for clocks that differ and writes that are late, and `each_us` for each
-    object of its transaction.
+    A lease lasts `drift_us`, for clocks that differ and writes that are late, and `each_us` for
+    each object of its transaction.
     """
 
     def __init__(self, pool: Any, drift_us: int, each_us: int) -> None:
