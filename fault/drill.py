@@ -12,8 +12,6 @@ outcome is unknown; keys that are elsewhere must still be served, and `check()` 
 cannot tell.
 
 StoreFull is allowed where clients are stopped: they hold back memory. It must have changed nothing.
-
-The pool's segments have no name once it is made: however the drill ends, they are gone.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -30,17 +28,15 @@ import numpy as np
 import limpet
 from limpet.fault import drill_history
 from limpet.fault.counters import GETS, PUTS, Counters
-from limpet.fault.crew import Crew, Progress
+from limpet.fault.drill_base import BLOCK_SIZE, DrillBase, nameless_pool
 from limpet.fault.drill_client import DrillClient, Values, judge
 from limpet.fault.drill_report import (
-    AUDIT,
     CHECKS,
     HISTORY,
     INVARIANTS,
     MOVING,
     SERVED,
     WHOLE,
-    WORKERS,
     Counts,
     DrillParameters,
     Observer,
@@ -50,24 +46,17 @@ from limpet.fault.interrupt import Interrupt
 from limpet.fault.killer import SECOND_NS
 from limpet.fault.kinds import proof_of
 from limpet.fault.mix import Mix
-from limpet.fault.operations import Broken
 from limpet.fault.recorder import NOTE, Notes, Operation, Recorder, Result
 from limpet.fault.scene import within
 from limpet.fault.timeline import Timeline
 from limpet.fault.verify import FINAL
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, StoreFull
 from limpet.shm.layout import NODE_STATES, object_sizes
-from limpet.shm.parameters import BLOCK_SIZE_MIN, KIB, MIB
+from limpet.shm.parameters import MIB
 
-BLOCK_SIZE: Final = 16 * KIB
-HOLD_LEASES: Final = (0.02, 4.0)
-LOOK_BLOCKED: Final = 30
-"""Times `blocked_s`: a look at the whole store or pool that takes longer is blocked."""
 SERVED_SHARE: Final = 0.5
 """Of the keys that evenly spread ones would have on the nodes that are left, this many must be
 served."""
-
-assert BLOCK_SIZE >= BLOCK_SIZE_MIN
 
 
 def node_size(parameters: DrillParameters) -> int:
@@ -99,16 +88,8 @@ def run(parameters: DrillParameters, observer: Observer, history: str | None = N
             )
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
-        pool = limpet.create(
-            parameters.url,
-            nodes=parameters.nodes,
-            node_size=parameters.node_size or node_size(parameters),
-            block_size=BLOCK_SIZE,
-            lease_us=1000 * parameters.lease_ms,
-            fence=parameters.fence,
-        )
-        stack.callback(pool.close)
-        limpet.destroy(parameters.url)
+        size = parameters.node_size or node_size(parameters)
+        pool = stack.enter_context(nameless_pool(parameters, size))
         recorder = stack.enter_context(Recorder(parameters.clients))
         store = pool.store(parameters.store, name="drill", **_store_parameters(parameters))
         drill = _Drill(parameters, observer, interrupt, pool, store, recorder)
@@ -121,7 +102,7 @@ def _store_parameters(parameters: DrillParameters) -> dict[str, Any]:
     return {"capacity": 2 * parameters.keys, **kind, **parameters.parameters}
 
 
-class _Drill:
+class _Drill(DrillBase[DrillParameters]):
     def __init__(
         self,
         parameters: DrillParameters,
@@ -131,45 +112,20 @@ class _Drill:
         store: Any,
         recorder: Recorder,
     ) -> None:
-        self.parameters = parameters
-        self.observer = observer
-        self.interrupt = interrupt
-        self.pool = pool
+        super().__init__(parameters, observer, interrupt, pool, CHECKS)
         self.store = store
         self.recorder = recorder
         self.keys = [b"key-%06d" % number for number in range(parameters.keys)]
         self.exposed = len({node for _, node in parameters.losses}) > store.losses_survived
         self.losses: list[tuple[int, int]] = []
-        self.checks: dict[str, list[str]] = {name: [] for name in CHECKS}
-        self.seconds: dict[str, float] = {}
-        self.last: Progress
-        self.crew: Crew
 
     # ---- the run --------------------------------------------------------------------------------
 
     def work(self) -> None:
         """Have the clients work and suffer for the given time, then end."""
-        parameters = self.parameters
-        counters = Counters(parameters.clients)
-        lease_ns = parameters.lease_ms * 1_000_000
-        with (
-            self._timed("run"),
-            Crew(
-                self._target(counters), self.pool, counters, self.interrupt,
-                seed=parameters.seed,
-                kill_rate=parameters.kill_rate,
-                stop_rate=parameters.stop_rate,
-                hold_ns=(HOLD_LEASES[0] * lease_ns, HOLD_LEASES[1] * lease_ns),
-                endless=int(parameters.watch),
-                blocked_s=parameters.blocked_s,
-            ) as crew,
-        ):  # fmt: skip
-            self.crew = crew
-            crew.run(parameters.seconds, self.observer.running, self._planned())
-            self.last = crew.stop(self.observer.running)
-        self.checks[WORKERS] += crew.ends
-        self.checks[MOVING] += crew.blocked
-        if not crew.failed:
+        counters = Counters(self.parameters.clients)
+        self.run_crew(self._client(counters), counters, self._planned())
+        if not self.crew.failed:
             self._check_done()
 
     def _check_done(self) -> None:
@@ -179,7 +135,7 @@ class _Drill:
         for node in {node for _, node in self.parameters.losses} - {n for _, n in self.losses}:
             self.checks[SERVED].append(f"node {node} was not lost: the run was over before")
 
-    def _target(self, counters: Counters) -> Callable[[int, int], None]:
+    def _client(self, counters: Counters) -> Callable[[int, int], None]:
         parameters = self.parameters
         mix = Mix(parameters.keys, parameters.theta, parameters.mix, parameters.seed)
         values = Values(parameters.value_sizes, parameters.seed)
@@ -190,9 +146,6 @@ class _Drill:
             allowed.append(StoreFull)
 
         def client(slot: int, incarnation: int) -> None:
-            if slot == parameters.clients:
-                for _ in self.pool.watch():
-                    pass
             log = self.recorder.log(slot, incarnation)
             counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
@@ -201,7 +154,6 @@ class _Drill:
                 lambda node: self.pool.endpoint.load(NODE_STATES + 8 * node) != 0,
             )  # fmt: skip
             one.work(mix.draw(incarnation))
-            self.pool.close()
 
         return client
 
@@ -216,56 +168,38 @@ class _Drill:
 
     def verify(self, history: str | None) -> Report:
         """Judge everything."""
-        recovered: dict[str, Any] = {}
-        audit: dict[str, int] = {}
         before = np.zeros(len(self.keys), NOTE)
         after = np.zeros(len(self.keys), NOTE)
         unserved = 0
-        with self._timed("verify"), self._unblocked():
+        with self.timed("verify"), self.unblocked():
             self._read_all("reading every key", before)
-            self._look("recovering what dead clients left", AUDIT,
-                       lambda: recovered.update(self.pool.recover()))  # fmt: skip
+            self.recover()
             self._read_all("reading every key again", after)
             unserved = self._check_served(before, after)
-            self._look("checking the store's invariants", INVARIANTS,
-                       lambda: self._check_store(after))  # fmt: skip
-            self._look("accounting for every byte", AUDIT,
-                       lambda: audit.update(self.pool.audit()))  # fmt: skip
-            if audit.get("leaked"):
-                self.checks[AUDIT].append(f"{audit['leaked']} bytes are leaked: {audit}")
+            self.look("checking the store's invariants", INVARIANTS,
+                      lambda: self._check_store(after))  # fmt: skip
+            self.account()
         noted = self.recorder.notes()
         notes = np.concatenate([noted, before[before["op"] > 0], after[after["op"] > 0]])
         self.checks[WHOLE] += drill_history.torn(notes, self.keys)
-        with self._timed("judge"):
+        with self.timed("judge"):
             self.observer.verifying("judging the history")
             judged = drill_history.judge(notes, self.keys, self._judging)
         self.checks[HISTORY] += [
             f"{key.key!r} is {key.verdict.value}: {key.detail}" for key in judged.bad()
         ]
         if history is not None:
-            with self._timed("write"):
+            with self.timed("write"):
                 self.observer.verifying(f"writing the history to {history}")
                 drill_history.write(history, notes, self.keys)
         timeline = self._timeline(noted)
         return Report(
-            parameters=self.parameters,
-            build=limpet.build,
-            seconds=self.seconds,
-            last=self.last,
+            **self.outcome(),
             counts=_counts(noted),
-            kills=sum(self.crew.kills),
-            watcher_kills=sum(self.crew.kills[self.parameters.clients :]),
             kills_in_a_second=_in_a_second(timeline),
-            restarts=self.crew.restarts,
-            fenced=self.crew.fenced,
-            delays=self.crew.delays,
-            events_missed=self.crew.events.missed,
             unserved=unserved,
             judged=judged,
             timeline=timeline,
-            recovered=recovered,
-            audit=audit,
-            checks=self.checks,
         )
 
     def _judging(self, done: int, total: int) -> None:
@@ -323,23 +257,6 @@ class _Drill:
                 f"finds {len(there)}, {len(there - set(listed))} of which iteration does not give"
             )
 
-    def _look(self, what: str, name: str, look: Callable[[], object]) -> None:
-        """Have a look at the whole store or pool, which is part of the check `name`."""
-        self.observer.verifying(what)
-        try:
-            with within(LOOK_BLOCKED * self.parameters.blocked_s, f"the parent, {what},"):
-                look()
-        except LimpetError as error:
-            self.checks[name].append(f"{type(error).__name__}: {error}")
-
-    @contextlib.contextmanager
-    def _unblocked(self) -> Iterator[None]:
-        """End the body, with a complaint, when something in it takes too long."""
-        try:
-            yield
-        except Broken as error:
-            self.checks[MOVING].append(f"after the run: {error}")
-
     def _timeline(self, notes: Notes) -> Timeline:
         crew = self.crew
         start_ns = crew.start_ns
@@ -356,12 +273,6 @@ class _Drill:
         ended = {sent.pid: sent.time_ns - start_ns for sent in crew.killer.sent}
         stops += [(at - start_ns, ended.get(pid, at - start_ns)) for pid, at in stopped.items()]
         return Timeline(length_ns, returns - start_ns, kills - start_ns, stops, self.losses)
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = time.monotonic() - start
 
 
 def _counts(notes: Notes) -> Counts:

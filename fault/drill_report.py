@@ -32,15 +32,13 @@ MIX: Final = {
 
 
 @dataclasses.dataclass(frozen=True)
-class DrillParameters:
-    """What a drill does. Rates are per second; sizes are in bytes.
+class RunParameters:
+    """What every drill is told. Rates are per second; sizes are in bytes.
 
-    Keys are drawn from Zipf(theta); `mix` has the share of each operation;
-    `parameters` are the store's, besides those of `fault/kinds.py`. `losses`: seconds into
-    the run, and the node that is lost then. `node_size` 0: as the rest needs. A stopped client
-    stands still for a time from a fiftieth of the lease to four leases. `watch`: one more process
-    recovers the dead, as `limpet watch` does, and is a victim like the others. `blocked_s`: a
-    client none of whose operations comes back for so long, unless it is stopped, is blocked.
+    `node_size` 0: as the rest needs. A stopped client stands still for a time from a fiftieth of
+    the lease to four leases. `watch`: one more process recovers the dead, as `limpet watch` does,
+    and is a victim like the others. `blocked_s`: a client none of whose operations comes back for
+    so long, unless it is stopped, is blocked.
     """
 
     url: str
@@ -50,11 +48,6 @@ class DrillParameters:
     seconds: float = 10.0
     kill_rate: float = 20.0
     stop_rate: float = 2.0
-    losses: tuple[tuple[float, int], ...] = ()
-    keys: int = 2000
-    theta: float = 0.99
-    mix: dict[Operation, float] = dataclasses.field(default_factory=lambda: dict(MIX))
-    value_sizes: tuple[int, int] = (40, 400)
     parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
     nodes: int = 3
     node_size: int = 0
@@ -64,8 +57,27 @@ class DrillParameters:
     blocked_s: float = 10.0
 
     def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class DrillParameters(RunParameters):
+    """What a drill of a store does.
+
+    Keys are drawn from Zipf(theta); `mix` has the share of each operation;
+    `parameters` are the store's, besides those of `fault/kinds.py`. `losses`: seconds into
+    the run, and the node that is lost then.
+    """
+
+    losses: tuple[tuple[float, int], ...] = ()
+    keys: int = 2000
+    theta: float = 0.99
+    mix: dict[Operation, float] = dataclasses.field(default_factory=lambda: dict(MIX))
+    value_sizes: tuple[int, int] = (40, 400)
+
+    def to_dict(self) -> dict[str, Any]:
         mix = {operation.name.lower(): share for operation, share in self.mix.items()}
-        return {**dataclasses.asdict(self), "mix": mix}
+        return {**super().to_dict(), "mix": mix}
 
 
 class Observer(Protocol):
@@ -96,24 +108,19 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """What came out. `checks` has what was wrong with each thing that was checked, in words."""
+class RunReport:
+    """What came out of any drill. `checks` has what was wrong with each thing that was checked."""
 
-    parameters: DrillParameters
+    parameters: RunParameters
     build: str
     seconds: dict[str, float]
     last: Progress
-    counts: Counts
     kills: int
     watcher_kills: int
-    kills_in_a_second: list[int]
     restarts: int
     fenced: int
     delays: Delays
     events_missed: int
-    unserved: int
-    judged: Judged
-    timeline: Timeline
     recovered: dict[str, Any]
     audit: dict[str, int]
     checks: dict[str, list[str]]
@@ -122,6 +129,18 @@ class Report:
     def ok(self) -> bool:
         """Whether everything held."""
         return not any(self.checks.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(RunReport):
+    """What came out of a drill of a store."""
+
+    parameters: DrillParameters
+    counts: Counts
+    kills_in_a_second: list[int]
+    unserved: int
+    judged: Judged
+    timeline: Timeline
 
 
 PERCENTS: Final = (50, 90, 99, 100)
