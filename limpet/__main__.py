@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from limpet.bench.cli import bench
+from limpet.cli.bank import bank
 from limpet.cli.common import Commands
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
@@ -22,7 +23,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check):
+for command in (matrix, check, bank):
     drill.add_command(command)
 of_pools = (create, ls, inspect, get, put, delete, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, bench):

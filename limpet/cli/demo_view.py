@@ -132,10 +132,14 @@ class Screen:
 
 
 def progress_table(
-    title: str, progress: Progress, rates: list[float], who: str = "worker", write: str = "put"
+    title: str,
+    progress: Progress,
+    rates: list[float],
+    who: str = "worker",
+    kinds: tuple[str, str] = ("get", "put"),
 ) -> Table:
     """One row a worker, and their sum. Latencies are of the whole run."""
-    latencies = [f"{kind} p{percent}" for kind in ("get", write) for percent in PERCENTILES]
+    latencies = [f"{kind} p{percent}" for kind in kinds for percent in PERCENTILES]
     columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
     made = table(title, who, *columns, right=columns)
     snapshot = progress.snapshot
@@ -240,12 +244,12 @@ def operations(progress: Progress) -> list[int]:
 
 
 def latencies_ns(
-    snapshot: Snapshot, slot: int | None, write: str = "put"
+    snapshot: Snapshot, slot: int | None, kinds: tuple[str, str] = ("get", "put")
 ) -> dict[str, float | None]:
-    """The percentiles of PERCENTILES, of gets and of writes, which are called `write`."""
+    """The percentiles of PERCENTILES, of gets and of writes, which are called as `kinds` says."""
     return {
         f"{name}_p{percent}": snapshot.percentile_ns(kind, percent, slot)
-        for name, kind in (("get", GETS), (write, PUTS))
+        for name, kind in zip(kinds, (GETS, PUTS), strict=True)
         for percent in PERCENTILES
     }
 

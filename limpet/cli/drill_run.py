@@ -8,12 +8,14 @@ import os
 import random
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from rich.console import Console
 
+from limpet.cli import drill_view
 from limpet.cli.common import (
     Commands,
     PoolUrl,
@@ -24,7 +26,7 @@ from limpet.cli.common import (
 )
 from limpet.cli.drill_view import Lines, Screen, Silent, describe, print_summary, to_dict
 from limpet.fault.drill import run as run_drill
-from limpet.fault.drill_report import MIX, DrillParameters, Observer
+from limpet.fault.drill_report import MIX, DrillParameters, Observer, RunParameters
 from limpet.fault.interrupt import Interrupted
 from limpet.fault.recorder import Operation
 from limpet.fault.stamp import TRAILER_SIZE
@@ -109,20 +111,74 @@ class Bucket(click.ParamType):
         return bucket
 
 
+def crew_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a drill in which a crew of clients is killed and stopped."""
+    options = (
+        click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
+                     help="Client processes."),
+        click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0,
+                     show_default=True, help="How long the clients work."),
+        click.option("--kill-rate", type=click.FloatRange(0), default=kill_rate, show_default=True,
+                     help="SIGKILLs a second."),
+        click.option("--stop-rate", type=click.FloatRange(0), default=2.0, show_default=True,
+                     help="SIGSTOPs a second; SIGCONT follows, for some after the lease."),
+        click.option("--seed", type=click.IntRange(0),
+                     help="Repeats a run's choices; printed if drawn."),
+        click.option("--fence", type=click.Choice(FENCE_POLICIES), default="kill",
+                     show_default=True,
+                     help="The pool's policy towards clients that stand still."),
+        click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,
+                     help="How long a client that others wait for may stand still."),
+        click.option("--watch/--no-watch", default=True, show_default=True,
+                     help="One more process recovers the dead, and is a victim too."),
+        click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
+                     show_default=True,
+                     help="A client without progress for so long is blocked."),
+        click.option("--history", type=click.Path(dir_okay=False, writable=True),
+                     help="Write the history there, as JSON Lines."),
+        click.option("--url", type=PoolUrl(),
+                     help="Where to make the pool.  [default: shm://drill-PID]"),
+        parameter_option,
+        json_option,
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
+    """What `crew_options` gave, with a seed and a URL where it has none."""
+    seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
+    return {**given, "seed": seed, "url": given["url"] or f"shm://drill-{os.getpid()}"}
+
+
+@contextlib.contextmanager
+def shown(
+    parameters: RunParameters, as_json: bool, kinds: tuple[str, str] = drill_view.KINDS
+) -> Iterator[Observer]:
+    """Who shows what the drill does. An interrupt in the body becomes an exit status."""
+    out = Console(stderr=True) if as_json else console()
+    try:
+        with contextlib.ExitStack() as stack:
+            view: Observer = Silent() if as_json else Lines(out, parameters, kinds)
+            if out.is_terminal:
+                view = stack.enter_context(Screen(out, parameters, kinds))
+            yield view
+    except Interrupted as error:
+        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+
+
 @click.command()
 @click.argument("store", type=click.Choice(sorted(KINDS)), metavar="STORE")
-@click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
-              help="Client processes.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
-              help="How long the clients work.")  # fmt: skip
-@click.option("--kill-rate", type=click.FloatRange(0), default=20.0, show_default=True,
-              help="SIGKILLs a second.")  # fmt: skip
-@click.option("--stop-rate", type=click.FloatRange(0), default=2.0, show_default=True,
-              help="SIGSTOPs a second; SIGCONT follows, for some after the lease.")  # fmt: skip
+@crew_options(kill_rate=20.0)
 @click.option("--fail-node", "losses", type=FailNode(), multiple=True,
               help="Lose a memory node so many seconds into the run; may be repeated.  "
               "[NODE: drawn]")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), help="Repeats a run's choices; printed if drawn.")
 @click.option("--keys", type=click.IntRange(1, 1_000_000), default=2000, show_default=True)
 @click.option("--theta", type=click.FloatRange(0, 10), default=0.99, show_default=True,
               help="Skew of the keys (Zipf); 0: none.")  # fmt: skip
@@ -134,32 +190,16 @@ class Bucket(click.ParamType):
               help="Memory nodes.")  # fmt: skip
 @click.option("--node-size", help="Of each node, such as 2MiB; little makes memory scarce.  "
               "[default: ample]")  # fmt: skip
-@click.option("--fence", type=click.Choice(FENCE_POLICIES), default="kill", show_default=True,
-              help="The pool's policy towards clients that stand still.")  # fmt: skip
-@click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,
-              help="How long a client that others wait for may stand still.")  # fmt: skip
-@click.option("--watch/--no-watch", default=True, show_default=True,
-              help="One more process recovers the dead, and is a victim too.")  # fmt: skip
-@click.option("--blocked-s", type=click.FloatRange(0, min_open=True), default=10.0,
-              show_default=True,
-              help="A client without progress for so long is blocked.")  # fmt: skip
-@click.option("--history", type=click.Path(dir_okay=False, writable=True),
-              help="Write the history there, as JSON Lines.")  # fmt: skip
 @click.option("--timeline", type=click.Path(dir_okay=False, writable=True, path_type=Path),
               help="Draw throughput and faults over time into this PNG.")  # fmt: skip
 @click.option("--bucket", type=Bucket(), default="50ms", show_default=True,
               help="Of the timeline, 1ms to 1s.")  # fmt: skip
-@click.option("--url", type=PoolUrl(), help="Where to make the pool.  [default: shm://drill-PID]")
-@parameter_option
-@json_option
 def run(
     losses: tuple[tuple[float, int | None], ...],
-    seed: int | None,
     node_size: str | None,
     history: str | None,
     timeline: Path | None,
     bucket: int,
-    url: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -170,36 +210,26 @@ def run(
     the history must be linearizable, every value whole, every invariant intact, no byte leaked and
     nobody blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
     """
-    _check_outputs(history, timeline)
-    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    check_outputs(history, timeline)
+    given = run_parameters(given)
     parameters = DrillParameters(
-        url=url or f"shm://drill-{os.getpid()}",
-        seed=seed,
-        losses=_drawn(losses, given["nodes"], seed),
+        losses=_drawn(losses, given["nodes"], given["seed"]),
         node_size=0 if node_size is None else parse_size(node_size),
         **given,
     )
-    out = Console(stderr=True) if as_json else console()
-    try:
-        with contextlib.ExitStack() as stack:
-            view: Observer = Silent() if as_json else Lines(out, parameters)
-            if out.is_terminal:
-                view = stack.enter_context(Screen(out, parameters))
-            report = run_drill(parameters, view, history)
-    except Interrupted as error:
-        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
-        raise SystemExit(128 + error.signal) from error
+    with shown(parameters, as_json) as view:
+        report = run_drill(parameters, view, history)
     if timeline is not None:
         save(report.timeline, bucket, describe(parameters), timeline)
     if as_json:
         print_json(to_dict(report))
     else:
-        print_summary(out, report)
+        print_summary(console(), report)
     if not report.ok:
         raise SystemExit(1)
 
 
-def _check_outputs(history: str | None, timeline: Path | None) -> None:
+def check_outputs(history: str | None, timeline: Path | None = None) -> None:
     """Refuse at the start what could not be written at the end."""
     for option, path in (("--history", history), ("--timeline", timeline)):
         folder = None if path is None else Path(path).absolute().parent

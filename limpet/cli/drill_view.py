@@ -16,9 +16,17 @@ from limpet.cli.common import table, time_text
 from limpet.cli.demo_view import Rates, latencies_ns, operations, progress_table
 from limpet.fault.counters import GETS, PUTS
 from limpet.fault.crew import Progress
-from limpet.fault.drill_report import PERCENTS, DrillParameters, Report, distribution
+from limpet.fault.drill_report import (
+    PERCENTS,
+    Report,
+    RunParameters,
+    RunReport,
+    distribution,
+)
 
 SHOW_EVERY_S = 0.1
+KINDS = ("get", "write")
+"""What reading and writing operations of a store are called."""
 
 
 class Silent:
@@ -35,19 +43,23 @@ class Silent:
 
 
 class Lines:
-    """A line a second, for a log."""
+    """A line a second, for a log; `kinds` says what reading and writing operations are called."""
 
-    def __init__(self, console: Console, parameters: DrillParameters) -> None:
+    def __init__(
+        self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
+    ) -> None:
         self._console = console
+        self._kinds = kinds
         self._rates = Rates(parameters.clients)
         self._next = 0.0
 
     def running(self, progress: Progress) -> None:
         if self._due():
+            read, write = self._kinds
             self._console.print(
                 f"{progress.elapsed_s:5.1f} s  {sum(self._rates.of(progress)):,.0f} operations/s"
-                f"  get p99 {time_text(progress.snapshot.percentile_ns(GETS, 99))}"
-                f"  write p99 {time_text(progress.snapshot.percentile_ns(PUTS, 99))}"
+                f"  {read} p99 {time_text(progress.snapshot.percentile_ns(GETS, 99))}"
+                f"  {write} p99 {time_text(progress.snapshot.percentile_ns(PUTS, 99))}"
                 f"  {_faults(progress)}"
             )
 
@@ -69,8 +81,11 @@ class Lines:
 class Screen:
     """A live table, then a bar. It has no thread, since a process with threads should not fork."""
 
-    def __init__(self, console: Console, parameters: DrillParameters) -> None:
+    def __init__(
+        self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
+    ) -> None:
         self._parameters = parameters
+        self._kinds = kinds
         self._rates = Rates(parameters.clients)
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._table: RenderableType = Text()
@@ -91,7 +106,7 @@ class Screen:
     def running(self, progress: Progress) -> None:
         left = max(0.0, self._parameters.seconds - progress.elapsed_s)
         title = f"{describe(self._parameters)}; {left:.0f} s left"
-        clients = progress_table(title, progress, self._rates.of(progress), "client", "write")
+        clients = progress_table(title, progress, self._rates.of(progress), "client", self._kinds)
         self._table = Group(clients, Text(_faults(progress)))
         self._live.update(self._table, refresh=True)
 
@@ -106,7 +121,7 @@ class Screen:
             self._live.update(Group(self._table, self._bar.get_renderable()), refresh=True)
 
 
-def describe(parameters: DrillParameters) -> str:
+def describe(parameters: RunParameters) -> str:
     """The drill in a line."""
     return (
         f"{parameters.store}: {parameters.clients} clients, {parameters.seconds:g} s, "
@@ -125,15 +140,11 @@ def _faults(progress: Progress) -> str:
 def print_summary(console: Console, report: Report) -> None:
     """What was done and whether it held."""
     last, seconds, counts = report.last, report.seconds, report.counts
-    rates = [count / last.elapsed_s for count in operations(last)]
-    console.print(progress_table(describe(report.parameters), last, rates, "client", "write"))
+    print_clients(console, report, KINDS)
     lines = [
         f"{counts.operations:,} operations in {last.elapsed_s:.1f} s: {counts.missing:,} missing, "
         f"{counts.exists:,} exists, {counts.unknown:,} unknown, {counts.full:,} full",
-        f"{report.kills} kills ({report.watcher_kills} of the watcher), "
-        f"{_per_second(report)}{last.stops} stops, {report.fenced} fenced, "
-        f"{report.restarts} restarts; {len(report.recovered.get('clients', ()))} clients left for "
-        "the end to recover",
+        faults_text(report, _per_second(report)),
     ]
     lines += [
         f"node {node} lost at {at / 1e9:.2f} s; {report.unserved} of {report.parameters.keys} keys "
@@ -144,8 +155,30 @@ def print_summary(console: Console, report: Report) -> None:
         f"history of {report.judged.operations:,} operations judged in {seconds['judge']:.1f} s: "
         f"{report.judged.verdict.value} ({report.build} build)"
     )
+    print_verdict(console, report, lines)
+
+
+def print_clients(console: Console, report: RunReport, kinds: tuple[str, str]) -> None:
+    """What each client's place did."""
+    last = report.last
+    rates = [count / last.elapsed_s for count in operations(last)]
+    console.print(progress_table(describe(report.parameters), last, rates, "client", kinds))
+
+
+def faults_text(report: RunReport, per_second: str = "") -> str:
+    """Whom the crew killed and stopped, in a line."""
+    return (
+        f"{report.kills} kills ({report.watcher_kills} of the watcher), "
+        f"{per_second}{report.last.stops} stops, {report.fenced} fenced, "
+        f"{report.restarts} restarts; {len(report.recovered.get('clients', ()))} clients left for "
+        "the end to recover"
+    )
+
+
+def print_verdict(console: Console, report: RunReport, lines: list[str]) -> None:
+    """The `lines`, how long recovery took, and what held."""
     if report.events_missed:
-        lines.append(f"{report.events_missed} events of the pool were missed: delays lack them")
+        lines = [*lines, f"{report.events_missed} events of the pool were missed: delays lack them"]
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)
     columns = ("deaths", *(f"p{percent}" if percent < 100 else "max" for percent in PERCENTS))
@@ -168,7 +201,7 @@ def _per_second(report: Report) -> str:
     return f"{min(counts)} to {max(counts)} in each second, " if counts else ""
 
 
-def _delays(report: Report) -> dict[str, dict[str, float | int | None]]:
+def _delays(report: RunReport) -> dict[str, dict[str, float | int | None]]:
     return {
         name: distribution(samples) for name, samples in dataclasses.asdict(report.delays).items()
     }
@@ -176,27 +209,33 @@ def _delays(report: Report) -> dict[str, dict[str, float | int | None]]:
 
 def to_dict(report: Report) -> dict[str, Any]:
     """The report for --json; times in ns, sizes in bytes."""
-    last = report.last
+    return {
+        **run_dict(report, KINDS),
+        "counts": dataclasses.asdict(report.counts),
+        "operations_per_s": report.counts.operations / report.last.elapsed_s,
+        "kills_in_a_second": report.kills_in_a_second,
+        "losses": [{"at_ns": at, "node": node} for at, node in report.timeline.losses],
+        "unserved_keys": report.unserved,
+        "history": report.judged.as_dict(),
+    }
+
+
+def run_dict(report: RunReport, kinds: tuple[str, str]) -> dict[str, Any]:
+    """What every drill reports."""
     return {
         "ok": report.ok,
         "parameters": report.parameters.to_dict(),
         "build": report.build,
         "seconds": report.seconds,
-        "elapsed_s": last.elapsed_s,
-        "counts": dataclasses.asdict(report.counts),
-        "operations_per_s": report.counts.operations / last.elapsed_s,
-        "latency_ns": latencies_ns(last.snapshot, None, "write"),
+        "elapsed_s": report.last.elapsed_s,
+        "latency_ns": latencies_ns(report.last.snapshot, None, kinds),
         "kills": report.kills,
         "watcher_kills": report.watcher_kills,
-        "kills_in_a_second": report.kills_in_a_second,
-        "stops": last.stops,
+        "stops": report.last.stops,
         "fenced": report.fenced,
         "restarts": report.restarts,
-        "losses": [{"at_ns": at, "node": node} for at, node in report.timeline.losses],
-        "unserved_keys": report.unserved,
         "delays_ns": _delays(report),
         "events_missed": report.events_missed,
-        "history": report.judged.as_dict(),
         "recovered": report.recovered,
         "audit": report.audit,
         "checks": {

@@ -1,0 +1,213 @@
+"""The bank: clients make transfers in transactions while they are killed, and are judged.
+
+Transactions move money between two or three accounts of a store, or read ten accounts, or all.
+Each attempt is noted, before it can take effect, in memory that survives its client
+(`transaction_recorder`). The crew kills and stops the clients at random and puts others in their
+place. In the end all accounts are read in one transaction, the dead are recovered, and all are read
+again; the money must be all there, in every transaction that read all accounts; the whole history
+must be strictly serializable, `check()` hold and nothing be leaked. Nobody may have been blocked.
+
+A transaction may give up after many conflicts, and for want of memory where clients are stopped, as
+they hold it back. Either must have changed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import limpet
+from limpet.fault.bank_report import (
+    CHECKS,
+    HISTORY,
+    INVARIANTS,
+    TOTAL,
+    BankParameters,
+    BankReport,
+    Counts,
+)
+from limpet.fault.bank_teller import (
+    START,
+    STORE,
+    Act,
+    Acts,
+    Teller,
+    account,
+    balance_of,
+    items,
+    value_of,
+)
+from limpet.fault.counters import PUTS, Counters
+from limpet.fault.drill_base import DrillBase, nameless_pool
+from limpet.fault.drill_report import MOVING, Observer
+from limpet.fault.interrupt import Interrupt
+from limpet.fault.serializability import Report as Judged
+from limpet.fault.serializability import check
+from limpet.fault.transaction_recorder import TransactionRecorder
+from limpet.fault.transactions import Transaction, name_of, write_transactions
+from limpet.fault.verify import FINAL
+from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict
+
+EXAMPLES_MAX: Final = 5
+LOADER: Final = 0
+"""The client of the load in the history."""
+
+
+def run(parameters: BankParameters, observer: Observer, history: str | None = None) -> BankReport:
+    """Run the bank, and write its history to the file `history`; call it from the main thread.
+
+    Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
+    However it ends, the clients have ended and the pool is gone.
+    """
+    if parameters.accounts < 2:
+        raise ParameterError(
+            f"with {parameters.accounts} accounts there is nothing to transfer: have two or more"
+        )
+    with contextlib.ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        pool = stack.enter_context(nameless_pool(parameters, parameters.node_size))
+        recorder = stack.enter_context(TransactionRecorder(parameters.clients))
+        store = pool.store(parameters.store, name=STORE, **parameters.parameters)
+        bank = _Bank(parameters, observer, interrupt, pool, store, recorder)
+        bank.load()
+        bank.work()
+        return bank.verify(history)
+
+
+class _Bank(DrillBase[BankParameters]):
+    def __init__(
+        self,
+        parameters: BankParameters,
+        observer: Observer,
+        interrupt: Interrupt,
+        pool: limpet.Pool,
+        store: Any,
+        recorder: TransactionRecorder,
+    ) -> None:
+        super().__init__(parameters, observer, interrupt, pool, CHECKS)
+        self.store = store
+        self.recorder = recorder
+        self.accounts = [account(number) for number in range(parameters.accounts)]
+        self.acts = Acts(store, self.accounts)
+        self.own: list[Transaction] = []
+        """The load, and the reads after the run."""
+        self.given_up = 0
+
+    def load(self) -> None:
+        """Open the accounts."""
+        call_ns = time.monotonic_ns()
+        for name in self.accounts:
+            self.store.insert(name, value_of(START))
+        reads = items(dict.fromkeys(self.accounts))
+        writes = items(dict.fromkeys(self.accounts, value_of(START)))
+        end_ns = time.monotonic_ns()
+        self.own.append(Transaction(LOADER, "committed", reads, writes, call_ns, end_ns))
+
+    def work(self) -> None:
+        """Have the clients work and suffer for the given time, then end."""
+        counters = Counters(self.parameters.clients)
+        allowed: list[type[Exception]] = [TransactionConflict]
+        if self.parameters.stop_rate:
+            allowed.append(StoreFull)
+
+        def client(slot: int, incarnation: int) -> None:
+            counter = counters.counter(slot)
+            counter.start(os.getpid(), self.pool.client_id)
+            log = self.recorder.log(slot, incarnation)
+            teller = Teller(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
+            teller.work(random.Random(self.parameters.seed << 32 | incarnation))
+
+        self.run_crew(client, counters)
+        self.given_up = self.last.snapshot.refused()
+        if not self.crew.failed and not self.last.snapshot.operations(PUTS):
+            self.checks[MOVING].append("no transfer was committed in the whole run")
+
+    def verify(self, history: str | None) -> BankReport:
+        """Judge everything."""
+        with self.timed("verify"), self.unblocked():
+            self._read_all("reading every account", self.acts.read_all)
+            self.recover()
+            self._read_all("reading every account again", self.acts.scan_all)
+            self.look("checking the store's invariants", INVARIANTS, self._check_store)
+            self.account()
+        with self.timed("judge"):
+            self.observer.verifying("judging the history")
+            transactions = [*self.recorder.transactions(), *self.own]
+            judged = self._judge(transactions)
+            counts = self._count(transactions)
+        if history is not None:
+            with self.timed("write"):
+                self.observer.verifying(f"writing the history to {history}")
+                write_transactions(history, sorted(transactions, key=_call_ns))
+        return BankReport(**self.outcome(), counts=counts, judged=judged)
+
+    def _read_all(self, what: str, act: Act) -> None:
+        """Read all accounts in a transaction of the parent, which belongs to the history."""
+
+        def look() -> None:
+            call_ns = time.monotonic_ns()
+            seen = self.pool.transaction(lambda tx: act(tx, 0))
+            end_ns = time.monotonic_ns()
+            self.own.append(Transaction(FINAL, "committed", items(seen.reads), {}, call_ns, end_ns))
+
+        self.look(what, TOTAL, look)
+
+    def _check_store(self) -> None:
+        self.store.check()
+        found = items({name: self.store.get(name) for name in self.store})
+        expected = self.own[-1].reads
+        if found != expected:
+            differ = [
+                item for item in {**found, **expected} if found.get(item) != expected.get(item)
+            ]
+            raise StoreCorrupt(
+                f"the store gives {len(found)} keys, the last transaction read {len(expected)}; "
+                f"{len(differ)} differ, such as {name_of(differ[0])}"
+            )
+
+    def _judge(self, transactions: list[Transaction]) -> Judged:
+        judged = check(transactions)
+        if not judged.ok:
+            self.checks[HISTORY].append(judged.detail)
+        total = START * len(self.accounts)
+        wrong = [one for one in self._totals(transactions) if _total(one) != total]
+        self.checks[TOTAL] += [
+            f"{one}: that is {_total(one)} in all, not {total}" for one in wrong[:EXAMPLES_MAX]
+        ]
+        if len(wrong) > EXAMPLES_MAX:
+            self.checks[TOTAL].append(f"and {len(wrong) - EXAMPLES_MAX} more wrong totals")
+        return judged
+
+    def _totals(self, transactions: Iterable[Transaction]) -> list[Transaction]:
+        """Committed transactions that read every account."""
+        every = {(STORE, name) for name in self.accounts}
+        return [
+            one
+            for one in transactions
+            if one.outcome == "committed" and one.client != LOADER and every <= one.reads.keys()
+        ]
+
+    def _count(self, transactions: list[Transaction]) -> Counts:
+        """What the clients did."""
+        made = [one for one in transactions if one.client not in (LOADER, FINAL)]
+        committed = [one for one in made if one.outcome == "committed"]
+        return Counts(
+            transfers=sum(bool(one.writes) for one in committed),
+            reads=sum(not one.writes for one in committed),
+            totals=len(self._totals(made)),
+            aborted=sum(one.outcome == "aborted" for one in made),
+            given_up=self.given_up,
+            unknown=sum(one.outcome == "unknown" for one in made),
+        )
+
+
+def _total(transaction: Transaction) -> int:
+    return sum(map(balance_of, transaction.reads.values()))
+
+
+def _call_ns(transaction: Transaction) -> int:
+    return transaction.call_ns

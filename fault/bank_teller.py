@@ -1,0 +1,165 @@
+"""What a client of the bank does: transfers between accounts, and reads of some or all of them.
+
+An account's value is 16 bytes, little-endian, and no two values of an account are equal:
+
+    offset   size   what
+    0        8      the balance, never negative
+    8        8      who wrote it: incarnation << 32 | attempt of that incarnation; 0: the load
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from limpet.fault.counters import GETS, PUTS, Counter
+from limpet.fault.stamp import identity
+from limpet.fault.transaction_recorder import TransactionLog
+from limpet.fault.transactions import Item
+
+STORE: Final = "accounts"
+"""The name of the store that has the accounts."""
+START: Final = 1000
+"""What each account has at first."""
+AMOUNT_MAX: Final = 100
+SCANNED: Final = 10
+"""Accounts that a scan reads."""
+_VALUE: Final = struct.Struct("<qQ")
+
+assert _VALUE.size == 16
+
+
+def account(number: int) -> bytes:
+    """The key of an account; in the order of their numbers."""
+    return b"account-%06d" % number
+
+
+def value_of(balance: int, writer: int = 0) -> bytes:
+    """The value of an account."""
+    return _VALUE.pack(balance, writer)
+
+
+def balance_of(value: bytes | None) -> int:
+    """The balance in a value; nothing is in an account that is absent."""
+    if value is None:
+        return 0
+    balance: int = _VALUE.unpack(value)[0]
+    return balance
+
+
+class Seen(NamedTuple):
+    """What one attempt read and wrote, as keys and values."""
+
+    reads: dict[bytes, bytes | None]
+    writes: dict[bytes, bytes]
+
+
+Act = Callable[[Any, int], Seen]
+"""What a transaction does, given its handle and the number of the attempt."""
+
+
+class Acts:
+    """What transactions do to the accounts in `store`, whose keys are `accounts`."""
+
+    def __init__(self, store: Any, accounts: Sequence[bytes]) -> None:
+        self._store = store
+        self._accounts = accounts
+
+    def draw(self, source: random.Random) -> Act:
+        """Some transaction; each time that it is attempted it does the same."""
+        chance = source.random()
+        if chance < 0.08:
+            return self.read_all if source.random() < 0.5 else self.scan_all
+        if chance < 0.2:
+            first = source.randrange(len(self._accounts))
+            return lambda tx, number: self._scan(tx, first, first + SCANNED)
+        parties = source.sample(self._accounts, min(len(self._accounts), 2 + (chance > 0.8)))
+        amounts = [source.randint(1, AMOUNT_MAX) for _ in parties[1:]]
+        return lambda tx, number: self._transfer(tx, number, parties, amounts)
+
+    def read_all(self, tx: Any, number: int = 0) -> Seen:
+        """Get every account."""
+        return Seen({name: tx.get(self._store, name) for name in self._accounts}, {})
+
+    def scan_all(self, tx: Any, number: int = 0) -> Seen:
+        """Read every account by one scan."""
+        return self._scan(tx, 0, len(self._accounts))
+
+    def _scan(self, tx: Any, first: int, end: int) -> Seen:
+        found = dict(tx.scan(self._store, account(first), account(end)))
+        expected = self._accounts[first:end]
+        return Seen({**{name: found.pop(name, None) for name in expected}, **found}, {})
+
+    def _transfer(
+        self, tx: Any, number: int, parties: Sequence[bytes], amounts: Iterable[int]
+    ) -> Seen:
+        """Move up to `amounts` from the first of `parties` to the others."""
+        found = {name: tx.get(self._store, name) for name in parties}
+        if None in found.values():
+            return Seen(found, {})
+        payer, *payees = parties
+        left = balance_of(found[payer])
+        written: dict[bytes, bytes] = {}
+        for payee, wanted in zip(payees, amounts, strict=True):
+            amount = min(wanted, left)
+            left -= amount
+            written[payee] = value_of(balance_of(found[payee]) + amount, number)
+        written[payer] = value_of(left, number)
+        for name, value in written.items():
+            tx.put(self._store, name, value)
+        return Seen(found, written)
+
+
+def items(values: dict[bytes, Any]) -> dict[Item, Any]:
+    """Keys and values of accounts as they stand in a history."""
+    return {(STORE, name): value for name, value in values.items()}
+
+
+class Teller:
+    """One incarnation at work. A transaction that raises one of `allowed` has changed nothing."""
+
+    def __init__(
+        self,
+        pool: Any,
+        acts: Acts,
+        incarnation: int,
+        log: TransactionLog,
+        counter: Counter,
+        allowed: tuple[type[Exception], ...],
+    ) -> None:
+        self._pool = pool
+        self._acts = acts
+        self._incarnation = incarnation
+        self._log = log
+        self._counter = counter
+        self._allowed = allowed
+        self._attempts = 0
+
+    def work(self, source: random.Random) -> None:
+        """One transaction after the other until the parent says stop."""
+        while not self._counter.stopped:
+            self._do(self._acts.draw(source))
+
+    def _do(self, act: Act) -> None:
+        start_ns = time.perf_counter_ns()
+        try:
+            seen = self._pool.transaction(lambda tx: self._attempt(tx, act))
+        except self._allowed:
+            self._log.aborted()
+            self._counter.refuse()
+            return
+        self._log.committed()
+        took_ns = time.perf_counter_ns() - start_ns
+        size = _VALUE.size * len(seen.reads)
+        self._counter.add(PUTS if seen.writes else GETS, size, took_ns)
+
+    def _attempt(self, tx: Any, act: Act) -> Seen:
+        self._log.aborted()
+        self._attempts += 1
+        call_ns = time.monotonic_ns()
+        seen = act(tx, identity(self._incarnation, self._attempts))
+        self._log.attempt(call_ns, items(seen.reads), items(seen.writes))
+        return seen

@@ -1,0 +1,294 @@
+"""Short runs of the bank: what it finds in sound transactions, and that each verdict can fail."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import limpet
+from limpet.fault import bank
+from limpet.fault.bank_report import (
+    CHECKS,
+    HISTORY,
+    INVARIANTS,
+    TOTAL,
+    BankParameters,
+    BankReport,
+)
+from limpet.fault.crew import Progress
+from limpet.fault.drill_report import AUDIT, MOVING, WORKERS
+from limpet.fault.interrupt import Interrupted
+from limpet.fault.serializability import check_file
+from limpet.fault.transaction_recorder import TransactionRecorder
+
+COMPILED = limpet.build == "compiled"
+QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.4}
+
+
+class Watcher:
+    """Sees what a bank says; calls `running` with each progress."""
+
+    def __init__(self, running: Callable[[Progress], None] = lambda progress: None) -> None:
+        self.running = running
+
+    def verifying(self, what: str) -> None:
+        """Nothing to note."""
+
+    def judging(self, done: int, total: int) -> None:
+        """Nothing to note."""
+
+
+def banked(
+    url: str, *, history: str | None = None, watcher: Watcher | None = None, **given: Any
+) -> BankReport:
+    parameters: dict[str, Any] = {"seed": 1, "clients": 3, "seconds": 1.0, "accounts": 24, **given}
+    return bank.run(BankParameters(url, **parameters), watcher or Watcher(), history)
+
+
+def failed(report: BankReport) -> set[str]:
+    """The checks that did not hold."""
+    return {name for name, texts in report.checks.items() if texts}
+
+
+def left(url: str) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"limpet.{url.removeprefix('shm://')}.*"))
+
+
+# ---- transactions that break their promise -------------------------------------------------------
+
+
+class Locked:
+    """Transactions one at a time, under a lock that a dead client does not keep."""
+
+    def __init__(self) -> None:
+        self.lock = os.memfd_create("limpet-test-lock")
+        self.written: dict[bytes, bytes] = {}
+
+    def transaction(self, pool: limpet.Pool, fn: Callable[[Any], Any], attempts: int = 1000) -> Any:
+        with self.alone():
+            self.written = {}
+            result = fn(self)
+            self.commit()
+            return result
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        fcntl.lockf(self.lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.lock, fcntl.LOCK_UN)
+
+    def commit(self) -> None:
+        for key, value in self.written.items():
+            self.store.put(key, value)
+
+    def get(self, store: Any, key: bytes) -> bytes | None:
+        self.store = store
+        return self.written.get(key) or store.get(key)
+
+    def put(self, store: Any, key: bytes, value: bytes) -> None:
+        self.store = store
+        self.written[key] = value
+
+    def scan(self, store: Any, low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
+        self.store = store
+        return sorted((key, store.get(key)) for key in store if low <= key < high)
+
+
+class Unisolated(Locked):
+    """Nobody waits for anybody."""
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        yield
+
+    def commit(self) -> None:
+        time.sleep(0.0005)
+        super().commit()
+
+
+class HalfDone(Locked):
+    """Who is killed has written some of it."""
+
+    def commit(self) -> None:
+        for key, value in self.written.items():
+            self.store.put(key, value)
+            time.sleep(0.002)
+
+
+class SeesOldAccounts(Locked):
+    """What was written is committed, but some reads are of what was there at first."""
+
+    def get(self, store: Any, key: bytes) -> bytes | None:
+        value = super().get(store, key)
+        self.first = getattr(self, "first", {})
+        self.first.setdefault(key, value)
+        return self.first[key] if key == b"account-000003" else value
+
+
+class CommitsWhatItAborts(Locked):
+    """A conflict is reported after everything was written."""
+
+    def commit(self) -> None:
+        super().commit()
+        if len(self.written) == 3:
+            raise limpet.TransactionConflict("so many attempts, and all in vain")
+
+
+class LosesAnAccount(Locked):
+    def commit(self) -> None:
+        super().commit()
+        if b"account-000003" in self.written:
+            self.store.delete(b"account-000003")
+
+
+class Hangs(Locked):
+    def commit(self) -> None:
+        signal.pause()
+
+
+class Raises(Locked):
+    def commit(self) -> None:
+        raise RuntimeError("this store is unhappy")
+
+
+class AlwaysConflicts(Locked):
+    def commit(self) -> None:
+        if self.written:
+            raise limpet.TransactionConflict("a conflict in 1000 attempts")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, engine: Locked) -> None:
+    """Have all transactions made by `engine`."""
+    monkeypatch.setattr(
+        limpet.Pool, "transaction", lambda *given, **named: engine.transaction(*given, **named),
+        raising=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "expected", "words"),
+    [
+        (Unisolated, QUIET, {TOTAL, HISTORY}, "no order explains these 2 transactions"),
+        (HalfDone, {**QUIET, "kill_rate": 20.0, "seconds": 1.0}, {TOTAL, HISTORY},
+         "in all, not 24000"),
+        (SeesOldAccounts, QUIET, {TOTAL, HISTORY}, "of them comes before the next"),
+        (CommitsWhatItAborts, QUIET, {HISTORY}, "which only an aborted transaction wrote"),
+        (LosesAnAccount, QUIET, {TOTAL, HISTORY}, "read absent in accounts[b'account-000003']"),
+        (Hangs, {**QUIET, "seconds": 60.0, "blocked_s": 0.5}, {MOVING}, "is blocked: none of"),
+        (Raises, {**QUIET, "seconds": 60.0}, {WORKERS}, "RuntimeError: this store is unhappy"),
+        (AlwaysConflicts, QUIET, {MOVING}, "no transfer was committed"),
+    ],
+)  # fmt: skip
+def test_bank_catches_broken_transactions(
+    make_url: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    engine: type[Locked],
+    given: dict[str, Any],
+    expected: set[str],
+    words: str,
+) -> None:
+    use(monkeypatch, engine())
+    url = make_url()
+    report = banked(url, store="race", **given)
+    assert failed(report) == expected, report.checks
+    assert any(words in text for name in expected for text in report.checks[name]), report.checks
+    assert not left(url)
+
+
+def test_bank_holds_over_transactions_one_at_a_time(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(monkeypatch, Locked())
+    path = tmp_path / "transactions.jsonl"
+    report = banked(make_url(), store="race", history=str(path), **QUIET)
+    assert report.ok, report.checks
+    assert list(report.checks) == list(CHECKS)
+    counts = report.counts
+    assert counts.transfers > 10
+    assert counts.totals > 0
+    assert (counts.aborted, counts.given_up, counts.unknown) == (0, 0, 0)
+    assert report.judged.transactions == counts.transfers + counts.reads + 3
+    assert check_file(path).as_dict() == report.judged.as_dict()
+
+
+def test_bank_catches_what_is_leaked_and_what_recovery_spoils(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recover(pool: Any) -> dict[str, Any]:
+        pool.store("race", name="accounts").delete(b"account-000007")
+        return {}
+
+    use(monkeypatch, Locked())
+    monkeypatch.setattr(limpet.Pool, "recover", recover)
+    monkeypatch.setattr(limpet.Pool, "audit", lambda pool: {"leaked": 4096})
+    report = banked(make_url(), store="race", **QUIET)
+    assert failed(report) == {TOTAL, HISTORY, AUDIT}
+    assert report.checks[AUDIT] == ["4096 bytes are leaked: {'leaked': 4096}"]
+
+
+def test_bank_catches_a_store_that_differs_from_its_transactions(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Forgets(Locked):
+        def scan(self, store: Any, low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
+            found = super().scan(store, low, high)
+            if len(found) == 24 and os.getpid() == parent:
+                store.delete(found[-1][0])
+            return found
+
+    parent = os.getpid()
+    use(monkeypatch, Forgets())
+    report = banked(make_url(), store="race", **QUIET)
+    assert failed(report) == {INVARIANTS}
+    assert "1 differ, such as accounts[b'account-000023']" in report.checks[INVARIANTS][0]
+
+
+def test_bank_that_is_interrupted_leaves_nothing(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, Locked())
+    url = make_url()
+    watcher = Watcher(lambda progress: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted, match="SIGINT"):
+        banked(url, store="race", seconds=60.0, watcher=watcher)
+    assert psutil.Process().children() == []
+    assert not left(url)
+
+
+def test_bank_needs_two_accounts(make_url: Callable[[], str]) -> None:
+    with pytest.raises(limpet.ParameterError, match="with 1 accounts there is nothing"):
+        banked(make_url(), accounts=1)
+
+
+# ---- the parts -----------------------------------------------------------------------------------
+
+
+def test_recorder_keeps_the_attempts_of_who_was_killed() -> None:
+    item = ("s", b"x")
+    with TransactionRecorder(1) as recorder:
+        log = recorder.log(0, 7)
+        log.aborted()
+        log.attempt(1, {item: None}, {item: b"1"})
+        log.aborted()
+        log.attempt(2, {item: None}, {item: b"2"})
+        log.committed()
+        log.aborted()
+        log.attempt(3, {item: b"2"}, {item: b"3"})
+        recorder.log(0, 8).attempt(4, {item: b"2"}, {})
+        found = recorder.transactions()
+    assert [(one.client, one.outcome, one.call_ns) for one in found] == [
+        (7, "aborted", 1), (7, "committed", 2), (7, "unknown", 3), (8, "unknown", 4),
+    ]  # fmt: skip
+    assert [one.writes.get(item) for one in found] == [b"1", b"2", b"3", None]
+    assert [one.return_ns is None for one in found] == [False, False, True, True]
