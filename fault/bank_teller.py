@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from limpet.fault.counters import GETS, PUTS, Counter
@@ -27,6 +27,9 @@ START: Final = 1000
 AMOUNT_MAX: Final = 100
 SCANNED: Final = 10
 """Accounts that a scan reads."""
+HOT: Final = 4
+"""Half of the transfers are from one of so many accounts or their witnesses."""
+DWELL_S: Final = 0.0004
 _VALUE: Final = struct.Struct("<qQ")
 
 assert _VALUE.size == 16
@@ -61,6 +64,21 @@ Act = Callable[[Any, int], Seen]
 """What a transaction does, given its handle and the number of the attempt."""
 
 
+class Transfer(NamedTuple):
+    """Move up to `amounts` from the payer to the payees.
+
+    `witness` is only read. It is the payer of others, who read this payer: without validation of
+    what is only read, both of two such transfers would commit (write skew). `dwell_s`: so long it
+    takes from its last read to its end, so that others come in between.
+    """
+
+    payer: bytes
+    payees: Sequence[bytes]
+    amounts: Sequence[int]
+    witness: bytes
+    dwell_s: float
+
+
 class Acts:
     """What transactions do to the accounts in `store`, whose keys are `accounts`."""
 
@@ -76,9 +94,20 @@ class Acts:
         if chance < 0.2:
             first = source.randrange(len(self._accounts))
             return lambda tx, number: self._scan(tx, first, first + SCANNED)
-        parties = source.sample(self._accounts, min(len(self._accounts), 2 + (chance > 0.8)))
-        amounts = [source.randint(1, AMOUNT_MAX) for _ in parties[1:]]
-        return lambda tx, number: self._transfer(tx, number, parties, amounts)
+        count = len(self._accounts)
+        payer = source.randrange(count if source.random() < 0.5 else min(HOT, count))
+        payer = (payer + source.randrange(2) * (count // 2)) % count
+        others = [
+            number for number in source.sample(range(count), min(count, 3)) if number != payer
+        ]
+        plan = Transfer(
+            payer=self._accounts[payer],
+            payees=[self._accounts[number] for number in others[: 1 + (chance > 0.8)]],
+            amounts=[source.randint(1, AMOUNT_MAX) for _ in others],
+            witness=self._accounts[(payer + count // 2) % count],
+            dwell_s=DWELL_S * source.random() if source.random() < 0.1 else 0.0,
+        )
+        return lambda tx, number: self._transfer(tx, number, plan)
 
     def read_all(self, tx: Any, number: int = 0) -> Seen:
         """Get every account."""
@@ -93,21 +122,20 @@ class Acts:
         expected = self._accounts[first:end]
         return Seen({**{name: found.pop(name, None) for name in expected}, **found}, {})
 
-    def _transfer(
-        self, tx: Any, number: int, parties: Sequence[bytes], amounts: Iterable[int]
-    ) -> Seen:
-        """Move up to `amounts` from the first of `parties` to the others."""
-        found = {name: tx.get(self._store, name) for name in parties}
+    def _transfer(self, tx: Any, number: int, plan: Transfer) -> Seen:
+        names = (plan.payer, *plan.payees, plan.witness)
+        found = {name: tx.get(self._store, name) for name in names}
+        if plan.dwell_s:
+            time.sleep(plan.dwell_s)
         if None in found.values():
             return Seen(found, {})
-        payer, *payees = parties
-        left = balance_of(found[payer])
+        left = balance_of(found[plan.payer])
         written: dict[bytes, bytes] = {}
-        for payee, wanted in zip(payees, amounts, strict=True):
+        for payee, wanted in zip(plan.payees, plan.amounts, strict=False):
             amount = min(wanted, left)
             left -= amount
             written[payee] = value_of(balance_of(found[payee]) + amount, number)
-        written[payer] = value_of(left, number)
+        written[plan.payer] = value_of(left, number)
         for name, value in written.items():
             tx.put(self._store, name, value)
         return Seen(found, written)
