@@ -31,6 +31,7 @@ from limpet.fault.bank_report import (
     Counts,
 )
 from limpet.fault.bank_teller import (
+    LOAD,
     START,
     STORE,
     Act,
@@ -101,9 +102,9 @@ class _Bank(DrillBase[BankParameters]):
         """Open the accounts."""
         call_ns = time.monotonic_ns()
         for name in self.accounts:
-            self.store.insert(name, value_of(START))
+            self.store.insert(name, value_of(START, LOAD))
         reads = items(dict.fromkeys(self.accounts))
-        writes = items(dict.fromkeys(self.accounts, value_of(START)))
+        writes = items(dict.fromkeys(self.accounts, value_of(START, LOAD)))
         end_ns = time.monotonic_ns()
         self.own.append(Transaction(LOADER, "committed", reads, writes, call_ns, end_ns))
 
@@ -150,7 +151,7 @@ class _Bank(DrillBase[BankParameters]):
 
         def look() -> None:
             call_ns = time.monotonic_ns()
-            seen = self.pool.transaction(lambda tx: act(tx, 0))
+            seen = self.pool.transaction(lambda tx: act(tx, LOAD))
             end_ns = time.monotonic_ns()
             self.own.append(Transaction(FINAL, "committed", items(seen.reads), {}, call_ns, end_ns))
 

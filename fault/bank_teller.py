@@ -1,22 +1,17 @@
 """What a client of the bank does: transfers between accounts, and reads of some or all of them.
 
-An account's value is 16 bytes, little-endian, and no two values of an account are equal:
-
-    offset   size   what
-    0        8      the balance, never negative
-    8        8      who wrote it: incarnation << 32 | attempt of that incarnation; 0: the load
+An account's value is text, such as `1000 7.12`: the balance, which is never negative, and who wrote
+it, here incarnation 7 in its 12th attempt. So no two values of an account are equal.
 """
 
 from __future__ import annotations
 
 import random
-import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from limpet.fault.counters import GETS, PUTS, Counter
-from limpet.fault.stamp import identity
 from limpet.fault.transaction_recorder import TransactionLog
 from limpet.fault.transactions import Item
 
@@ -30,9 +25,9 @@ SCANNED: Final = 10
 HOT: Final = 4
 """Half of the transfers are from one of so many accounts or their witnesses."""
 DWELL_S: Final = 0.0004
-_VALUE: Final = struct.Struct("<qQ")
-
-assert _VALUE.size == 16
+"""How long some transfers take from their last read to their end, at most."""
+LOAD: Final = (0, 0)
+"""Who wrote the first values."""
 
 
 def account(number: int) -> bytes:
@@ -40,17 +35,14 @@ def account(number: int) -> bytes:
     return b"account-%06d" % number
 
 
-def value_of(balance: int, writer: int = 0) -> bytes:
-    """The value of an account."""
-    return _VALUE.pack(balance, writer)
+def value_of(balance: int, writer: tuple[int, int]) -> bytes:
+    """The value of an account, written by this incarnation in this attempt."""
+    return b"%d %d.%d" % (balance, *writer)
 
 
 def balance_of(value: bytes | None) -> int:
     """The balance in a value; nothing is in an account that is absent."""
-    if value is None:
-        return 0
-    balance: int = _VALUE.unpack(value)[0]
-    return balance
+    return 0 if value is None else int(value.split()[0])
 
 
 class Seen(NamedTuple):
@@ -60,12 +52,12 @@ class Seen(NamedTuple):
     writes: dict[bytes, bytes]
 
 
-Act = Callable[[Any, int], Seen]
-"""What a transaction does, given its handle and the number of the attempt."""
+Act = Callable[[Any, tuple[int, int]], Seen]
+"""What a transaction does, given its handle and who it is: incarnation and attempt."""
 
 
 class Transfer(NamedTuple):
-    """Move up to `amounts` from the payer to the payees.
+    """Move up to `amounts` from the payer to the payees, or back if they are negative.
 
     `witness` is only read. It is the payer of others, who read this payer: without validation of
     what is only read, both of two such transfers would commit (write skew). `dwell_s`: so long it
@@ -93,7 +85,7 @@ class Acts:
             return self.read_all if source.random() < 0.5 else self.scan_all
         if chance < 0.2:
             first = source.randrange(len(self._accounts))
-            return lambda tx, number: self._scan(tx, first, first + SCANNED)
+            return lambda tx, writer: self._scan(tx, first, first + SCANNED)
         count = len(self._accounts)
         payer = source.randrange(count if source.random() < 0.5 else min(HOT, count))
         payer = (payer + source.randrange(2) * (count // 2)) % count
@@ -103,17 +95,17 @@ class Acts:
         plan = Transfer(
             payer=self._accounts[payer],
             payees=[self._accounts[number] for number in others[: 1 + (chance > 0.8)]],
-            amounts=[source.randint(1, AMOUNT_MAX) for _ in others],
+            amounts=[source.randint(-AMOUNT_MAX, AMOUNT_MAX) for _ in others],
             witness=self._accounts[(payer + count // 2) % count],
             dwell_s=DWELL_S * source.random() if source.random() < 0.1 else 0.0,
         )
-        return lambda tx, number: self._transfer(tx, number, plan)
+        return lambda tx, writer: self._transfer(tx, writer, plan)
 
-    def read_all(self, tx: Any, number: int = 0) -> Seen:
+    def read_all(self, tx: Any, writer: tuple[int, int] = LOAD) -> Seen:
         """Get every account."""
         return Seen({name: tx.get(self._store, name) for name in self._accounts}, {})
 
-    def scan_all(self, tx: Any, number: int = 0) -> Seen:
+    def scan_all(self, tx: Any, writer: tuple[int, int] = LOAD) -> Seen:
         """Read every account by one scan."""
         return self._scan(tx, 0, len(self._accounts))
 
@@ -122,7 +114,7 @@ class Acts:
         expected = self._accounts[first:end]
         return Seen({**{name: found.pop(name, None) for name in expected}, **found}, {})
 
-    def _transfer(self, tx: Any, number: int, plan: Transfer) -> Seen:
+    def _transfer(self, tx: Any, writer: tuple[int, int], plan: Transfer) -> Seen:
         names = (plan.payer, *plan.payees, plan.witness)
         found = {name: tx.get(self._store, name) for name in names}
         if plan.dwell_s:
@@ -132,10 +124,10 @@ class Acts:
         left = balance_of(found[plan.payer])
         written: dict[bytes, bytes] = {}
         for payee, wanted in zip(plan.payees, plan.amounts, strict=False):
-            amount = min(wanted, left)
+            amount = max(min(wanted, left), -balance_of(found[payee]))
             left -= amount
-            written[payee] = value_of(balance_of(found[payee]) + amount, number)
-        written[plan.payer] = value_of(left, number)
+            written[payee] = value_of(balance_of(found[payee]) + amount, writer)
+        written[plan.payer] = value_of(left, writer)
         for name, value in written.items():
             tx.put(self._store, name, value)
         return Seen(found, written)
@@ -181,13 +173,13 @@ class Teller:
             return
         self._log.committed()
         took_ns = time.perf_counter_ns() - start_ns
-        size = _VALUE.size * len(seen.reads)
-        self._counter.add(PUTS if seen.writes else GETS, size, took_ns)
+        kind, moved = (PUTS, seen.writes) if seen.writes else (GETS, seen.reads)
+        self._counter.add(kind, sum(len(value or b"") for value in moved.values()), took_ns)
 
     def _attempt(self, tx: Any, act: Act) -> Seen:
         self._log.aborted()
         self._attempts += 1
         call_ns = time.monotonic_ns()
-        seen = act(tx, identity(self._incarnation, self._attempts))
+        seen = act(tx, (self._incarnation, self._attempts))
         self._log.attempt(call_ns, items(seen.reads), items(seen.writes))
         return seen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import time
@@ -13,8 +14,10 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
 import limpet
+from limpet.__main__ import main
 from limpet.fault import bank
 from limpet.fault.bank_report import (
     CHECKS,
@@ -29,9 +32,12 @@ from limpet.fault.drill_report import AUDIT, MOVING, WORKERS
 from limpet.fault.interrupt import Interrupted
 from limpet.fault.serializability import check_file
 from limpet.fault.transaction_recorder import TransactionRecorder
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.transaction import Transaction
 
 COMPILED = limpet.build == "compiled"
-QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.4}
+QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.3}
+KILL_RATE = 50.0 if COMPILED else 5.0
 
 
 class Watcher:
@@ -61,6 +67,59 @@ def failed(report: BankReport) -> set[str]:
 
 def left(url: str) -> list[Path]:
     return list(Path("/dev/shm").glob(f"limpet.{url.removeprefix('shm://')}.*"))
+
+
+# ---- transactions of the pool --------------------------------------------------------------------
+
+
+def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: Path) -> None:
+    url, path = make_url(), tmp_path / "transactions.jsonl"
+    report = banked(url, history=str(path), kill_rate=KILL_RATE, stop_rate=0.0)
+    assert report.ok, report.checks
+    assert list(report.checks) == list(CHECKS)
+    assert report.kills >= 3
+    assert report.kills == report.restarts
+    counts = report.counts
+    assert counts.transfers > 10
+    assert counts.totals > 0
+    assert counts.given_up == 0
+    assert report.judged.unknown == counts.unknown <= report.kills
+    assert report.audit["leaked"] == 0
+    assert check_file(path).as_dict() == report.judged.as_dict()
+    assert not left(url)
+
+
+def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> None:
+    """In a pool that never fences: their transactions are repaired around them."""
+    report = banked(make_url(), kill_rate=4.0, stop_rate=30.0, lease_ms=50, fence="wait", clients=4)
+    assert report.ok, report.checks
+    assert report.last.stops >= 5
+    assert report.fenced == 0
+
+
+@pytest.mark.skipif(not COMPILED, reason="a slow build commits too little in the time")
+@pytest.mark.parametrize(
+    ("owner", "method", "broken", "expected"),
+    [
+        (Commit, "validate", lambda commit: True, {HISTORY}),
+        (Transaction, "_holds",
+         lambda tx, store: bool(tx._reads.setdefault(store.at, store.lock)) or True,
+         {HISTORY, TOTAL}),
+    ],
+)  # fmt: skip
+def test_bank_catches_what_is_not_validated(
+    make_url: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    broken: Callable[..., bool],
+    expected: set[str],
+) -> None:
+    """Without validation, transactions commit on what others have changed meanwhile."""
+    monkeypatch.setattr(owner, method, broken)
+    report = banked(make_url(), accounts=64, clients=4, **{**QUIET, "seconds": 1.0})
+    assert failed(report) == expected
+    assert "no order explains these" in report.checks[HISTORY][0]
 
 
 # ---- transactions that break their promise -------------------------------------------------------
@@ -105,18 +164,6 @@ class Locked:
         return sorted((key, store.get(key)) for key in store if low <= key < high)
 
 
-class Unisolated(Locked):
-    """Nobody waits for anybody."""
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        yield
-
-    def commit(self) -> None:
-        time.sleep(0.0005)
-        super().commit()
-
-
 class HalfDone(Locked):
     """Who is killed has written some of it."""
 
@@ -124,16 +171,6 @@ class HalfDone(Locked):
         for key, value in self.written.items():
             self.store.put(key, value)
             time.sleep(0.002)
-
-
-class SeesOldAccounts(Locked):
-    """What was written is committed, but some reads are of what was there at first."""
-
-    def get(self, store: Any, key: bytes) -> bytes | None:
-        value = super().get(store, key)
-        self.first = getattr(self, "first", {})
-        self.first.setdefault(key, value)
-        return self.first[key] if key == b"account-000003" else value
 
 
 class CommitsWhatItAborts(Locked):
@@ -181,10 +218,8 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: Locked) -> None:
 @pytest.mark.parametrize(
     ("engine", "given", "expected", "words"),
     [
-        (Unisolated, QUIET, {TOTAL, HISTORY}, "no order explains these 2 transactions"),
         (HalfDone, {**QUIET, "kill_rate": 20.0, "seconds": 1.0}, {TOTAL, HISTORY},
          "in all, not 24000"),
-        (SeesOldAccounts, QUIET, {TOTAL, HISTORY}, "of them comes before the next"),
         (CommitsWhatItAborts, QUIET, {HISTORY}, "which only an aborted transaction wrote"),
         (LosesAnAccount, QUIET, {TOTAL, HISTORY}, "read absent in accounts[b'account-000003']"),
         (Hangs, {**QUIET, "seconds": 60.0, "blocked_s": 0.5}, {MOVING}, "is blocked: none of"),
@@ -271,6 +306,49 @@ def test_bank_that_is_interrupted_leaves_nothing(
 def test_bank_needs_two_accounts(make_url: Callable[[], str]) -> None:
     with pytest.raises(limpet.ParameterError, match="with 1 accounts there is nothing"):
         banked(make_url(), accounts=1)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    url = f"test-{os.getpid()}-cli-bank"
+    shown = CliRunner().invoke(
+        main, ["drill", "bank", "--seconds", "0.4", "--accounts", "12", "--clients", "2",
+               "--kill-rate", str(KILL_RATE), "--stop-rate", "0", "--url", url, *arguments],
+        catch_exceptions=False,
+    )  # fmt: skip
+    assert not left(url)
+    return shown.exit_code, shown.stdout
+
+
+def test_command_reports_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "transactions.jsonl"
+    status, text = command("--seed", "5", "--history", str(path), "--json")
+    assert status == 0, text
+    found = json.loads(text)
+    assert found["ok"]
+    assert list(found["checks"]) == list(CHECKS)
+    assert found["parameters"]["seed"] == 5
+    assert found["parameters"]["accounts"] == 12
+    assert found["history"]["verdict"] == "ok"
+    assert found["counts"]["transfers"] > 0
+    assert set(found["latency_ns"]) >= {"read_p50", "transfer_p99"}
+    assert check_file(path).ok
+
+
+def test_command_prints_a_summary_and_fails_when_something_did_not_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limpet.Pool, "audit", lambda pool: {"leaked": 4096})
+    status, text = command("--no-watch")
+    assert status == 1
+    assert " transfers and " in text
+    assert "transfer p99" in text
+    assert "from SIGKILL until the client was" in text
+    assert text.count("held  ") == len(CHECKS) - 1
+    assert "4096 bytes are leaked" in text
+    assert text.endswith("The drill failed.\n")
 
 
 # ---- the parts -----------------------------------------------------------------------------------
