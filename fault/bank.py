@@ -45,7 +45,7 @@ from limpet.fault.bank_teller import (
 from limpet.fault.counters import PUTS, Counters
 from limpet.fault.drill_base import DrillBase, nameless_pool
 from limpet.fault.drill_report import MOVING, Observer
-from limpet.fault.interrupt import Interrupt
+from limpet.fault.interrupt import Interrupt, ended_by_signals
 from limpet.fault.serializability import Report as Judged
 from limpet.fault.serializability import check
 from limpet.fault.transaction_recorder import TransactionRecorder
@@ -135,7 +135,8 @@ class _Bank(DrillBase[BankParameters]):
             self._read_all("reading every account again", self.acts.scan_all)
             self.look("checking the store's invariants", INVARIANTS, self._check_store)
             self.account()
-        with self.timed("judge"):
+        self.interrupt.check()
+        with self.timed("judge"), ended_by_signals():
             self.observer.verifying("judging the history")
             transactions = [*self.recorder.transactions(), *self.own]
             judged = self._judge(transactions)

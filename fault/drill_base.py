@@ -118,6 +118,7 @@ class DrillBase(Generic[Parameters]):
 
     def look(self, what: str, name: str, look: Callable[[], object]) -> None:
         """Have a look at the whole store or pool, which is part of the check `name`."""
+        self.interrupt.check()
         self.observer.verifying(what)
         try:
             with within(LOOK_BLOCKED * self.parameters.blocked_s, f"the parent, {what},"):

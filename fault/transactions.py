@@ -20,6 +20,7 @@ be seen. An attempt that ended in a conflict is aborted, and the next one is a r
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -170,11 +171,20 @@ def _parsed(rows: list[Any], name: str) -> dict[Item, bytes | None]:
     for row in rows:
         try:
             store, key, value = row
-            item = (str(store), bytes.fromhex(key))
-            given = None if value is None else bytes.fromhex(value)
+            item = _item(store, key)
+            given = None if value is None else _bytes(value)
         except (TypeError, ValueError):
             raise HistoryError(f"{name} has {row!r}, not [store, key, value]") from None
         if item in found:
             raise HistoryError(f"{name} has {name_of(item)} twice")
         found[item] = given
     return found
+
+
+@functools.lru_cache(1 << 16)
+def _item(store: str, key: str) -> Item:
+    """The same for the same key, as most are met many times."""
+    return str(store), bytes.fromhex(key)
+
+
+_bytes = functools.lru_cache(1 << 16)(bytes.fromhex)

@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault import serializability
 from limpet.fault.findings import Result
 from limpet.fault.interrupt import Interrupted, ended_by_signals
 from limpet.fault.linearizability import check_file
@@ -89,13 +90,17 @@ def matrix(
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--budget", type=click.IntRange(1), help="Configurations tried for one key, at most.")
+@click.option("--transactions", is_flag=True,
+              help="FILE is a history of transactions: is it strictly serializable?")  # fmt: skip
 @json_option
-def check(file: str, budget: int | None, as_json: bool) -> None:
+def check(file: str, budget: int | None, transactions: bool, as_json: bool) -> None:
     """Judge the history in FILE (JSON Lines): is it linearizable?
 
     Exit status 0 only for "ok"; "unknown" means that the budget did not suffice. A file without
     an operation proves nothing: exit status 1.
     """
+    if transactions:
+        raise SystemExit(_check_transactions(file, as_json))
     report = check_file(file, budget=budget)
     if not report.operations:
         raise click.ClickException(f"{file} has no operation in it: there is nothing to judge")
@@ -110,3 +115,19 @@ def check(file: str, budget: int | None, as_json: bool) -> None:
         for key in report.bad():
             click.echo(f"{key.verdict.value}: {key.detail}")
     raise SystemExit(report.exit_status)
+
+
+def _check_transactions(file: str, as_json: bool) -> int:
+    report = serializability.check_file(file)
+    if not report.transactions:
+        raise click.ClickException(f"{file} has no transaction in it: there is nothing to judge")
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        click.echo(
+            f"{report.verdict.value}: {report.transactions} transactions, {report.aborted} "
+            f"aborted, {report.unknown} of unknown outcome, {report.happened} of which happened"
+        )
+        if not report.ok:
+            click.echo(report.detail)
+    return report.exit_status

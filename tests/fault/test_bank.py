@@ -41,13 +41,15 @@ KILL_RATE = 50.0 if COMPILED else 5.0
 
 
 class Watcher:
-    """Sees what a bank says; calls `running` with each progress."""
+    """Calls `running` with each progress, and `looking` with each step of the verification."""
 
-    def __init__(self, running: Callable[[Progress], None] = lambda progress: None) -> None:
+    def __init__(
+        self,
+        running: Callable[[Progress], None] = lambda progress: None,
+        looking: Callable[[str], None] = lambda what: None,
+    ) -> None:
         self.running = running
-
-    def verifying(self, what: str) -> None:
-        """Nothing to note."""
+        self.verifying = looking
 
     def judging(self, done: int, total: int) -> None:
         """Nothing to note."""
@@ -291,14 +293,19 @@ def test_bank_catches_a_store_that_differs_from_its_transactions(
     assert "1 differ, such as accounts[b'account-000023']" in report.checks[INVARIANTS][0]
 
 
+@pytest.mark.parametrize("when", ["at work", "recovering", "judging"])
 def test_bank_that_is_interrupted_leaves_nothing(
-    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
+    def press(what: object) -> None:
+        if when == "at work" or str(what).startswith(when):
+            os.kill(os.getpid(), signal.SIGINT)
+
     use(monkeypatch, Locked())
     url = make_url()
-    watcher = Watcher(lambda progress: os.kill(os.getpid(), signal.SIGINT))
+    watcher = Watcher(press) if when == "at work" else Watcher(looking=press)
     with pytest.raises(Interrupted, match="SIGINT"):
-        banked(url, store="race", seconds=60.0, watcher=watcher)
+        banked(url, store="race", watcher=watcher, **{**QUIET, "seconds": 0.1})
     assert psutil.Process().children() == []
     assert not left(url)
 
@@ -334,7 +341,14 @@ def test_command_reports_as_json(tmp_path: Path) -> None:
     assert found["history"]["verdict"] == "ok"
     assert found["counts"]["transfers"] > 0
     assert set(found["latency_ns"]) >= {"read_p50", "transfer_p99"}
-    assert check_file(path).ok
+    judged = CliRunner().invoke(main, ["drill", "check", "--transactions", str(path)])
+    assert judged.exit_code == 0
+    assert judged.output.startswith(f"ok: {found['history']['transactions']} transactions, ")
+    path.write_bytes(path.read_bytes().replace(b'"committed"', b'"aborted"', 1))
+    judged = CliRunner().invoke(main, ["drill", "check", "--transactions", str(path)])
+    assert judged.exit_code == 1
+    assert judged.output.startswith("illegal: ")
+    assert "which only an aborted transaction wrote (client 0: " in judged.output
 
 
 def test_command_prints_a_summary_and_fails_when_something_did_not_hold(
