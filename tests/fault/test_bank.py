@@ -37,6 +37,7 @@ from limpet.stores.rtx.transaction import Transaction
 
 COMPILED = limpet.build == "compiled"
 QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.3}
+needs_speed = pytest.mark.skipif(not COMPILED, reason="a slow build does too little in the time")
 KILL_RATE = 50.0 if COMPILED else 5.0
 
 
@@ -82,8 +83,8 @@ def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: 
     assert report.kills >= 3
     assert report.kills == report.restarts
     counts = report.counts
-    assert counts.transfers > 10
-    assert counts.totals > 0
+    assert counts.transfers > (100 if COMPILED else 0)
+    assert counts.totals > 0 or not COMPILED
     assert counts.given_up == 0
     assert report.judged.unknown == counts.unknown <= report.kills
     assert report.audit["leaked"] == 0
@@ -99,7 +100,7 @@ def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> 
     assert report.fenced == 0
 
 
-@pytest.mark.skipif(not COMPILED, reason="a slow build commits too little in the time")
+@needs_speed
 @pytest.mark.parametrize(
     ("owner", "method", "broken", "expected"),
     [
@@ -217,6 +218,7 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: Locked) -> None:
     )  # fmt: skip
 
 
+@needs_speed
 @pytest.mark.parametrize(
     ("engine", "given", "expected", "words"),
     [
@@ -254,8 +256,7 @@ def test_bank_holds_over_transactions_one_at_a_time(
     assert report.ok, report.checks
     assert list(report.checks) == list(CHECKS)
     counts = report.counts
-    assert counts.transfers > 10
-    assert counts.totals > 0
+    assert counts.transfers > 0
     assert (counts.aborted, counts.given_up, counts.unknown) == (0, 0, 0)
     assert report.judged.transactions == counts.transfers + counts.reads + 3
     assert check_file(path).as_dict() == report.judged.as_dict()
