@@ -97,7 +97,7 @@ class Acts:
             payees=[self._accounts[number] for number in others[: 1 + (chance > 0.8)]],
             amounts=[source.randint(-AMOUNT_MAX, AMOUNT_MAX) for _ in others],
             witness=self._accounts[(payer + count // 2) % count],
-            dwell_s=DWELL_S * source.random() if source.random() < 0.1 else 0.0,
+            dwell_s=DWELL_S * source.random() if source.random() < 0.25 else 0.0,
         )
         return lambda tx, writer: self._transfer(tx, writer, plan)
 
