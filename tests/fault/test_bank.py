@@ -36,7 +36,7 @@ from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.transaction import Transaction
 
 COMPILED = limpet.build == "compiled"
-QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.3}
+QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.25}
 needs_speed = pytest.mark.skipif(not COMPILED, reason="a slow build does too little in the time")
 KILL_RATE = 50.0 if COMPILED else 5.0
 
@@ -77,7 +77,7 @@ def left(url: str) -> list[Path]:
 
 def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: Path) -> None:
     url, path = make_url(), tmp_path / "transactions.jsonl"
-    report = banked(url, history=str(path), kill_rate=KILL_RATE, stop_rate=0.0)
+    report = banked(url, history=str(path), kill_rate=KILL_RATE, stop_rate=0.0, seconds=0.8)
     assert report.ok, report.checks
     assert list(report.checks) == list(CHECKS)
     assert report.kills >= 3
@@ -94,7 +94,9 @@ def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: 
 
 def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> None:
     """In a pool that never fences: their transactions are repaired around them."""
-    report = banked(make_url(), kill_rate=4.0, stop_rate=30.0, lease_ms=50, fence="wait", clients=4)
+    report = banked(
+        make_url(), kill_rate=4.0, stop_rate=40.0, lease_ms=40, fence="wait", seconds=0.8
+    )
     assert report.ok, report.checks
     assert report.last.stops >= 5
     assert report.fenced == 0
@@ -118,8 +120,8 @@ def test_bank_catches_what_is_not_validated(
 ) -> None:
     """Without validation, transactions commit on what others have changed meanwhile."""
     monkeypatch.setattr(owner, method, broken)
-    given: dict[str, Any] = {**QUIET, "accounts": 64, "clients": 4, "seconds": 1.0}
-    reports = (banked(make_url(), **given, seed=seed) for seed in range(12))
+    given: dict[str, Any] = {**QUIET, "accounts": 64, "clients": 4, "seconds": 0.6}
+    reports = (banked(make_url(), **given, seed=seed) for seed in range(20))
     report = next(report for report in reports if not report.ok)
     assert failed(report) - {TOTAL} == {HISTORY}
     assert "no order explains these" in report.checks[HISTORY][0]
@@ -171,9 +173,9 @@ class HalfDone(Locked):
     """Who is killed has written some of it."""
 
     def commit(self) -> None:
-        for key, value in self.written.items():
+        for number, (key, value) in enumerate(self.written.items()):
+            time.sleep(0.004 * (number > 0))
             self.store.put(key, value)
-            time.sleep(0.002)
 
 
 class CommitsWhatItAborts(Locked):
@@ -222,11 +224,11 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: Locked) -> None:
 @pytest.mark.parametrize(
     ("engine", "given", "expected", "words"),
     [
-        (HalfDone, {**QUIET, "kill_rate": 20.0, "seconds": 1.0}, {TOTAL, HISTORY},
+        (HalfDone, {**QUIET, "kill_rate": 60.0, "seconds": 0.6}, {TOTAL, HISTORY},
          "in all, not 24000"),
         (CommitsWhatItAborts, QUIET, {HISTORY}, "which only an aborted transaction wrote"),
         (LosesAnAccount, QUIET, {TOTAL, HISTORY}, "read absent in accounts[b'account-000003']"),
-        (Hangs, {**QUIET, "seconds": 60.0, "blocked_s": 0.5}, {MOVING}, "is blocked: none of"),
+        (Hangs, {**QUIET, "seconds": 60.0, "blocked_s": 0.3}, {MOVING}, "is blocked: none of"),
         (Raises, {**QUIET, "seconds": 60.0}, {WORKERS}, "RuntimeError: this store is unhappy"),
         (AlwaysConflicts, QUIET, {MOVING}, "no transfer was committed"),
     ],
@@ -306,7 +308,7 @@ def test_bank_that_is_interrupted_leaves_nothing(
     url = make_url()
     watcher = Watcher(press) if when == "at work" else Watcher(looking=press)
     with pytest.raises(Interrupted, match="SIGINT"):
-        banked(url, store="race", watcher=watcher, **{**QUIET, "seconds": 0.1})
+        banked(url, store="race", watcher=watcher, **{**QUIET, "seconds": 0.05})
     assert psutil.Process().children() == []
     assert not left(url)
 
