@@ -83,8 +83,7 @@ def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: 
     assert report.kills >= 3
     assert report.kills == report.restarts
     counts = report.counts
-    assert counts.transfers > (100 if COMPILED else 0)
-    assert counts.totals > 0 or not COMPILED
+    assert counts.transfers > 0
     assert counts.given_up == 0
     assert report.judged.unknown == counts.unknown <= report.kills
     assert report.audit["leaked"] == 0
