@@ -93,6 +93,7 @@ class _Bank(DrillBase[BankParameters]):
         self.store = store
         self.recorder = recorder
         self.accounts = [account(number) for number in range(parameters.accounts)]
+        self.items = items(dict.fromkeys(self.accounts)).keys()
         self.acts = Acts(store, self.accounts)
         self.own: list[Transaction] = []
         """The load, and the reads after the run."""
@@ -174,22 +175,26 @@ class _Bank(DrillBase[BankParameters]):
         if not judged.ok:
             self.checks[HISTORY].append(judged.detail)
         total = START * len(self.accounts)
-        wrong = [one for one in self._totals(transactions) if _total(one) != total]
-        self.checks[TOTAL] += [
-            f"{one}: that is {_total(one)} in all, not {total}" for one in wrong[:EXAMPLES_MAX]
+        sums = [(one, self._sum(one)) for one in self._totals(transactions)]
+        wrong = [
+            f"{one}: that is {found} in all, not {total}" for one, found in sums if found != total
         ]
+        self.checks[TOTAL] += wrong[:EXAMPLES_MAX]
         if len(wrong) > EXAMPLES_MAX:
             self.checks[TOTAL].append(f"and {len(wrong) - EXAMPLES_MAX} more wrong totals")
         return judged
 
     def _totals(self, transactions: Iterable[Transaction]) -> list[Transaction]:
         """Committed transactions that read every account."""
-        every = {(STORE, name) for name in self.accounts}
+        every = self.items
         return [
             one
             for one in transactions
             if one.outcome == "committed" and one.client != LOADER and every <= one.reads.keys()
         ]
+
+    def _sum(self, transaction: Transaction) -> int:
+        return sum(balance_of(transaction.reads[item]) for item in self.items)
 
     def _count(self, transactions: list[Transaction]) -> Counts:
         """What the clients did."""
@@ -203,10 +208,6 @@ class _Bank(DrillBase[BankParameters]):
             given_up=self.given_up,
             unknown=sum(one.outcome == "unknown" for one in made),
         )
-
-
-def _total(transaction: Transaction) -> int:
-    return sum(map(balance_of, transaction.reads.values()))
 
 
 def _call_ns(transaction: Transaction) -> int:

@@ -1,7 +1,16 @@
 """What a client of the bank does: transfers between accounts, and reads of some or all of them.
 
-An account's value is text, such as `1000 7.12`: the balance, which is never negative, and who wrote
-it, here incarnation 7 in its 12th attempt. So no two values of an account are equal.
+    key                     value
+    account-000003          `1000 7.12`: the balance, which is never negative, and who wrote it,
+                            here incarnation 7 in its 12th attempt
+    account-000003/7.12     `1000`: a receipt, from the transfer that wrote the account like that
+
+So no two values of an account are equal, no two receipts have one key, and whoever has read an
+account knows a receipt that must be there. When an account has RECEIPTS_MAX of them, the next
+transfer deletes them all: the store grows and shrinks.
+
+A deleted receipt stands in the history as a value of its own, which nobody can read: "absent" it
+was before it was made, and nobody looks for it after.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ HOT: Final = 4
 """Half of the transfers are from one of so many accounts or their witnesses."""
 DWELL_S: Final = 0.0004
 """How long some transfers take from their last read to their end, at most."""
+RECEIPTS_MAX: Final = 8
 LOAD: Final = (0, 0)
 """Who wrote the first values."""
 
@@ -43,6 +53,16 @@ def value_of(balance: int, writer: tuple[int, int]) -> bytes:
 def balance_of(value: bytes | None) -> int:
     """The balance in a value; nothing is in an account that is absent."""
     return 0 if value is None else int(value.split()[0])
+
+
+def receipt_of(name: bytes, value: bytes) -> bytes:
+    """The key of the receipt that an account with this value has; not so after the load."""
+    return name + b"/" + value.split()[1]
+
+
+def end_of(name: bytes) -> bytes:
+    """The first key after those of an account's receipts."""
+    return name + b"0"
 
 
 class Seen(NamedTuple):
@@ -110,27 +130,48 @@ class Acts:
         return self._scan(tx, 0, len(self._accounts))
 
     def _scan(self, tx: Any, first: int, end: int) -> Seen:
-        found = dict(tx.scan(self._store, account(first), account(end)))
-        expected = self._accounts[first:end]
-        return Seen({**{name: found.pop(name, None) for name in expected}, **found}, {})
+        reads: dict[bytes, bytes | None] = dict.fromkeys(self._accounts[first:end])
+        reads.update(tx.scan(self._store, account(first), account(end)))
+        for name in self._accounts[first:end]:
+            _expect(reads, name)
+        return Seen(reads, {})
 
     def _transfer(self, tx: Any, writer: tuple[int, int], plan: Transfer) -> Seen:
-        names = (plan.payer, *plan.payees, plan.witness)
-        found = {name: tx.get(self._store, name) for name in names}
+        parties = (plan.payer, *plan.payees)
+        seen = Seen(dict.fromkeys(parties), {})
+        for name in parties:
+            seen.reads.update(tx.scan(self._store, name, end_of(name)))
+            _expect(seen.reads, name)
+        seen.reads[plan.witness] = tx.get(self._store, plan.witness)
         if plan.dwell_s:
             time.sleep(plan.dwell_s)
-        if None in found.values():
-            return Seen(found, {})
-        left = balance_of(found[plan.payer])
-        written: dict[bytes, bytes] = {}
+        balances = {name: balance_of(seen.reads[name]) for name in parties}
         for payee, wanted in zip(plan.payees, plan.amounts, strict=False):
-            amount = max(min(wanted, left), -balance_of(found[payee]))
-            left -= amount
-            written[payee] = value_of(balance_of(found[payee]) + amount, writer)
-        written[plan.payer] = value_of(left, writer)
-        for name, value in written.items():
-            tx.put(self._store, name, value)
-        return Seen(found, written)
+            amount = max(min(wanted, balances[plan.payer]), -balances[payee])
+            balances[plan.payer] -= amount
+            balances[payee] += amount
+        for name, balance in balances.items():
+            self._write(tx, seen, name, value_of(balance, writer))
+        return seen
+
+    def _write(self, tx: Any, seen: Seen, name: bytes, value: bytes) -> None:
+        """Write the value of an account and a receipt; if there are many, delete the others."""
+        receipts = [key for key in seen.reads if key.startswith(name + b"/") and seen.reads[key]]
+        for key in receipts if len(receipts) >= RECEIPTS_MAX else ():
+            tx.delete(self._store, key)
+            seen.writes[key] = b"deleted by " + value.split()[1]
+        receipt, balance = receipt_of(name, value), b"%d" % balance_of(value)
+        tx.insert(self._store, receipt, balance)
+        tx.put(self._store, name, value)
+        seen.reads[receipt] = None
+        seen.writes.update({receipt: balance, name: value})
+
+
+def _expect(reads: dict[bytes, bytes | None], name: bytes) -> None:
+    """If the receipt that an account must have was not found in a scan, it was read as absent."""
+    value = reads[name]
+    if value is not None and not value.endswith(b" %d.%d" % LOAD):
+        reads.setdefault(receipt_of(name, value), None)
 
 
 def items(values: dict[bytes, Any]) -> dict[Item, Any]:
