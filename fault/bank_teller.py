@@ -35,7 +35,7 @@ HOT: Final = 4
 """Half of the transfers are from one of so many accounts or their witnesses."""
 DWELL_S: Final = 0.0004
 """How long some transfers take from their last read to their end, at most."""
-RECEIPTS_MAX: Final = 8
+RECEIPTS_MAX: Final = 6
 LOAD: Final = (0, 0)
 """Who wrote the first values."""
 
@@ -101,9 +101,9 @@ class Acts:
     def draw(self, source: random.Random) -> Act:
         """Some transaction; each time that it is attempted it does the same."""
         chance = source.random()
-        if chance < 0.08:
+        if chance < 0.04:
             return self.read_all if source.random() < 0.5 else self.scan_all
-        if chance < 0.2:
+        if chance < 0.14:
             first = source.randrange(len(self._accounts))
             return lambda tx, writer: self._scan(tx, first, first + SCANNED)
         count = len(self._accounts)
