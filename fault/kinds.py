@@ -38,6 +38,8 @@ class Proof:
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
+    packages: tuple[str, ...] = ()
+    """Of `stores`, with mechanisms of this kind, besides its own; they have crash points, too."""
     not_met: frozenset[str] = OF_REPLICAS
     waits_for_stopped: bool = False
     """By its paper, clients wait for one that stands still while it holds a lock. So where it is
@@ -98,6 +100,7 @@ PROOFS: Final = {
     "rtx-sherman": Proof(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
+        packages=("rtx",),
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | {"tentative-link"},
     ),

@@ -54,7 +54,9 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 def defined(kind: str) -> dict[str, str]:
     """Every named crash point that a client of this kind may come by, and the file it is in."""
     package = Path(*kind_named(kind).module.split(".")[1:-1])
-    files = [*_ROOT.glob("shm/*.py"), *_ROOT.glob("stores/*.py"), *(_ROOT / package).glob("*.py")]
+    packages = [package, *(Path("stores", name) for name in proof_of(kind).packages)]
+    files = [*_ROOT.glob("shm/*.py"), *_ROOT.glob("stores/*.py")]
+    files += [path for each in packages for path in (_ROOT / each).glob("*.py")]
     found = {}
     for path in sorted(files):
         for name in set(_TAG.findall(path.read_text())) - proof_of(kind).not_met:
