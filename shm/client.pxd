@@ -14,7 +14,7 @@ cdef class Client:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef object rejoin
-    cdef bint mortal
+    cdef readonly bint mortal
     cdef u64[::1] references
     cdef u64[::1] homes
     cdef readonly u64 ident

@@ -13,7 +13,7 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     72   clock        above every timestamp that this slot's clients have used (clock.py); the next
                       client of the slot goes on from there
     80   tx_log       reference to the log of its present or last transaction (stores/rtx/log.py)
-    88   tx_time      time in that one's lock state
+    88   tx_time      time in that one's lock state; 0: it is over
     128  hand         24 pairs of words: object reference, address of its link (heap.py), or
                       a replicated link, which its store knows (stores/fusee/links.py)
 

@@ -5,27 +5,30 @@ The figure is missing from the text that we have; rebuilt from the prose.
     1. write the new data of each object, and the log that names it (log.py); publish the log
     2. lock each object from the version that was read, in the order of addresses; one that has
        another version, or is locked, is a conflict
-    3. validate: each object that was only read has the version that was read, and is not locked
+    3. validate: each object that was only read has the lock word and the pointer that it had, so
+       it is not locked, or without a log, when its pointer counts (lllock.py)
     4. INIT -> DOING; carry it out; DONE; give back the old data
 
 So all that was read was true at one moment, after 2 and before 4, and what is written follows from
 it; hence transactions are strictly serialisable, with gets (sherman/lookup.py) among them.
 
 A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT, unlock to the
-versions from before, give back the new data.
+versions from before (others, to new ones), give back the new data.
 
 Conflicts never wait, so nobody waits in a circle. All of it is one operation of the client.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK
+from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.fields import LOGGED, POINTER
-from limpet.stores.rtx.lllock import vacated
+from limpet.stores.rtx.lllock import is_vacant, vacated
 from limpet.stores.rtx.log import Entry, Log
 
 if TYPE_CHECKING:
@@ -45,8 +48,8 @@ class Commit:
         self.allocator = pool.allocator
         self.heap = pool.heap
         self.locks = locks
-        self.reads: dict[int, int] = {}
-        """Versions of objects that were read in operations before this one."""
+        self.reads: dict[int, tuple[int, int]] = {}
+        """Lock and pointer of objects that were read in operations before this one."""
         self.begin(0)
 
     def begin(self, link: int) -> None:
@@ -57,6 +60,8 @@ class Commit:
         self.versions: dict[int, int] = {}
         self.extents: list[tuple[Staging, int, bytes, bytes]] = []
         self.dropped: list[int] = []
+        self.swings: dict[int, tuple[int, int]] = {}
+        """Old and new pointer of each object."""
         self.busy = 0
         """The object that was in the way."""
 
@@ -88,12 +93,25 @@ class Commit:
             return AGAIN
         # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
         self.endpoint.wait()
-        log.finish()
-        self.endpoint.wait()
-        # CRASH(over): all is changed; recovery gives back what was dropped.
-        log.give_back(self.heap, True)
+        try:
+            log.finish()
+            self.endpoint.wait()
+            # CRASH(over): all is changed; recovery gives back what was dropped.
+            log.give_back(self.heap, True)
+        except NodeFailed:
+            self._finish_without(held, state)
         self.client.release(0)
         return DONE
+
+    def _finish_without(self, held: dict[int, int], state: int) -> None:
+        """Carry out what is decided when the log was lost with its memory node."""
+        for at in held:
+            with contextlib.suppress(NodeFailed):
+                self.locks.install(at, *self.swings[at])
+                self.locks.release(at, state)
+        for pointer in (*self.dropped, *(old for old, _ in self.swings.values())):
+            if not is_vacant(pointer):
+                self.heap.free(pointer & REFERENCE_MASK)
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
         """Node and size of all memory that is needed, the log first."""
@@ -148,6 +166,7 @@ class Commit:
         for at in sorted(self.pages):
             page = self.pages[at]
             if page is None:
+                self.swings[at] = (0, vacated(state))
                 log.note(index, Entry(at, 0, vacated(state)))
                 index += 1
                 continue
@@ -155,6 +174,7 @@ class Commit:
             if not reference:
                 return False
             page.write(reference & ADDRESS_MASK, state)
+            self.swings[at] = (0, reference)
             self._noted(log, index, Entry(at, 0, reference))
             index += 1
         return True
@@ -169,22 +189,22 @@ class Commit:
         held: dict[int, int] = {}
         for index, at in enumerate(sorted(self.pages), self.first):
             version = self.versions[at]
-            if self.reads.get(at, version) != version:
-                self.busy = at
-                break
-            if not self.locks.acquire(at, version, state):
+            read = self.reads.get(at)
+            if (read and read[0] != version) or not self.locks.acquire(at, version, state):
                 self.busy = at
                 break
             # CRASH(locked): whoever meets the lock aborts it when the lease is over.
             held[at] = version
             # ORDER: under the lock; the pointer stands still until the log is DOING.
-            log.amend(index, self.endpoint.load(at + POINTER))
+            self.swings[at] = (self.endpoint.load(at + POINTER), self.swings[at][1])
+            log.amend(index, self.swings[at][0])
         return held
 
     def validate(self) -> bool:
-        """Whether all that was only read has still its version, and is not locked."""
-        for at, version in self.reads.items():
-            if at not in self.pages and self.endpoint.load(at) != version:
+        """Whether all that was only read is as it was."""
+        load = self.endpoint.load
+        for at, (lock, pointer) in self.reads.items():
+            if at not in self.pages and (load(at) != lock or load(at + POINTER) != pointer):
                 self.busy = at
                 return False
         return True

@@ -16,14 +16,16 @@ state hits another one's (R4).
                    new VACATED: the object is given up
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
-the time in its lock state, written after it and before any lock is taken.
+the time in its lock state, written after it and before any lock is taken, and 0 again before the
+log is freed. So whoever finds its time there while he is pinned may use the log.
 
 States
     INIT   locks are being taken, reads validated
     DOING  decided: it commits. INIT -> DOING is where a transaction with a log takes effect
     ABORT  decided: it does not. By the owner, or by whoever meets a lock of it when its lease is
            over, or its owner dead
-    DONE   every object that the log names is unlocked; COMMITTED says how it was decided
+    DONE   carried out; COMMITTED says how it was decided. An owner that stood still may yet lock
+           an object, and will release it, or who recovers it will, or who meets it (R2)
 
 Who finds DOING and the lease over takes the log over, by a CAS that counts the takeovers, and goes
 through all of it: the pointer of each object from old to new, its lock from m to the version. All
@@ -34,14 +36,20 @@ objects if it was COMMITTED, else the new ones. Until then the log is in the own
 (client.py), so its pin keeps both from being used again.
 
 What a kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
-memory given back. A log that nobody ever saw is one in INIT.
+memory given back.
+
+What is on a lost memory node is passed over. If that is the log's node, which is that of its first
+object, and the owner does not go on, then nobody knows what was decided for objects on other nodes:
+they are unlocked as they are, and what was allocated there is not given back. So a transaction over
+several memory nodes is whole only as long as none of them is lost in the midst of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
-from limpet.shm.errors import StoreCorrupt
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.slots import TX_LOG, TX_TIME
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
@@ -92,7 +100,7 @@ class Log:
         slot = CLIENT_SLOTS + slot_of(state) * SLOT_SIZE
         time = state & TIME_MASK
         endpoint = locks.endpoint
-        # ORDER: time, log, time: then it is the log of that time. We are pinned, so it stays.
+        # ORDER: time, log, time: it is the log of that time, and not freed since we are pinned.
         if endpoint.load(slot + TX_TIME) != time:
             return None
         reference = endpoint.load(slot + TX_LOG)
@@ -170,28 +178,34 @@ class Log:
         return True
 
     def finish(self) -> bool:
-        """Carry out what is decided (TryCommit, figure 9); whether it was to commit."""
+        """Carry out what is decided (TryCommit, figure 9); whether it was to commit.
+
+        Also when it is DONE: an owner that stood still may have locked another object since (R2).
+        """
         state = self.owner()
         word = self.state()
-        decided = word & STATE_MASK
-        if decided == DONE:
-            return bool(word & COMMITTED)
+        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)
         entries = [entry for entry in self.entries() if entry.at]
-        if decided == DOING:
+        if word & STATE_MASK == DOING:
             for entry in entries:
-                self.locks.install(entry.at, entry.old, entry.new)
+                with contextlib.suppress(NodeFailed):  # then the object is lost
+                    self.locks.install(entry.at, entry.old, entry.new)
                 # CRASH(installing): some objects are new; the next one goes on.
         for entry in entries:
-            self.locks.release(entry.at, state)
+            with contextlib.suppress(NodeFailed):
+                self.locks.release(entry.at, state)
             # CRASH(releasing): some locks are released; the next one goes on.
-        done = DONE | (COMMITTED if decided == DOING else 0)
-        # ORDER: after the last lock: a DONE log has none.
+        # ORDER: after the locks.
         while (word := self.state()) & STATE_MASK != DONE:
-            self.endpoint.cas(self.at + STATE, word, done)
-        return decided == DOING
+            self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if commits else 0))
+        return commits
 
     def give_back(self, heap: Any, committed: bool) -> None:
         """Free what the transaction leaves behind. By its owner, or for a dead one."""
+        state = self.owner()
+        slot = CLIENT_SLOTS + slot_of(state) * SLOT_SIZE
+        # ORDER: nobody finds the log any more before it is freed.
+        self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)
         for entry in self.entries():
             pointer = entry.old if committed else entry.new
             if not is_vacant(pointer):

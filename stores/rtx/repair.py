@@ -14,7 +14,8 @@ What a dead owner left is repaired at once by whoever recovers it, who goes by i
 without one the memory for the new data, which begins with m, and the object for which it is meant.
 If that is locked with m and not changed, the copy is written to this memory: so recovery needs no
 other, and the operation has not happened, as those who read meanwhile have seen. Several may do
-that, as they all write the same.
+that, as they all write the same. In a pool of several hosts the owner may still run, so nothing is
+written there: the new data, which was whole before the hand named the object, is installed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ class Repair:
         if log is None:
             self.locks.release(at, state)
             return DONE
+        try:
+            return self._logged(at, state, log)
+        except NodeFailed:
+            if not self._is_overdue(state):
+                return AGAIN
+            self.locks.release(at, state)  # raises in turn if it is the object that is lost
+            return DONE
+
+    def _logged(self, at: int, state: int, log: Log) -> int:
         decided = log.state() & STATE_MASK
         if decided == fields.DONE:
             self.locks.release(at, state)
@@ -115,11 +125,13 @@ class Repair:
 
     def _settle_object(self, at: int, reference: int) -> bool:
         state = self.endpoint.load(reference & ADDRESS_MASK)
+        old = self.endpoint.load(at + POINTER)
+        # ORDER: the pointer before the lock: it is one that it had under this lock.
         if self.endpoint.load(at) == state:
-            old = self.endpoint.load(at + POINTER)
             if not self._begins_with(old, state):
-                # In the memory for the new data, which nobody has seen: recovery needs no other.
-                self.store.copy(old, reference, state)
+                if not self.client.mortal:
+                    # In the memory for the new data, which nobody has seen.
+                    self.store.copy(old, reference, state)
                 self.locks.install(at, old, reference)
             self.locks.release(at, state)
         return bool(self.endpoint.load(at + POINTER) == reference)

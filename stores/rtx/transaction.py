@@ -16,11 +16,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from limpet.shm.errors import KeyExists, ParameterError, TransactionConflict
+from limpet.shm.errors import KeyExists, ParameterError, StoreError, TransactionConflict
 from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.sherman.staging import Staging
+from limpet.stores.rtx.fields import POINTER
+from limpet.stores.sherman.fields import SPARED_BLOCKS
 
 Result = TypeVar("Result")
 ATTEMPTS: Final = 1000
@@ -28,8 +29,9 @@ OBJECTS: Final = "objects"
 """Name of the store that has the named objects of a pool."""
 
 
-class Conflict(Exception):
-    """What was read has been changed; the transaction is to begin anew."""
+class Conflict(BaseException):
+    """What was read has been changed, so the transaction is to begin anew. No handler of errors
+    may take it for one."""
 
 
 class Transaction:
@@ -40,11 +42,13 @@ class Transaction:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._reads: dict[int, int] = {}
-        self._writes: dict[Any, dict[bytes, bytes | None]] = {}
+        self._reads: dict[int, tuple[int, int]] = {}
+        self._stores: dict[int, Any] = {}
+        self._writes: dict[int, dict[bytes, bytes | None]] = {}
+        """By the link of the store, of which there may be several handles."""
         self._doomed: Any = None
         """The store in which there was a conflict."""
-        self._named: Any = None
+        self._over = False
 
     # ---- keys of stores -------------------------------------------------------------------------
 
@@ -56,9 +60,9 @@ class Transaction:
     def put(self, store: Any, key: Any, value: Any) -> None:
         """Insert or update. Raises KeyTooLarge, ValueTooLarge."""
         key, value = as_bytes("key", key), as_bytes("value", value)
-        self._written(store)
+        written = self._written(store)
         store.refuse(key, value)
-        self._writes[store][key] = value
+        written[key] = value
 
     def insert(self, store: Any, key: Any, value: Any) -> None:
         """Insert; KeyExists if the key is there."""
@@ -100,42 +104,46 @@ class Transaction:
     # ---- named objects --------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> bytes:
-        value = self._get(self._objects(), _encoded(name))
+        store = self._objects(False)
+        value = self._get(store, _encoded(name)) if store else None
         if value is None:
             raise KeyError(name)
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.put(self._objects(), _encoded(name), value)
+        self.put(self._objects(True), _encoded(name), value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
             raise KeyError(name)
-        self._written(self._objects())[_encoded(name)] = None
+        self._written(self._objects(True))[_encoded(name)] = None
 
     def __contains__(self, name: str) -> bool:
-        return self._get(self._objects(), _encoded(name)) is not None
+        store = self._objects(False)
+        return store is not None and self._get(store, _encoded(name)) is not None
 
-    def _objects(self) -> Any:
-        if self._named is None:
-            self._named = self._pool.store("rtx-sherman", name=OBJECTS)
-        return self._named
+    def _objects(self, make: bool) -> Any:
+        """The store with the named objects; None if there is none and it is not to be made."""
+        if make or self._pool.exclusively(lambda: self._pool.catalogue.find(OBJECTS.encode())):
+            return self._pool.store("rtx-sherman", name=OBJECTS)
+        return None
 
     # ---- the read set ---------------------------------------------------------------------------
 
     def _written(self, store: Any) -> dict[bytes, bytes | None]:
         """What is to be written to a store."""
-        if store not in self._writes:
-            if not getattr(store, "transactional", False):
-                raise ParameterError(
-                    f"{store!r} takes part in no transactions; a store of kind rtx-sherman does"
-                )
-            if store.pool is not self._pool:
-                raise ParameterError(
-                    f"{store!r} was opened by another pool handle than the transaction's"
-                )
-            self._writes[store] = {}
-        return self._writes[store]
+        if self._over:
+            raise StoreError("this transaction is over: its function has returned")
+        if not getattr(store, "transactional", False):
+            raise ParameterError(
+                f"{store!r} takes part in no transactions; a store of kind rtx-sherman does"
+            )
+        if store.pool is not self._pool:
+            raise ParameterError(
+                f"{store!r} was opened by another pool handle than the transaction's"
+            )
+        self._stores.setdefault(store.link, store)
+        return self._writes.setdefault(store.link, {})
 
     def _get(self, store: Any, key: bytes) -> bytes | None:
         written = self._written(store)
@@ -153,7 +161,7 @@ class Transaction:
         while True:
             store.client.enter()
             try:
-                if store.find_leaf_of(tree, key) == DONE and store.is_settled():
+                if store.find_leaf_of(tree, key) == DONE:
                     found = what()
                     if not self._holds(store):
                         self._doomed = store
@@ -162,53 +170,60 @@ class Transaction:
             finally:
                 store.client.leave()
             attempt += 1
-            store.stay(attempt, True)
+            store.stay(attempt, False)
 
     def _holds(self, store: Any) -> bool:
-        """Note the leaf that was read last; whether all that was read has still its version."""
-        if self._reads.setdefault(store.at, store.lock) != store.lock:
+        """Note the leaf that was read last; whether all that was read is as it was."""
+        found = (store.lock, store.pointer)
+        if self._reads.setdefault(store.at, found) != found:
             return False
         load = store.endpoint.load
-        return all(load(at) == version for at, version in self._reads.items())
+        return all(
+            load(at) == lock and load(at + POINTER) == pointer
+            for at, (lock, pointer) in self._reads.items()
+        )
 
     # ---- the end --------------------------------------------------------------------------------
 
     def commit(self) -> bool:
         """Commit what was written; False: there was a conflict, and nothing has happened."""
-        stores = [store for store, written in self._writes.items() if written]
-        if self._doomed is not None or not stores:
+        written = {link: pairs for link, pairs in self._writes.items() if pairs}
+        if self._doomed is not None or not written:
             return self._doomed is None
-        client = self._pool.client
-        commit = Commit(self._pool, stores[0].locks)
+        store = self._stores[next(iter(written))]
+        commit = Commit(self._pool, store.locks)
         commit.reads = self._reads
-        while True:
-            client.enter()
-            try:
-                outcome = self._stage(commit, stores)
-                if outcome == DONE and commit.pages:
-                    outcome = commit.run()
-                elif outcome == DONE and not commit.validate():
-                    outcome = AGAIN
-            finally:
-                client.leave()
-            if outcome == NO_MEMORY:
-                commit.replenish()
-                continue
-            if outcome == AGAIN:
-                self._doomed = stores[0]
-                if commit.busy:
-                    stores[0].at = commit.busy
-            return outcome == DONE
+        only_deletes = all(value is None for pairs in written.values() for value in pairs.values())
+        while (outcome := self._commit_once(commit, written)) == NO_MEMORY:
+            commit.replenish(0 if only_deletes else SPARED_BLOCKS)
+        if outcome == AGAIN:
+            self._doomed = store
+            store.at = commit.busy or store.at
+        return outcome == DONE
 
-    def _stage(self, commit: Commit, stores: list[Any]) -> int:
-        commit.begin(stores[0].link)
-        for store in stores:
-            staging = Staging(store, commit)
-            for key in sorted(self._writes[store]):
-                if staging.stage(key, self._writes[store][key]) == AGAIN:
-                    commit.busy = store.at
-                    return AGAIN
-        return DONE
+    def _commit_once(self, commit: Commit, written: dict[int, dict[bytes, bytes | None]]) -> int:
+        self._pool.client.enter()
+        try:
+            commit.begin(next(iter(written)))
+            for link, pairs in written.items():
+                staging = self._stores[link].staging(commit)
+                for key in sorted(pairs):
+                    if staging.stage(key, pairs[key]) == AGAIN:
+                        commit.busy = self._stores[link].at
+                        return AGAIN
+            if commit.pages:
+                return commit.run()
+            return DONE if commit.validate() else AGAIN
+        finally:
+            self._pool.client.leave()
+
+    def end(self) -> None:
+        """From now on, it cannot be used."""
+        self._over = True
+
+    def is_doomed(self) -> bool:
+        """Whether there was a conflict."""
+        return self._doomed is not None
 
     def stay(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""
@@ -238,6 +253,11 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
                 return result
         except Conflict:
             pass
+        except Exception:
+            if not transaction.is_doomed():
+                raise
+        finally:
+            transaction.end()
         transaction.stay(attempt)
     raise TransactionConflict(
         f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts; make it "

@@ -14,6 +14,8 @@ SLOTS: Final = 5
 
 GONE: Final = 0xFF
 """Level of what is read where a node was vacated."""
+SPARED_BLOCKS: Final = 2
+"""Free blocks of a memory node that are left to deletes, which write a node to free one."""
 LEVEL_MASK: Final = 0xFF
 COUNT_SHIFT: Final = 8
 HEAP_SHIFT: Final = 24

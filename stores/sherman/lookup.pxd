@@ -38,7 +38,6 @@ cdef class Lookup(Store):
 
     @cython.locals(index=int)
     cpdef bytes value_here(self, bytes key)
-    cpdef bint is_settled(self) noexcept
     cdef int _find_leaf(self, bytes key) except -1
     cpdef u64 tree_of(self, bytes key) except? 0
     @cython.locals(page=Page, routes=Routes, at=u64, known=u64, _=int)
@@ -48,13 +47,15 @@ cdef class Lookup(Store):
     cpdef bint read_object(self, u64 at, Page page) except -1
     @cython.locals(page=Page)
     cpdef bytes _value(self, int index)
+    cpdef u64 node_of(self, bytes key) except? 0
+    @cython.locals(at=u64)
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(outcome=int)
-    cdef int _look_until_seen(self, bint writes) except -1
+    cdef int _look_until_seen(self, u64 at, bint writes) except -1
     @cython.locals(attempt=u64, index=int, objects=Objects)
     cpdef bint is_linked(self, u64 reference) except -1
     @cython.locals(lane=bint, state=u64)
-    cpdef int _look_after(self, bint writes) except -1
+    cpdef int _look_after(self, u64 at, bint writes) except -1
     @cython.locals(reference=u64)
     cpdef u64 copy_for(self, u64 at, u64 old, u64 state) except? 0
     @cython.locals(page=Page)

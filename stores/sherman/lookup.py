@@ -120,13 +120,13 @@ class Lookup(Store):
         return self.scan()
 
     def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
-        """How many keys are in the leaf with `start`, and where the next one begins."""
+        """How many keys from `start` on are in the leaf with it, and where the next one begins."""
         attempt = 0
         while True:
             self.client.enter()
             try:
                 if self.find_leaf_of(tree, start) == DONE:
-                    return self.page.count, self.page.high()
+                    return self.page.count - self.page.find(start), self.page.high()
             finally:
                 self.client.leave()
             attempt += 1
@@ -171,10 +171,6 @@ class Lookup(Store):
         index = self.page.find(key)
         return self._value(index) if self.page.exact else None
 
-    def is_settled(self) -> bool:
-        """Whether the object that was read last was not locked."""
-        return not self.lock & LOCKED
-
     # ---- where a key is -------------------------------------------------------------------------
 
     def _find_leaf(self, key: bytes) -> int:
@@ -198,6 +194,10 @@ class Lookup(Store):
                 if at != known or not routes.lows:
                     routes.learn(page.low(), at)
                 return DONE
+            if at == known and at != routes.root and page.low() != routes.low_at(key):
+                routes.drop(key)
+                at = known = routes.root
+                continue
             at = self.next_hop(page, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 
@@ -243,6 +243,10 @@ class Lookup(Store):
 
     # ---- waiting --------------------------------------------------------------------------------
 
+    def node_of(self, key: bytes) -> int:
+        """The memory node of a key's tree."""
+        return self.roots[self.tree_of(key)] >> NODE_SHIFT & 0xFF
+
     def stay(self, attempt: int, writes: bool) -> None:
         """Wait a little for the object that was read last; look now and then whom we wait for.
 
@@ -251,27 +255,28 @@ class Lookup(Store):
         self.retries += 1
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
+            at = self.at
             self.pool.exclusively(self.pool.membership.sweep_sometimes)
-            self._look_until_seen(writes)
+            self._look_until_seen(at, writes)
 
-    def _look_until_seen(self, writes: bool) -> None:
+    def _look_until_seen(self, at: int, writes: bool) -> None:
         outcome = NO_MEMORY
         while outcome == NO_MEMORY:
             self.client.enter()
             try:
-                outcome = self._look_after(writes)
+                outcome = self._look_after(at, writes)
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.at >> NODE_SHIFT & 0xFF, self.page.size)
+                self.allocator.replenish(at >> NODE_SHIFT & 0xFF, self.page.size)
 
-    def _look_after(self, writes: bool) -> int:
+    def _look_after(self, at: int, writes: bool) -> int:
         lane = self.endpoint.background(True)
         try:
-            state = self.endpoint.load(self.at)
+            state = self.endpoint.load(at)
             if not state & LOCKED or not (writes or state & LOGGED):
                 return DONE
-            return self.repair.look_after(self.at, state)
+            return self.repair.look_after(at, state)
         finally:
             self.endpoint.background(lane)
 
@@ -299,13 +304,11 @@ class Lookup(Store):
         if not objects.fits(reference):
             return False  # it was not written yet
         key = objects.key()
-        if len(key) > self.key_size or self.roots[self.tree_of(key)] >> NODE_SHIFT != (
-            reference >> NODE_SHIFT & 0xFF
-        ):
+        if len(key) > self.key_size or self.node_of(key) != reference >> NODE_SHIFT & 0xFF:
             return False
         attempt = 0
         while self._find_leaf(key) == AGAIN:
-            self._look_after(False)
+            self._look_after(self.at, False)
             attempt += 1
             self.endpoint.pause(attempt)
         index = self.page.find(key)

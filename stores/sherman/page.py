@@ -69,7 +69,7 @@ class Page:
         self.level = shape & LEVEL_MASK
         self.count = shape >> COUNT_SHIFT & LENGTH_MASK
         self.heap = shape >> HEAP_SHIFT & LENGTH_MASK
-        if 8 * (SLOTS + self.count) > self.heap or self.heap > self.size:
+        if 8 * (SLOTS + self.count) > self.heap or self.heap > self._entries_end():
             raise StoreCorrupt(
                 f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
             )
@@ -260,6 +260,8 @@ class Page:
         ]
 
     def fill(self, entries: list[tuple[bytes, bytes, int]]) -> None:
-        """Append entries, which fit."""
+        """Append entries. Raises StoreCorrupt if they do not fit."""
         for key, value, flags in entries:
+            if not self.fits(key, len(value)):
+                raise StoreCorrupt(f"{len(entries)} entries do not fit a node of {self.size} bytes")
             self.insert(self.count, key, value, flags)

@@ -12,4 +12,8 @@ cdef class Routes:
     cpdef u64 find(self, bytes key) except? 0
     @cython.locals(index=int)
     cpdef int learn(self, bytes low, u64 leaf) except -1
+    @cython.locals(index=int)
+    cpdef bytes low_at(self, bytes key)
+    @cython.locals(index=int)
+    cpdef int drop(self, bytes key) except -1
     cpdef int forget(self) except -1

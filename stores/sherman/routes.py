@@ -1,9 +1,10 @@
 """The cache of inner nodes: which leaf a key is in (Sherman's index cache; rtx.txt section 5).
 
 The paper's clients cache the inner nodes. What one goes by is the lowest level of them only, so
-that is what is kept here: the low fence of each leaf that was met, and its object. An object's low
-fence never changes, as a node that is split keeps its lower half; so what is kept is never wrong,
-at most short of a leaf in between, which the siblings lead to.
+that is what is kept here: the low fence of each leaf that was met, and its object. A node that is
+split keeps its lower half, so what is kept is at most short of a leaf in between, which the
+siblings lead to; or the leaf was merged into another one, and its object perhaps made anew
+elsewhere: then it is gone, or its low fence another one, and it is forgotten.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ class Routes:
                 index = 0
             self.lows.insert(index, low)
             self.leaves.insert(index, leaf)
+
+    def low_at(self, key: bytes) -> bytes | None:
+        """The low fence that was noted of the leaf that `find` gives; None: it gives the root."""
+        index = bisect_right(self.lows, key)
+        return self.lows[index - 1] if index else None
+
+    def drop(self, key: bytes) -> None:
+        """Forget the leaf that `find` gives."""
+        index = bisect_right(self.lows, key)
+        if index:
+            del self.lows[index - 1]
+            del self.leaves[index - 1]
 
     def forget(self) -> None:
         """Forget all."""

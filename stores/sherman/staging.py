@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.stores.outcomes import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
 from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.sherman.fields import EXTENT
+from limpet.stores.sherman.fields import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ Entries = list[tuple[bytes, bytes, int]]
 
 
 MERGED_SHARE: Final = 0.75
-"""Nodes are merged if no more than this share of the new one is taken."""
+"""Nodes that both have entries are merged if no more than this share of the new one is taken."""
+ROUNDS_MAX: Final = 4
+"""How often the way to a node may lead back to the root: what is staged may be out of date."""
 
 
 class Busy(Exception):
@@ -169,11 +171,11 @@ class Staging:
         first, second = self._page(first_at), self._page(second_at)
         if first.sibling() != second_at or first.level != page.level:
             return AGAIN
-        used = first.used() + second.used()
-        if used > page.size * MERGED_SHARE and first.count and second.count:
+        low, high, sibling = first.low(), second.high(), second.sibling()
+        used = first.used() + second.used() + len(low) + len(high or b"") + 8 * SLOTS
+        if used > page.size * (MERGED_SHARE if first.count and second.count else 1):
             return MISSING
         entries = first.entries() + second.entries()
-        low, high, sibling = first.low(), second.high(), second.sibling()
         self.commit.write(second_at, None)
         if parent == root and above.count == 2:
             self.commit.write(first_at, None)
@@ -195,11 +197,14 @@ class Staging:
         return self._walk(key, level, self.store.roots[self.store.tree])
 
     def _walk(self, key: bytes, level: int, at: int) -> tuple[int, Page]:
-        while True:
+        root, rounds = self.store.roots[self.store.tree], 0
+        while rounds < ROUNDS_MAX:
             page = self._page(at)
             if page.level == level and page.has(key):
                 return at, page
             at = self.store.next_hop(page, key, level)
+            rounds += at == root
+        raise Busy
 
     def _page(self, at: int) -> Page:
         """A node as it is staged; else a copy of it, whose version the transaction then expects."""

@@ -15,6 +15,7 @@ cdef int LOGGED_WRITE
 cdef int SHRINK
 cdef int SHRINKS_MAX
 cdef int SPARED_BLOCKS
+cdef int SPARSE
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
 cdef int POINTER
@@ -34,8 +35,8 @@ cdef class Sherman(Lookup):
     @cython.locals(size=u64, attempt=u64, outcome=int)
     cdef int _change(self, bytes key, bytes value, int mode) except -1
     @cython.locals(sparing=u64)
-    cdef int _replenish(self, u64 size, int mode) except -1
-    @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64)
+    cdef int _replenish(self, bytes key, u64 size, int mode) except -1
+    @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
     cdef int _change_once(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1

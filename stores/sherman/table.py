@@ -3,8 +3,8 @@
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
 (stores/rtx/lllock.py), so it is written anew and not in place, and its pointer swung. The TXObjs of
 a tree are a region, the paper's meta pool (figure 6): the first is the root, for ever; one whose
-pointer is 0 is vacant. On each memory node there is a tree of its own, and a key's hash chooses: so
-what is on a lost node is lost with all that leads there. A scan merges the trees.
+pointer is 0 or VACATED is vacant. On each memory node there is a tree of its own, and a key's hash
+chooses: so what is on a lost node is lost with all that leads there. A scan merges the trees.
 
 A write that changes one leaf and nothing else is a transaction without a log (Opt1):
     1. read the leaf's lock and pointer, and the node
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.errors import KeyTooLarge, StoreFull
+from limpet.shm.errors import KeyTooLarge, NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import as_bytes
@@ -53,18 +53,18 @@ from limpet.stores.outcomes import (
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.sherman.fields import EXTENT
+from limpet.stores.sherman.fields import EXTENT, SPARED_BLOCKS
 from limpet.stores.sherman.lookup import Lookup
 from limpet.stores.sherman.staging import Staging
 
 DELETE: Final = 3
 SHRINK: Final = 4
-SPARED_BLOCKS: Final = 2
-"""Free blocks of a memory node that are left to deletes, which write a node to free one."""
 SHRINKS_MAX: Final = 32
 """How often a merge is tried while others are in the way; a later one takes in what it left."""
 LOGGED_WRITE: Final = 16
-"""An outcome of an attempt: more than one leaf has to be changed."""
+SPARSE: Final = 17
+"""Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
+merged."""
 
 
 class Sherman(Lookup):
@@ -111,19 +111,20 @@ class Sherman(Lookup):
             if outcome == LOGGED_WRITE:
                 outcome = self._with_log(key, value, mode)
             if outcome == NO_MEMORY:
-                self._replenish(size, mode)
+                self._replenish(key, size, mode)
             elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
+            elif outcome == SPARSE:
+                self._shrink(key)
+                return DONE
             else:
-                if mode == DELETE and self._is_sparse():
-                    self._shrink(key)
                 return outcome
 
-    def _replenish(self, size: int, mode: int) -> None:
+    def _replenish(self, key: bytes, size: int, mode: int) -> None:
         sizes = [self.page.size, size] if size else [self.page.size]
         sparing = 0 if mode == DELETE else SPARED_BLOCKS
-        self.allocator.replenish_all(self.at >> NODE_SHIFT & 0xFF, sizes, 1, sparing)
+        self.allocator.replenish_all(self.node_of(key), sizes, 1, sparing)
 
     def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         if self._find_leaf(key) == AGAIN:
@@ -153,7 +154,8 @@ class Sherman(Lookup):
             # ORDER: written before the hand says where it belongs.
             self.client.aim(1, self.link | EXTENT_PAIR)
             page.set_value(index, extent.to_bytes(8, "little"), EXTENT)
-        return self._commit_leaf(new, 2 if size else 1, dropped)
+        outcome = self._commit_leaf(new, 2 if size else 1, dropped)
+        return SPARSE if outcome == DONE and mode == DELETE and self._is_sparse() else outcome
 
     def _set(self, index: int, key: bytes, value: bytes, flags: int) -> bool:
         """Set the entry of a key in the page; False: there is no room."""
@@ -212,11 +214,15 @@ class Sherman(Lookup):
         self.client.enter()
         try:
             commit.begin(self.link)
-            staging = Staging(self, commit)
+            staging = self.staging(commit)
             outcome = staging.shrink(key) if mode == SHRINK else staging.stage(key, value, mode)
             return commit.run() if outcome == DONE else outcome
         finally:
             self.client.leave()
+
+    def staging(self, commit: Commit) -> Staging:
+        """What the transaction of a commit changes here."""
+        return Staging(self, commit)
 
     def _is_sparse(self) -> bool:
         """Whether the leaf that was changed is to be merged; one that is not empty now and then."""
@@ -242,8 +248,8 @@ class Sherman(Lookup):
                 if outcome != DONE:
                     attempt += 1
                     self.endpoint.pause(attempt)
-        except StoreFull:
-            pass
+        except (StoreFull, NodeFailed):
+            pass  # the key is deleted; the rest can wait
         finally:
             self.endpoint.background(lane)
 
