@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+import limpet
 from limpet.fault import remains
 from limpet.fault.findings import Result
 from limpet.fault.kinds import PROOFS, Proof
@@ -23,7 +24,7 @@ from limpet.stores.rtx.lllock import is_vacant
 
 COMPILED: Final = BUILD == "compiled"
 SMALL: Final = {"node_size": 320, "key_size": 16, "value_size": 32}
-RUNS: Final = 40 if COMPILED else 6
+RUNS: Final = 24 if COMPILED else 6
 OTHER: Final = b"other"
 COUNTED: Final = (b"none yet", b"counted")
 """Values of the other key of the transaction, before and after."""
@@ -39,25 +40,21 @@ def nodes(store: Any) -> int:
 
 
 class TreeScene(Scene):
-    """A tree with so many other keys that KEY, in the last leaf, splits it: or the root, if so few.
+    """A tree of so many nodes, the last leaf of which has no room for KEY."""
 
-    The keys but KEY are `bystanders`, those of them that go again are not.
-    """
-
-    leaves = 1
+    count = 1
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         super().__init__(url, kind, fence)
-        while nodes(self.store) <= self.leaves:
-            self.add()
-        self.store.delete(self.bystanders[-1])
-        self.bystanders = self.bystanders[:-1]
-        demand(nodes(self.store) == self.leaves, "the tree is not as it was before the split")
+        while nodes(self.store) < self.count or self.has_room():
+            self.bystanders = (*self.bystanders, b"k%03d" % len(self.bystanders))
+            self.store.put(self.bystanders[-1], OLD)
+        demand(nodes(self.store) == self.count, "the tree was split too early")
 
-    def add(self) -> None:
-        """Put one more key, below KEY and above the others."""
-        self.bystanders = (*self.bystanders, b"k%03d" % len(self.bystanders))
-        self.store.put(self.bystanders[-1], OLD)
+    def has_room(self) -> bool:
+        """Whether KEY fits the last leaf."""
+        self.store.get(KEY)
+        return bool(self.store.page.fits(KEY, len(NEW)))
 
 
 class RootSplit(TreeScene):
@@ -67,7 +64,7 @@ class RootSplit(TreeScene):
 class LeafSplit(TreeScene):
     """A root with leaves, the last of which is full."""
 
-    leaves = 4
+    count = 4
 
 
 class Merge(Scene):
@@ -175,7 +172,8 @@ def sound(result: Result) -> None:
 def test_the_operations_change_so_many_nodes(
     make: Make, make_url: Callable[[], str], scene: Any, before: int, after: int
 ) -> None:
-    made = scene(make_url(), "rtx-sherman")
+    url = make_url()
+    made = scene(url, "rtx-sherman")
     try:
         assert nodes(made.store) == before
         if scene is Merge:
@@ -186,6 +184,7 @@ def test_the_operations_change_so_many_nodes(
         made.store.check()
     finally:
         made.close()
+        limpet.destroy(url)
 
 
 @cases
@@ -217,7 +216,7 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
     seen: set[str] = set()
     for case in ("leaf split", "transaction"):
         matrix, operation = make(case)
-        matrix.limit = 250
+        matrix.limit = 160
         seen |= set(matrix.killed(operation).seen)
     defined = {
         name for name, path in remains.defined("rtx-sherman").items() if "stores/rtx/" in path
