@@ -60,11 +60,12 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 \
 	        --node-size 2MiB --keys 100 --value-size 1000:4000; \
 	    over || $(BIN)/limpet drill race --seconds 20 --kill-rate 50 --fail-node 10; \
-	    for store in fusee swarm rcuckoo; do \
+	    for store in fusee swarm rcuckoo rtx-sherman; do \
 	        over || $(BIN)/limpet drill $$store --seconds 30 --kill-rate 50 --stop-rate 5; \
 	        over || $(BIN)/limpet drill explore $$store --schedules 10000 --crashes 2 \
 	            --stalls 2 --value-size 40; \
 	    done; \
+	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \

@@ -40,7 +40,7 @@ cdef class Lookup(Store):
     cpdef bytes value_here(self, bytes key)
     cdef int _find_leaf(self, bytes key) except -1
     cpdef u64 tree_of(self, bytes key) except? 0
-    @cython.locals(page=Page, routes=Routes, at=u64, known=u64, _=int)
+    @cython.locals(page=Page, routes=Routes, at=u64, known=u64, hashed=u64, hinted=bint, _=int)
     cpdef int find_leaf_of(self, u64 tree, bytes key) except -1
     cpdef u64 next_hop(self, Page page, bytes key, u64 level) except? 0
     @cython.locals(endpoint=Endpoint)

@@ -186,19 +186,28 @@ class Lookup(Store):
         page = self.page
         routes: Routes = self.routes[tree]
         self.tree = tree
-        at = known = routes.find(key)
+        hashed = hash64(key)
+        at = known = routes.hinted(hashed)
+        hinted = at != 0
+        if not hinted:
+            at = known = routes.find(key)
         for _ in range(HOPS_MAX):
             if not self.read_object(at, page):
                 return AGAIN
             if page.level == 0 and page.has(key):
-                if at != known or not routes.lows:
-                    routes.learn(page.low(), at)
+                if not hinted:
+                    routes.hint(hashed, at)
+                    if at != known or not routes.lows:
+                        routes.learn(page.low(), at)
                 return DONE
-            if at == known and at != routes.root and page.low() != routes.low_at(key):
+            if hinted:
+                hinted = False
+                at = known = routes.find(key)
+            elif at == known and at != routes.root and page.low() != routes.low_at(key):
                 routes.drop(key)
                 at = known = routes.root
-                continue
-            at = self.next_hop(page, key, 0)
+            else:
+                at = self.next_hop(page, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
 
     def next_hop(self, page: Page, key: bytes, level: int) -> int:

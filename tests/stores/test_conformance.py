@@ -443,7 +443,7 @@ def _fill(store: Any, value: bytes, prefix: bytes = b"") -> list[bytes]:
 
 
 def test_a_full_index_loses_nothing_and_goes_on(make_store: Make) -> None:
-    store = make_store(capacity=20, pool_node_size="512KiB")
+    store = make_store(capacity=20, pool_node_size="256KiB")
     keys = _fill(store, b"v")
     assert len(keys) >= 20
     assert dict(store.items()) == dict.fromkeys(keys, b"v")
