@@ -61,8 +61,8 @@ def test_fabrics_have_the_same_methods_and_signatures():
             theirs = inspect.signature(method).parameters.values()
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
-        "crc_pair", "flush_features", "hash64", "lowest_bit", "words_bytes", "words_equal",
-        "words_put",
+        "crc_pair", "flush_features", "hash64", "lowest_bit", "words_bytes", "words_compare",
+        "words_equal", "words_move", "words_put",
     ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
             inspect.signature(getattr(portable, name)).parameters
@@ -150,6 +150,38 @@ def test_words_put_fills_up_with_zeros(fabric):
             fabric.words_put(buffer, offset, data, size)
     with pytest.raises((TypeError, AddressError)):
         fabric.words_put(buffer, 0, None, 8)
+
+
+def test_words_compare_sorts_as_bytes_do(fabric):
+    samples = [b"", b"\0", b"a", b"a\0", b"ab", b"b", b"\x7f", b"\x80", b"\xff" * 8, b"\xff" * 9]
+    for one in samples:
+        buffer = words(0, 0, 0)
+        fabric.words_put(buffer, 5, one, len(one))
+        for other in samples:
+            found = fabric.words_compare(buffer, 5, len(one), other)
+            assert found == (one > other) - (one < other), (one, other)
+    for offset, size in ((-1, 1), (0, -1), (0, 25), (24, 1), (TOP - 1, 8), (8, TOP - 1)):
+        with pytest.raises(AddressError):
+            fabric.words_compare(words(0, 0, 0), offset, size, b"")
+
+
+def test_words_move_bears_overlaps(fabric):
+    for target, start, size in ((0, 3, 10), (3, 0, 10), (5, 5, 8), (24, 0, 0), (14, 0, 10)):
+        buffer, expected = words(1, 2, 3), bytearray(range(24))
+        fabric.words_put(buffer, 0, bytes(range(24)), 24)
+        expected[target : target + size] = bytes(expected[start : start + size])
+        assert fabric.words_move(buffer, target, start, size) == 0
+        assert buffer.tobytes() == bytes(expected)
+    for target, start, size in (
+        (-1, 0, 1),
+        (0, -1, 1),
+        (0, 0, -1),
+        (0, 17, 8),
+        (17, 0, 8),
+        (0, 0, 25),
+    ):
+        with pytest.raises(AddressError):
+            fabric.words_move(words(0, 0, 0), target, start, size)
 
 
 def _crc32c(crc, word):
