@@ -348,6 +348,22 @@ def test_when_there_is_no_room_everything_is_as_it_was(pools: Any) -> None:
     assert dict(store.items()) == {b"b": b"2", b"c": b"3"}
 
 
+def test_keys_that_come_and_go_in_transactions_take_no_more_memory(pools: Any) -> None:
+    """As those that are deleted without one: leaves that they leave empty are merged."""
+    pool = pools(node_size="512KiB", clients=16)
+    store = pool.store(KIND, name="test")
+
+    def move_on(tx: limpet.Transaction, number: int) -> None:
+        tx.insert(store, b"%064d" % number, bytes(60))
+        if number >= 20:
+            tx.delete(store, b"%064d" % (number - 20))
+
+    for number in range(2500):
+        pool.transaction(lambda tx, number=number: move_on(tx, number))
+    assert len(store) == 20
+    assert sound(store)["reachable"] < 100_000
+
+
 # ---- conflicts ----------------------------------------------------------------------------------
 
 
