@@ -1,0 +1,658 @@
+"""What `pool.transaction` promises: all that a function reads and writes happens at one moment, or
+nothing does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from process_tools import gather
+from store_tools import sound
+
+import limpet
+from limpet.shm.fabric import BUILD
+
+KIND: Final = "rtx-sherman"
+COMPILED: Final = BUILD == "compiled"
+START: Final = {b"a": b"1", b"b": b"2", b"c": b"3"}
+MANY: Final = 200
+
+
+class Sudden(Exception):
+    """What a function of a user raises."""
+
+
+@pytest.fixture
+def pool(pools: Any) -> limpet.Pool:
+    """A pool of two memory nodes."""
+    return pools(nodes=2)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def store(pool: limpet.Pool) -> Any:
+    """A store with the pairs of START."""
+    made = pool.store(KIND, name="test")
+    made.put_many(START)
+    return made
+
+
+@pytest.fixture
+def other(pools: Any, pool: limpet.Pool, store: Any) -> Any:
+    """The store, of another client."""
+    return pools.again(pool).store(KIND, name="test")
+
+
+def key_of(store: Any, tree: int) -> bytes:
+    """A key that is in that tree, on the memory node of this number."""
+    return next(k for k in (b"%d" % n for n in range(1000)) if store.tree_of(k) == tree)
+
+
+def once(work: Callable[[], object]) -> Callable[[], None]:
+    """Does it at its first call, and nothing at others."""
+    left = [work]
+
+    def do() -> None:
+        if left:
+            left.pop()()
+
+    return do
+
+
+# ---- what a function may do ---------------------------------------------------------------------
+
+
+def test_it_returns_what_the_function_returned(pool: limpet.Pool, store: Any) -> None:
+    assert pool.transaction(lambda tx: (tx.get(store, b"a"), tx.get(store, b"z"))) == (b"1", None)
+    assert pool.transaction(lambda tx: None) is None
+    assert pool.transaction(lambda tx: tx.get(store, b"z", "default")) == "default"
+
+
+def test_writes_happen_when_it_returns_and_not_before(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    def work(tx: limpet.Transaction) -> None:
+        tx.update(store, b"a", b"one")
+        tx.insert(store, b"d", b"four")
+        tx.put(store, b"e", b"five")
+        tx.delete(store, b"b")
+        assert dict(other.items()) == START
+
+    pool.transaction(work)
+    assert dict(other.items()) == {b"a": b"one", b"c": b"3", b"d": b"four", b"e": b"five"}
+    sound(store)
+
+
+def test_nothing_happens_when_the_function_raises(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> None:
+        tx.put(store, b"a", b"one")
+        tx.delete(store, b"b")
+        tx["x"] = b"y"
+        raise Sudden
+
+    with pytest.raises(Sudden):
+        pool.transaction(work)
+    assert dict(store.items()) == START
+    assert not pool.transaction(lambda tx: "x" in tx)
+    sound(store)
+
+
+def test_it_reads_its_own_writes(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> list[Any]:
+        tx.put(store, b"a", b"one")
+        tx.delete(store, b"b")
+        tx.insert(store, b"b", b"two")
+        tx.delete(store, b"c")
+        tx.put(store, b"d", b"")
+        return [tx.get(store, key) for key in (b"a", b"b", b"c", b"d")]
+
+    assert pool.transaction(work) == [b"one", b"two", None, b""]
+    assert dict(store.items()) == {b"a": b"one", b"b": b"two", b"d": b""}
+
+
+def test_what_was_put_and_deleted_again_was_never_there(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> None:
+        tx.insert(store, b"d", b"four")
+        tx.delete(store, b"d")
+
+    pool.transaction(work)
+    assert dict(store.items()) == START
+    sound(store)
+
+
+def test_errors_are_those_of_a_store_and_may_be_handled(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> None:
+        with pytest.raises(limpet.KeyExists, match="there already"):
+            tx.insert(store, b"a", b"one")
+        with pytest.raises(KeyError):
+            tx.update(store, b"z", b"26")
+        with pytest.raises(KeyError):
+            tx.delete(store, b"z")
+        tx.delete(store, b"a")
+        with pytest.raises(KeyError):
+            tx.delete(store, b"a")
+        tx.put(store, b"d", b"four")
+
+    pool.transaction(work)
+    assert dict(store.items()) == {b"b": b"2", b"c": b"3", b"d": b"four"}
+
+
+def test_keys_and_values_that_are_too_large_are_refused_at_the_put(
+    pool: limpet.Pool, store: Any
+) -> None:
+    reached = []
+
+    def write(key: bytes, value: bytes) -> Callable[[limpet.Transaction], None]:
+        def work(tx: limpet.Transaction) -> None:
+            tx.put(store, b"a", b"one")
+            reached.append(key)
+            tx.put(store, key, value)
+            reached.clear()
+
+        return work
+
+    with pytest.raises(limpet.KeyTooLarge, match="65 bytes"):
+        pool.transaction(write(bytes(65), b""))
+    with pytest.raises(limpet.ValueTooLarge):
+        pool.transaction(write(b"b", bytes(4 << 20)))
+    assert len(reached) == 2
+    assert dict(store.items()) == START
+
+    def handle(tx: limpet.Transaction) -> None:
+        with pytest.raises(limpet.KeyTooLarge):
+            tx.put(store, bytes(65), b"")
+        tx.put(store, b"a", b"one")
+
+    pool.transaction(handle)
+    assert dict(store.items()) == START | {b"a": b"one"}
+
+
+def test_values_may_be_longer_than_a_node(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction, size: int) -> None:
+        for key in (b"a", b"b", b"d"):
+            tx.put(store, key, bytes([size & 255]) * size)
+
+    for size in (5000, 100, 20_000, 3):
+        pool.transaction(lambda tx, size=size: work(tx, size))
+        assert {store.get(key) for key in (b"a", b"b", b"d")} == {bytes([size & 255]) * size}
+        sound(store)
+
+
+def test_keys_and_values_are_bytes_or_like_it(pool: limpet.Pool, store: Any) -> None:
+    pool.transaction(lambda tx: tx.put(store, bytearray(b"a"), memoryview(b"one")))
+    assert store.get(b"a") == b"one"
+    for work in (
+        lambda tx: tx.get(store, "a"),
+        lambda tx: tx.put(store, b"a", "one"),
+        lambda tx: tx.put(store, 1, b"one"),
+        lambda tx: tx.delete(store, None),
+        lambda tx: tx.scan(store, "a"),
+    ):
+        with pytest.raises(TypeError, match="bytes"):
+            pool.transaction(work)
+    assert store.get(b"a") == b"one"
+
+
+# ---- scans --------------------------------------------------------------------------------------
+
+
+def test_a_scan_has_the_range_in_order_and_own_writes(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> list[Any]:
+        tx.put(store, b"aa", b"new")
+        tx.delete(store, b"b")
+        tx.put(store, b"c", b"three")
+        tx.put(store, b"d", b"new")
+        return [tx.scan(store), tx.scan(store, b"aa", b"d"), tx.scan(store, b"d", b"a")]
+
+    whole = [(b"a", b"1"), (b"aa", b"new"), (b"c", b"three"), (b"d", b"new")]
+    assert pool.transaction(work) == [whole, whole[1:3], []]
+    assert list(store.scan()) == whole
+
+
+def test_a_scan_has_all_of_one_moment(pool: limpet.Pool, store: Any, other: Any) -> None:
+    keys = [b"%03d" % number for number in range(60)]
+    store.put_many(dict.fromkeys(keys, b"0"))
+
+    def turn(tx: limpet.Transaction) -> None:
+        for key in keys:
+            tx.put(other, key, b"1")
+
+    change = once(lambda: other.pool.transaction(turn))
+
+    def work(tx: limpet.Transaction) -> set[bytes]:
+        first = {tx.get(store, keys[0])}
+        change()
+        return first | {value for _, value in tx.scan(store, keys[0], b"1")}
+
+    assert pool.transaction(work) == {b"1"}
+
+
+# ---- named objects ------------------------------------------------------------------------------
+
+
+def test_named_objects_are_like_entries_of_a_dict(pool: limpet.Pool) -> None:
+    def make(tx: limpet.Transaction) -> None:
+        tx["x"] = b"1"
+        tx["\N{GREEK SMALL LETTER PI}"] = bytes(1000)
+
+    def change(tx: limpet.Transaction) -> tuple[bool, bool]:
+        tx["x"] += b"2"
+        del tx["\N{GREEK SMALL LETTER PI}"]
+        return "x" in tx, "\N{GREEK SMALL LETTER PI}" in tx
+
+    pool.transaction(make)
+    assert pool.transaction(change) == (True, False)
+    assert pool.transaction(lambda tx: tx["x"]) == b"12"
+    for work in (lambda tx: tx["y"], lambda tx: tx.__delitem__("y")):
+        with pytest.raises(KeyError):
+            pool.transaction(work)
+    with pytest.raises(TypeError, match="name of an object is text"):
+        pool.transaction(lambda tx: tx[b"x"])
+
+
+def test_a_mere_look_at_a_named_object_makes_no_store(pool: limpet.Pool) -> None:
+    assert not pool.transaction(lambda tx: "x" in tx)
+    for work in (lambda tx: tx["x"], lambda tx: tx.__delitem__("x")):
+        with pytest.raises(KeyError):
+            pool.transaction(work)
+    assert pool.stores() == []
+    pool.transaction(lambda tx: tx.__setitem__("x", b"1"))
+    assert [made["kind"] for made in pool.stores()] == [KIND]
+
+
+# ---- several stores and nodes -------------------------------------------------------------------
+
+
+def test_it_spans_stores_memory_nodes_and_named_objects(pools: Any) -> None:
+    pool = pools(nodes=3)
+    here, there = (pool.store(KIND, name=name) for name in ("here", "there"))
+    keys = [key_of(here, 0), key_of(here, 1)]
+
+    def move(tx: limpet.Transaction) -> None:
+        for key in keys:
+            value = tx.get(here, key)
+            tx.delete(here, key)
+            tx.put(there, key, value)
+        tx["moves"] = b"%d" % (int(tx["moves"]) + 1 if "moves" in tx else 1)
+
+    here.put_many(dict.fromkeys(keys, b"v"))
+    pool.transaction(move)
+    assert dict(here.items()) == {}
+    assert dict(there.items()) == dict.fromkeys(keys, b"v")
+    here.put(keys[0], b"again")
+    with pytest.raises(KeyError):
+        pool.transaction(move)  # there is no second key
+    assert dict(here.items()) == {keys[0]: b"again"}
+    assert dict(there.items()) == dict.fromkeys(keys, b"v")
+    assert pool.transaction(lambda tx: tx["moves"]) == b"1"
+    sound(here)
+    sound(there)
+
+
+def test_a_lost_memory_node_ends_transactions_that_need_it_and_no_others(
+    pool: limpet.Pool, store: Any
+) -> None:
+    here, there = key_of(store, 0), key_of(store, 1)
+    store.put_many({here: b"old", there: b"old"})
+    pool.fail_node(1)
+
+    def work(tx: limpet.Transaction) -> None:
+        tx.put(store, here, b"new")
+        tx.put(store, there, b"new")
+
+    for needs in (work, lambda tx: tx.get(store, there), lambda tx: tx.scan(store)):
+        with pytest.raises(limpet.NodeFailed):
+            pool.transaction(needs)
+    assert store.get(here) == b"old"
+    pool.transaction(lambda tx: tx.put(store, here, b"newer"))
+    assert store.get(here) == b"newer"
+    assert pool.audit()["leaked"] == 0
+
+
+def test_many_keys_in_one_transaction(pool: limpet.Pool, store: Any) -> None:
+    pairs = {b"many%04d" % number: b"v" * (number % 90) for number in range(MANY)}
+
+    def put(tx: limpet.Transaction) -> None:
+        for key, value in pairs.items():
+            tx.put(store, key, value)
+
+    def delete(tx: limpet.Transaction) -> None:
+        for key in pairs:
+            tx.delete(store, key)
+
+    pool.transaction(put)
+    assert dict(store.items()) == START | pairs
+    sound(store)
+    pool.transaction(delete)
+    assert dict(store.items()) == START
+    sound(store)
+
+
+def test_when_there_is_no_room_everything_is_as_it_was(pools: Any) -> None:
+    pool = pools(node_size="512KiB", clients=16)
+    store = pool.store(KIND, name="test")
+    store.put_many(START)
+
+    def fill(tx: limpet.Transaction) -> None:
+        for number in range(8):
+            tx.put(store, b"%d" % number, bytes(60_000))
+        tx.delete(store, b"a")
+
+    for _ in range(3):
+        with pytest.raises(limpet.StoreFull):
+            pool.transaction(fill)
+        assert dict(store.items()) == START
+        sound(store)
+    pool.transaction(lambda tx: tx.delete(store, b"a"))
+    assert dict(store.items()) == {b"b": b"2", b"c": b"3"}
+
+
+def test_keys_that_come_and_go_in_transactions_take_no_more_memory(pools: Any) -> None:
+    """As those that are deleted without one: leaves that they leave empty are merged."""
+    pool = pools(node_size="512KiB", clients=16)
+    store = pool.store(KIND, name="test")
+
+    def move_on(tx: limpet.Transaction, number: int) -> None:
+        tx.insert(store, b"%064d" % number, bytes(60))
+        if number >= 20:
+            tx.delete(store, b"%064d" % (number - 20))
+
+    for number in range(2500):
+        pool.transaction(lambda tx, number=number: move_on(tx, number))
+    assert len(store) == 20
+    assert sound(store)["reachable"] < 100_000
+
+
+# ---- conflicts ----------------------------------------------------------------------------------
+
+
+def test_what_a_function_sees_is_always_consistent(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    """It begins anew at the next read, as soon as what it has read is not true any more."""
+    seen = []
+
+    def swap(tx: limpet.Transaction) -> None:
+        a, b = tx.get(other, b"a"), tx.get(other, b"b")
+        tx.put(other, b"a", b)
+        tx.put(other, b"b", a)
+
+    change = once(lambda: other.pool.transaction(swap))
+
+    def work(tx: limpet.Transaction) -> None:
+        a = tx.get(store, b"a")
+        change()
+        seen.append((a, tx.get(store, b"b")))
+
+    pool.transaction(work)
+    assert seen == [(b"2", b"1")]
+
+
+def test_no_update_is_lost(pool: limpet.Pool, store: Any, other: Any) -> None:
+    calls = []
+    change = once(lambda: other.put(b"a", b"100"))
+
+    def work(tx: limpet.Transaction) -> None:
+        calls.append(value := int(tx.get(store, b"a")))
+        change()
+        tx.put(store, b"a", b"%d" % (value + 1))
+
+    pool.transaction(work)
+    assert calls == [1, 100]
+    assert store.get(b"a") == b"101"
+    sound(store)
+
+
+def test_write_skew_is_refused(pool: limpet.Pool, store: Any, other: Any) -> None:
+    """Each takes the one that the other one only looks at, if both are there."""
+    one, two = key_of(store, 0), key_of(store, 1)
+    store.put_many({one: b"", two: b""})
+
+    def take(store: Any, key: bytes, then: Callable[[], None]) -> Any:
+        def work(tx: limpet.Transaction) -> bool:
+            both = all(tx.get(store, each) is not None for each in (one, two))
+            if both:
+                tx.delete(store, key)
+            then()
+            return both
+
+        return work
+
+    second = take(other, two, lambda: None)
+    first = take(store, one, once(lambda: other.pool.transaction(second)))
+    assert not pool.transaction(first)
+    assert one in store
+    assert two not in store
+
+
+def test_a_missing_key_is_read_as_well_as_one_that_is_there(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    change = once(lambda: other.put(b"z", b"26"))
+
+    def work(tx: limpet.Transaction) -> None:
+        missing = tx.get(store, b"z") is None
+        change()
+        tx.put(store, b"a", b"missing" if missing else b"there")
+
+    pool.transaction(work)
+    assert store.get(b"a") == b"there"
+
+
+def test_an_insert_into_a_range_that_was_scanned_is_a_conflict(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    change = once(lambda: other.insert(b"xy", b"phantom"))
+
+    def work(tx: limpet.Transaction) -> None:
+        count = len(tx.scan(store, b"x", b"y"))
+        change()
+        tx.put(store, b"a", b"%d" % count)
+
+    pool.transaction(work)
+    assert store.get(b"a") == b"1"
+
+
+def test_who_meets_conflicts_in_all_attempts_is_told_how_many(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    calls = []
+
+    def work(tx: limpet.Transaction) -> None:
+        calls.append(tx.get(store, b"a"))
+        other.put(b"a", b"%d" % len(calls))
+        tx.put(store, b"b", b"two")
+
+    with pytest.raises(limpet.TransactionConflict, match=r"\b3 attempts"):
+        pool.transaction(work, attempts=3)
+    assert calls == [b"1", b"1", b"2"]
+    assert dict(store.items()) == START | {b"a": b"3"}
+    sound(store)
+
+
+def test_a_function_that_handles_all_errors_is_called_again_as_well(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    change = once(lambda: other.put_many({b"a": b"one", b"b": b"two"}))
+    handled = []
+
+    def work(tx: limpet.Transaction) -> tuple[Any, Any]:
+        a = tx.get(store, b"a")
+        change()
+        b = b""
+        try:
+            b = tx.get(store, b"b")
+        except Exception as error:
+            handled.append(error)
+        tx.put(store, b"sum", a + b)
+        return a, b
+
+    assert pool.transaction(work) == (b"one", b"two")
+    assert handled == []
+    assert store.get(b"sum") == b"onetwo"
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_function_that_swallows_even_the_conflict_is_called_again(
+    pool: limpet.Pool, store: Any, other: Any, writes: bool
+) -> None:
+    change = once(lambda: other.put_many({b"a": b"one", b"b": b"two"}))
+
+    def work(tx: limpet.Transaction) -> bytes:
+        found: bytes = tx.get(store, b"a")
+        change()
+        try:
+            found += tx.get(store, b"b")
+        except BaseException:
+            found += b"?"
+        if writes:
+            tx.put(store, b"sum", found)
+        return found
+
+    assert pool.transaction(work) == b"onetwo"
+    assert store.get(b"sum") == (b"onetwo" if writes else None)
+
+
+# ---- reading only -------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_only_reads_writes_nothing(pool: limpet.Pool, store: Any) -> None:
+    def work(tx: limpet.Transaction) -> object:
+        return tx.get(store, b"a"), tx.get(store, b"z"), tx.scan(store), "x" in tx
+
+    pool.transaction(lambda tx: tx.__setitem__("y", b""))
+    pool.endpoint.reset_counters()
+    assert pool.transaction(work) == (b"1", None, sorted(START.items()), False)
+    found = pool.endpoint.counters()
+    assert found["reads"] > 0
+    assert found["writes"] == found["cas"] == found["atomics"] == found["bytes_written"] == 0
+
+
+def test_a_transaction_that_only_reads_is_in_nobodys_way(
+    pool: limpet.Pool, store: Any, other: Any
+) -> None:
+    def work(tx: limpet.Transaction) -> object:
+        found = tx.get(store, b"a"), tx.get(store, b"b")
+        other.put(b"a", b"one")
+        assert other.stats()["retries"] == 0
+        return found
+
+    assert pool.transaction(work) == (b"1", b"2")
+    assert store.get(b"a") == b"one"
+
+
+# ---- wrong use ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempts", [0, -1, 1.5, True, "3", None])
+def test_attempts_must_be_a_number_above_zero(pool: limpet.Pool, store: Any, attempts: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="attempts must be a whole number above 0"):
+        pool.transaction(lambda tx: tx.put(store, b"a", b"one"), attempts)
+    assert store.get(b"a") == b"1"
+
+
+def test_a_store_of_another_kind_takes_no_part(pool: limpet.Pool, store: Any) -> None:
+    race = pool.store("race", name="race", capacity=64)
+    for wrong in (race, pool.dict("dict", capacity=64), None, b"test"):
+        for work in (
+            lambda tx, wrong=wrong: tx.get(wrong, b"a"),
+            lambda tx, wrong=wrong: tx.put(wrong, b"a", b"one"),
+            lambda tx, wrong=wrong: tx.scan(wrong),
+        ):
+            with pytest.raises(limpet.ParameterError, match="rtx-sherman"):
+                pool.transaction(work)
+
+
+def test_a_store_of_another_pool_handle_takes_no_part(pool: limpet.Pool, other: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="another pool handle"):
+        pool.transaction(lambda tx: tx.put(other, b"a", b"one"))
+    assert other.get(b"a") == b"1"
+
+
+def test_a_closed_pool_has_no_transactions(pools: Any, pool: limpet.Pool) -> None:
+    closed = pools.again(pool)
+    store = closed.store(KIND, name="test")
+    closed.close()
+    for work in (
+        lambda tx: tx.get(store, b"a"),
+        lambda tx: tx.put(store, b"a", b"one"),
+        lambda tx: "x" in tx,
+    ):
+        with pytest.raises(limpet.PoolClosed):
+            closed.transaction(work)
+
+
+def test_a_transaction_is_of_no_use_after_its_end(pool: limpet.Pool, store: Any) -> None:
+    kept: list[limpet.Transaction] = []
+    pool.transaction(kept.append)
+
+    def fail(tx: limpet.Transaction) -> None:
+        kept.append(tx)
+        raise Sudden
+
+    with pytest.raises(Sudden):
+        pool.transaction(fail)
+    for tx in kept:
+        for use in (
+            lambda tx=tx: tx.get(store, b"a"),
+            lambda tx=tx: tx.put(store, b"a", b"one"),
+            lambda tx=tx: tx.delete(store, b"a"),
+            lambda tx=tx: tx.scan(store),
+        ):
+            with pytest.raises(limpet.StoreError, match="is over"):
+                use()
+    assert dict(store.items()) == START
+
+
+# ---- many at once -------------------------------------------------------------------------------
+
+
+def add_one(store: Any, key: bytes) -> Callable[[limpet.Transaction], None]:
+    def work(tx: limpet.Transaction) -> None:
+        tx.put(store, key, b"%d" % (int(tx.get(store, key)) + 1))
+
+    return work
+
+
+def test_threads_may_share_a_pool_handle(pool: limpet.Pool, store: Any) -> None:
+    threads, rounds = 4, 50 if COMPILED else 15
+    wrong: list[BaseException] = []
+
+    def move(tx: limpet.Transaction) -> None:
+        add_one(store, b"a")(tx)
+        tx.put(store, b"b", b"%d" % (int(tx.get(store, b"b")) - 1))
+
+    def look(tx: limpet.Transaction) -> int:
+        return int(tx.get(store, b"a")) + int(tx.get(store, b"b"))
+
+    def run() -> None:
+        try:
+            for _ in range(rounds):
+                pool.transaction(move)
+                assert pool.transaction(look) == 3
+        except BaseException as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=run) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+    assert store.get(b"a") == b"%d" % (1 + threads * rounds)
+    sound(store)
+
+
+def test_forked_children_use_the_handles_that_they_inherit(pool: limpet.Pool, store: Any) -> None:
+    rounds = 50 if COMPILED else 15
+
+    def client() -> None:
+        for _ in range(rounds):
+            pool.transaction(add_one(store, b"a"))
+
+    pool.transaction(add_one(store, b"a"))
+    gather(client, client)
+    pool.transaction(add_one(store, b"a"))
+    assert store.get(b"a") == b"%d" % (3 + 2 * rounds)
+    sound(store)
