@@ -25,7 +25,7 @@ from limpet.stores.sherman.fields import SPARED_BLOCKS
 
 Result = TypeVar("Result")
 ATTEMPTS: Final = 1000
-OBJECTS: Final = "objects"
+OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
 
 
@@ -156,7 +156,7 @@ class Transaction:
     def _read(self, store: Any, what: Callable[[], Any], tree: int, key: bytes) -> Any:
         """What the leaf of a key says; the leaf is in the read set then."""
         if self._doomed is not None:
-            raise Conflict
+            raise Conflict(self)
         attempt = 0
         while True:
             store.client.enter()
@@ -165,7 +165,7 @@ class Transaction:
                     found = what()
                     if not self._holds(store):
                         self._doomed = store
-                        raise Conflict
+                        raise Conflict(self)
                     return found
             finally:
                 store.client.leave()
@@ -199,7 +199,12 @@ class Transaction:
         if outcome == AGAIN:
             self._doomed = store
             store.at = commit.busy or store.at
-        return outcome == DONE
+            return False
+        for link, pairs in written.items():
+            for key, value in pairs.items():
+                if value is None:
+                    self._stores[link].tidy(key)
+        return True
 
     def _commit_once(self, commit: Commit, written: dict[int, dict[bytes, bytes | None]]) -> int:
         self._pool.client.enter()
@@ -251,8 +256,9 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
             result = work(transaction)
             if transaction.commit():
                 return result
-        except Conflict:
-            pass
+        except Conflict as conflict:
+            if conflict.args[0] is not transaction:
+                raise  # that of another one, around this one
         except Exception:
             if not transaction.is_doomed():
                 raise

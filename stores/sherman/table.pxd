@@ -48,5 +48,7 @@ cdef class Sherman(Lookup):
     cdef int _logged_once(self, commit, bytes key, bytes value, int mode) except -1
     @cython.locals(page=Page)
     cdef bint _is_sparse(self) except -1
+    @cython.locals(lane=bint, sparse=bint)
+    cpdef int tidy(self, bytes key) except -1
     @cython.locals(lane=bint, outcome=int, attempt=u64)
     cdef int _shrink(self, bytes key) except -1

@@ -229,6 +229,22 @@ class Sherman(Lookup):
         page = self.page
         return not page.count or (page.used() < page.size // 4 and not page.count & 3)
 
+    def tidy(self, key: bytes) -> None:
+        """After a transaction has deleted a key: merge its leaf, if that is sparse."""
+        lane = self.endpoint.background(True)
+        try:
+            self.client.enter()
+            try:
+                sparse = self._find_leaf(key) == DONE and self._is_sparse()
+            finally:
+                self.client.leave()
+            if sparse:
+                self._shrink(key)
+        except NodeFailed:
+            pass  # the key is deleted; the rest can wait
+        finally:
+            self.endpoint.background(lane)
+
     def _shrink(self, key: bytes) -> None:
         """Merge the leaf with a neighbour, as long as that can be done.
 
