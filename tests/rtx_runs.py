@@ -7,6 +7,7 @@ say in which order the transactions took effect, and whether there is one: see `
 As text, a program is like the explorer's (fault/sim_program.py); an operation is a letter and
 accounts:
     mXY  a transaction moves 1 from account X to account Y
+    cXY  a transaction reads account X, and changes account Y
     s    a transaction reads all accounts;  n: it scans them
     gX   a plain get of an account
     o    a plain put of a key of the client's own, which is between the accounts
@@ -52,8 +53,10 @@ SMALL: Final[Mapping[str, Any]] = {
 LARGE: Final[Mapping[str, Any]] = {**SMALL, "node_size": 3776}
 """Nodes that fill a block by four: memory is soon used again."""
 FILLER_SIZE: Final = 16
+BESIDE_SIZE: Final = 40
+"""Of values so large that accounts are in leaves of their own, where nodes are small."""
 KINDS: Final = {
-    "m": "move", "s": "sum", "n": "scan", "g": "get", "o": "own", "i": "insert", "r": "recover",
+    "m": "move", "c": "copy", "s": "sum", "n": "scan", "g": "get", "o": "own", "i": "insert", "r": "recover",
 }  # fmt: skip
 
 
@@ -69,8 +72,8 @@ def draw(rng: random.Random, clients: int, ops: int) -> Program:
     """A random program; most of it is transfers."""
 
     def call() -> Call:
-        kind = KINDS[rng.choice("mmmmmssngoioi")]
-        if kind == "move":
+        kind = KINDS[rng.choice("mmmmccssngoioi")]
+        if kind in ("move", "copy"):
             return Call(kind, b"".join(rng.sample(ACCOUNTS, 2)))
         return Call(kind, rng.choice(ACCOUNTS) if kind == "get" else b"")
 
@@ -118,8 +121,8 @@ class Judge:
     """What there was in a run, and whether it is strictly serialisable."""
 
     def __init__(self) -> None:
-        self.moves: dict[bytes, tuple[Happened, bytes, bytes]] = {}
-        """By name: when it was, from which account, to which."""
+        self.moves: dict[bytes, tuple[Happened, bytes]] = {}
+        """By name: when it was, and the accounts that it changes."""
         self.refused: set[bytes] = set()
         self.reads: list[Happened] = []
         self.time = 0
@@ -139,9 +142,9 @@ class Judge:
         ) or self._wrong_order(names)
 
     def _wrong_moves(self, final: dict[bytes, tuple[bytes, ...]]) -> Iterator[str]:
-        for name, (happened, *accounts) in self.moves.items():
-            times = [final[account].count(name) for account in accounts]
-            if times[0] != times[1]:
+        for name, (happened, accounts) in self.moves.items():
+            times = [final[bytes((account,))].count(name) for account in accounts]
+            if len(set(times)) > 1:
                 yield f"torn: the transfer {name!r} is in one account only: {final}"
             elif times[0] > 1:
                 yield f"twice: the transfer {name!r} took effect {times[0]} times: {final}"
@@ -165,14 +168,15 @@ class Judge:
         for names in final.values():
             for first, second in zip(names, names[1:], strict=False):
                 after[first].add(second)
-        for number, read in enumerate(self.reads):
-            for account, names in read.read.items():
+        for node, happened in nodes.items():
+            for account, names in happened.read.items():
                 if names:
-                    after[names[-1]].add(number)
+                    after[names[-1]].add(node)
                 if len(final[account]) > len(names):
-                    after[number].add(final[account][len(names)])
+                    after[node].add(final[account][len(names)])
         for one, first in nodes.items():
             after[one].update(other for other, second in nodes.items() if first.ended < second.began)
+            after[one].discard(one)  # what it read, it changed
         left = dict(after)
         while left:
             behind = set().union(*left.values())
@@ -195,12 +199,17 @@ class TxStage(Stage):
         for account in ACCOUNTS:
             self.store.put(key_of(account), encoded(BALANCE, ()))
             for number in range(3):
-                # So that they are in leaves of their own.
-                self.store.put(b"%s beside%d" % (b"account " + account, number), b"")
+                self.store.put(b"%s beside%d" % (key_of(account), number), bytes(BESIDE_SIZE))
         for player in self.players:
             self.store.put(own_key(player.number), b"")
             player.endpoint.now_us = lambda: int((self.clock - self._began) * 1e6)
+        self.leaves = len({self._leaf(key_of(account)) for account in ACCOUNTS})
+        """In how many leaves the accounts are."""
         self.image = self.founder.image()
+
+    def _leaf(self, key: bytes) -> int:
+        self.store.get(key)
+        return int(self.store.at)
 
 
 def own_key(client: int) -> bytes:
@@ -231,11 +240,11 @@ class TxRun(Run):
         name = b"%d.%d" % (player.number, player.op)
         if call.kind == "recover":
             player.pool.recover()
-        elif call.kind == "move":
-            self._move(player, name, call.key[:1], call.key[1:])
+        elif call.kind in ("move", "copy"):
+            self._transfer(player, name, call)
         elif call.kind == "get":
             began = self.judge.now()
-            read = {call.key: decoded(player.store.get(key_of(call.key)))[1]}
+            read = {call.key: self._balance(player.store.get(key_of(call.key)))[1]}
             self._was_read(f"get {name!r}", began, read)
         elif call.kind == "own":
             self.own.setdefault(player.number, [b""]).append(name)
@@ -250,19 +259,24 @@ class TxRun(Run):
     def _was_read(self, what: str, began: int, read: dict[bytes, tuple[bytes, ...]]) -> None:
         self.judge.reads.append(Happened(what, began, self.judge.now(), read))
 
-    def _move(self, player: Player, name: bytes, giver: bytes, taker: bytes) -> None:
+    def _transfer(self, player: Player, name: bytes, call: Call) -> None:
+        giver, taker = call.key[:1], call.key[1:]
+        moves = call.kind == "move"
         happened = Happened(f"transfer {name!r}", self.judge.now())
-        self.judge.moves[name] = (happened, giver, taker)
+        self.judge.moves[name] = happened, giver + taker if moves else taker
 
         def work(tx: Any) -> None:
-            began, read = self.judge.now(), {}
-            for account, change in ((giver, -1), (taker, 1)):
-                balance, names = decoded(tx.get(player.store, key_of(account)))
-                read[account] = names
+            began = self.judge.now()
+            happened.read = {}
+            for account, change in ((giver, -moves), (taker, int(moves))):
+                balance, names = self._balance(tx.get(player.store, key_of(account)))
+                happened.read[account] = names
                 if name in names:
                     raise AssertionError(f"{name!r} is made again, and is there")
-                tx.put(player.store, key_of(account), encoded(balance + change, (*names, name)))
-            self._was_read(f"an attempt at {name!r}", began, read)
+                if change or account == taker:
+                    value = encoded(balance + change, (*names, name))
+                    tx.put(player.store, key_of(account), value)
+            self._was_read(f"an attempt at {name!r}", began, happened.read)
 
         try:
             player.pool.transaction(work)
@@ -271,6 +285,12 @@ class TxRun(Run):
         else:
             happened.ended = self.judge.now()
 
+    @staticmethod
+    def _balance(value: bytes | None) -> tuple[int, tuple[bytes, ...]]:
+        if value is None:
+            raise AssertionError("an account is missing")
+        return decoded(value)
+
     def _look(self, player: Player, name: bytes, scan: bool) -> None:
         began = self.judge.now()
 
@@ -278,9 +298,11 @@ class TxRun(Run):
             start = self.judge.now()
             if scan:
                 pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
-                found = {x: decoded(pairs[key_of(x)])[1] for x in ACCOUNTS}
+                found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}
             else:
-                found = {x: decoded(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS}
+                found = {
+                    x: self._balance(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS
+                }
             self._was_read(f"an attempt to read, {name!r}", start, found)
             return found
 
@@ -290,7 +312,7 @@ class TxRun(Run):
         founder, store = self.stage.founder, self.stage.store
         try:
             for look in ("before recovery", "after recovery"):
-                final = {x: decoded(store.get(key_of(x))) for x in ACCOUNTS}
+                final = {x: self._balance(store.get(key_of(x))) for x in ACCOUNTS}
                 wrong = self.judge.verdict(final) or self._wrong_keys(store)
                 if wrong:
                     return f"{wrong} ({look})"
@@ -303,7 +325,7 @@ class TxRun(Run):
                 store.put(key_of(account), b"")  # nothing is locked
             store.check()
             audit = founder.audit()
-        except LimpetError as error:
+        except (LimpetError, AssertionError) as error:
             return f"check: {type(error).__name__}: {error}"
         if audit["leaked"]:
             return f"leaked: {audit['leaked']} bytes: {audit}"
