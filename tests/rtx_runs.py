@@ -47,7 +47,7 @@ from limpet.shm.slots import TX_TIME
 ACCOUNTS: Final = (b"a", b"b", b"c")
 BALANCE: Final = 100
 SMALL: Final[Mapping[str, Any]] = {
-    "capacity": 64, "key_size": 20, "value_size": 40, "node_size": 384, "drift_us": 60,
+    "capacity": 64, "key_size": 20, "value_size": 40, "node_size": 384, "drift_us": 60, "each_us": 60,
 }  # fmt: skip
 """Nodes of few entries: the accounts are in several leaves, and inserts split them."""
 LARGE: Final[Mapping[str, Any]] = {**SMALL, "node_size": 3776}
