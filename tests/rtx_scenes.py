@@ -25,6 +25,8 @@ TREE: Final = {
     "each_us": 100,
 }  # fmt: skip
 OLD, NEW, LATER = b"old", b"new", b"later"
+PAUSES_MAX: Final = 3000
+"""Of all clients together, in one scene."""
 LOOKS_MAX: Final = 300
 """Who looks at a lock so often waits for ever."""
 
@@ -33,12 +35,15 @@ class StillEndpoint(PuppetEndpoint):
     """Its clock goes on when somebody pauses."""
 
     now_us = 1 << 40
+    pauses = 0
 
     def microseconds(self) -> int:
         return START_US + StillEndpoint.now_us
 
     def pause(self, attempt: int) -> int:
         StillEndpoint.now_us += 500
+        StillEndpoint.pauses += 1
+        assert StillEndpoint.pauses < PAUSES_MAX, "somebody waits for ever"
         return 0
 
 
@@ -74,7 +79,7 @@ class Clients:
     """
 
     def __init__(self, pools: Any, puppets: int, **parameters: Any) -> None:
-        self.pools = pools
+        StillEndpoint.pauses = 0
         self.url = pools().url
         self.pool = pools.keep(StillPool.open(self.url))
         self.store = self.pool.store("rtx-sherman", name="test", **{**TREE, **parameters})
@@ -87,6 +92,8 @@ class Clients:
         found = sorted((self.at(key), key) for key in (b"x0", b"y0", b"z0"))
         (self.x, self.kx), (self.y, self.ky), (self.z, self.kz) = found
         assert self.x < self.y < self.z
+        self.beside = self.kx[:1] + b"1"
+        """Another key of x."""
         for key in (self.kx, self.ky, self.kz):
             self.store.put(key, OLD)
 
@@ -121,10 +128,23 @@ class Clients:
         """Address of the data of an object."""
         return self.load(at + POINTER) & ADDRESS_MASK
 
-    def state_of_log(self, actor: Actor) -> int:
-        """Address of the state word of a client's present log."""
-        slot = actor.pool.client.slot
-        return (self.load(slot + TX_LOG) & ADDRESS_MASK) + STATE
+    def log_of(self, actor: Actor) -> int:
+        """Address of a client's present log."""
+        return self.load(int(actor.pool.client.slot) + TX_LOG) & ADDRESS_MASK
+
+    def keys_of(self, key: bytes) -> list[bytes]:
+        """The keys with the same letter."""
+        return [key[:1] + b"%d" % number for number in range(4)]
+
+    def put_by_another_process(self, key: bytes, value: bytes) -> int:
+        """One that comes, puts, and goes; its slot."""
+
+        def client() -> int:
+            with StillPool.open(self.url) as pool:
+                pool.store("rtx-sherman", name="test").put(key, value)
+                return int(pool.client.slot)
+
+        return int(gather(client)[0])
 
     @staticmethod
     def pass_lease() -> None:
@@ -182,6 +202,12 @@ class Clients:
         assert audit["leaked"] == audit["held"] == 0, audit
         for at in (self.x, self.y, self.z):
             assert not self.is_locked(at), f"{at:#x} is locked"
+
+
+def look_after(store: Any, at: int) -> None:
+    """See to the lock of an object, as who waits for it does now and then."""
+    store.at = at
+    store.stay(0, True)
 
 
 def put_all(actor: Any, value: bytes, *keys: bytes) -> None:

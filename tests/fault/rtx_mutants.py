@@ -83,8 +83,7 @@ COUNT_FIRST: Final = """        self.endpoint.store(self.at + COUNT, index + 1)
 OPEN: Final = """        reference = self.allocator.allocate(node, size, 1)
         if not reference:
             return None
-        self.reference = reference
-"""
+        log = Log"""
 OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
         if reference:
             self.client.hold(reference, 0)
@@ -92,8 +91,8 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
             reference = self.allocator.allocate(node, 1000, 1)
         if not reference:
             return None
-        self.reference = self.locks.buffer = reference
-"""
+        self.locks.buffer = reference
+        log = Log"""
 GIVEN_BACK: Final = """        log.give_back(self.heap, True)
         self.client.release(0)
 """
@@ -116,9 +115,8 @@ LOCK_FIRST: Final = """        if self.endpoint.load(at) != state:
 COPIED: Final = """        self.locks.install(at, old, new)
         # CRASH(copied)"""
 NOT_COPIED: Final = """        # CRASH(copied)"""
-BEGINS_WITH: Final = """            else:
-                page.reset(0, b"", None, 0)
-            page.write(reference & ADDRESS_MASK, state)
+BEGINS_WITH: Final = """            self.copy(old, reference, state)
+        return reference
 """
 READ: Final = """        if self.lock & LOCKED and self.lock & LOGGED:
             return False
@@ -154,12 +152,12 @@ HELD: Final = """        return all(load(at) == version for at, version in self.
 KEPT: Final = """        # CRASH(noted): it is in the log and in the hand; recovery frees it.
         self.client.keep(1)
 """
-PUBLISH: Final = """        self.endpoint.store(slot + TX_LOG, reference)
+PUBLISH: Final = """        self.endpoint.store(slot + TX_LOG, self.reference)
         # ORDER: the log and where it is before the time that makes it count, and that before locks.
         self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
 """
 TIME_FIRST: Final = """        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
-        self.endpoint.store(slot + TX_LOG, reference)
+        self.endpoint.store(slot + TX_LOG, self.reference)
 """
 
 MILLISECOND: Final = Mutant(
@@ -207,7 +205,7 @@ NOT_MOVED: Final = Mutant(
 )
 COPIED_TWICE: Final = Mutant(
     "r6-copy-does-not-say-for-which-lock-it-was-made",
-    ((BEGINS_WITH, BEGINS_WITH.replace("ADDRESS_MASK, state)", "ADDRESS_MASK, 0)")),),
+    ((BEGINS_WITH, BEGINS_WITH.replace("state)", "0)")),),
 )
 POINTER_AFTER_LOCK: Final = Mutant("r6-pointer-is-read-after-the-lock", ((UNLOGGED, LOCK_FIRST),))
 VACATED_ALIKE: Final = Mutant(
