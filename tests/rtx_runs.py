@@ -18,6 +18,7 @@ accounts:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -47,7 +48,8 @@ from limpet.shm.slots import TX_TIME
 ACCOUNTS: Final = (b"a", b"b", b"c")
 BALANCE: Final = 100
 SMALL: Final[Mapping[str, Any]] = {
-    "capacity": 64, "key_size": 20, "value_size": 40, "node_size": 384, "drift_us": 60, "each_us": 60,
+    "capacity": 64, "key_size": 20, "value_size": 40, "node_size": 384,
+    "drift_us": 60, "each_us": 60,
 }  # fmt: skip
 """Nodes of few entries: the accounts are in several leaves, and inserts split them."""
 LARGE: Final[Mapping[str, Any]] = {**SMALL, "node_size": 3776}
@@ -56,7 +58,8 @@ FILLER_SIZE: Final = 16
 BESIDE_SIZE: Final = 40
 """Of values so large that accounts are in leaves of their own, where nodes are small."""
 KINDS: Final = {
-    "m": "move", "c": "copy", "s": "sum", "n": "scan", "g": "get", "o": "own", "i": "insert", "r": "recover",
+    "m": "move", "c": "copy", "s": "sum", "n": "scan", "g": "get", "o": "own",
+    "i": "insert", "r": "recover",
 }  # fmt: skip
 
 
@@ -166,7 +169,7 @@ class Judge:
         nodes.update(enumerate(self.reads))
         after: dict[bytes | int, set[bytes | int]] = {node: set() for node in nodes}
         for names in final.values():
-            for first, second in zip(names, names[1:], strict=False):
+            for first, second in itertools.pairwise(names):
                 after[first].add(second)
         for node, happened in nodes.items():
             for account, names in happened.read.items():
@@ -175,7 +178,9 @@ class Judge:
                 if len(final[account]) > len(names):
                     after[node].add(final[account][len(names)])
         for one, first in nodes.items():
-            after[one].update(other for other, second in nodes.items() if first.ended < second.began)
+            after[one].update(
+                other for other, second in nodes.items() if first.ended < second.began
+            )
             after[one].discard(one)  # what it read, it changed
         left = dict(after)
         while left:
@@ -300,9 +305,7 @@ class TxRun(Run):
                 pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
                 found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}
             else:
-                found = {
-                    x: self._balance(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS
-                }
+                found = {x: self._balance(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS}
             self._was_read(f"an attempt to read, {name!r}", start, found)
             return found
 

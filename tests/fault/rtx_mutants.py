@@ -54,31 +54,12 @@ MILLISECONDS: Final = "(self.endpoint.microseconds() - START_US) // 1000 * 1000"
 NOT_KEPT: Final = "max(self.now(), self.last + 1)"
 NOW: Final = """        self.drift_us = drift_us
 """
-OTHERS_LOG: Final = """        if log is None:
-            self.locks.release(at, state)
-            return DONE
-"""
 DONE_LOG: Final = """        if decided == fields.DONE:
             self.locks.release(at, state)
             return DONE
 """
-WAIT: Final = "            return AGAIN\n"
-CHECK_TIME: Final = """        if endpoint.load(slot + TX_TIME) != time:
-            return None
-        at = endpoint.load(slot + TX_LOG) & ADDRESS_MASK
-        return Log(locks, at) if endpoint.load(slot + TX_TIME) == time else None
-"""
-UNCHECKED: Final = """        at = endpoint.load(slot + TX_LOG) & ADDRESS_MASK
-        return Log(locks, at) if at else None
-"""
-NOTE: Final = """        for offset, word in zip((0, 8, 16), entry, strict=True):
-            self.endpoint.store(at + offset, word)
-        # ORDER: the entry before the count.
-        self.endpoint.store(self.at + COUNT, index + 1)
-"""
-COUNT_FIRST: Final = """        self.endpoint.store(self.at + COUNT, index + 1)
-        for offset, word in zip((0, 8, 16), entry, strict=True):
-            self.endpoint.store(at + offset, word)
+NOT_RELEASED: Final = """        if decided == fields.DONE:
+            return AGAIN
 """
 OPEN: Final = """        reference = self.allocator.allocate(node, size, 1)
         if not reference:
@@ -88,7 +69,7 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
         if reference:
             self.client.hold(reference, 0)
         else:
-            reference = self.allocator.allocate(node, 1000, 1)
+            reference = self.allocator.allocate(node, size, 1)
         if not reference:
             return None
         self.locks.buffer = reference
@@ -125,41 +106,14 @@ LEAF: Final = "            if page.level == 0 and page.has(key):\n              
 ANY_LEAF: Final = "            if page.level == 0:\n                if at != known"
 ROUTED: Final = """            at = self.next_hop(page, key, 0)
         raise StoreCorrupt"""
-GET: Final = """            self.client.enter()
-            try:
-                if self._find_leaf(key) == DONE:
-                    value = self.value_here(key)
-                    return default if value is None else value
-            finally:
-                self.client.leave()
-"""
 VALIDATED: Final = "not self.validate() or not log.begin()"
 BEGIN: Final = "        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
 APPLIED: Final = """        for entry in self.entries():
             if entry.at:
                 self.locks.install(entry.at, entry.old, entry.new)
 """
-FINISH_DONE: Final = """        # ORDER: after the last lock: a DONE log has none.
-        while (word := self.state()) & STATE_MASK != DONE:
-            self.endpoint.cas(self.at + STATE, word, done)
-"""
-RELEASES: Final = """        for entry in entries:
-            self.locks.release(entry.at, state)
-            # CRASH(releasing): some locks are released; the next one goes on.
-"""
 HELD: Final = """        return all(load(at) == version for at, version in self._reads.items())
 """
-KEPT: Final = """        # CRASH(noted): it is in the log and in the hand; recovery frees it.
-        self.client.keep(1)
-"""
-PUBLISH: Final = """        self.endpoint.store(slot + TX_LOG, self.reference)
-        # ORDER: the log and where it is before the time that makes it count, and that before locks.
-        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
-"""
-TIME_FIRST: Final = """        self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
-        self.endpoint.store(slot + TX_LOG, self.reference)
-"""
-
 MILLISECOND: Final = Mutant(
     "r1-time-is-in-milliseconds", ((DRAW, DRAW.replace("self.clock.guess()", MILLISECONDS)),)
 )
@@ -175,10 +129,7 @@ NOT_PERSISTED: Final = Mutant(
         ),
     ),
 )
-LOCK_OF_DONE: Final = Mutant("r2-lock-of-a-log-that-is-done-stands", ((DONE_LOG, DONE_LOG[:41] + WAIT),))
-LOCK_OF_OTHER: Final = Mutant(
-    "r2-lock-whose-log-is-another-stands", ((OTHERS_LOG, OTHERS_LOG[:24] + WAIT),)
-)
+LOCK_OF_DONE: Final = Mutant("r2-lock-of-a-log-that-is-done-stands", ((DONE_LOG, NOT_RELEASED),))
 ONE_BUFFER: Final = Mutant(
     "r3-one-buffer-for-all-logs-of-a-client",
     (
@@ -187,40 +138,32 @@ ONE_BUFFER: Final = Mutant(
         (NOT_COMMITTED, NOT_COMMITTED.replace("release", "keep")),
     ),
 )
-LOG_UNCHECKED: Final = Mutant("r3-log-is-not-compared-with-the-lock", ((CHECK_TIME, UNCHECKED),))
-COUNTED_FIRST: Final = Mutant("r3-entry-counts-before-it-is-there", ((NOTE, COUNT_FIRST),))
-TIME_PUBLISHED_FIRST: Final = Mutant(
-    "r3-time-is-published-before-the-log", ((PUBLISH, TIME_FIRST),)
-)
 SAME_STATE_WORD: Final = Mutant(
     "r4-one-state-word-for-all-logs-of-a-client", (*ONE_BUFFER.changes, (ENTRIES, HEADER_AGAIN))
 )
 ANYBODYS: Final = Mutant(
     "r5-lock-without-a-log-is-nobodys",
-    ((DRAW, DRAW.replace("slot <<", "(slot if logged else 0) <<").replace("self.clock.guess()", "self.now()")),),
+    (
+        (
+            DRAW,
+            DRAW.replace("slot <<", "(slot if logged else 0) <<").replace(
+                "self.clock.guess()", "self.now()"
+            ),
+        ),
+    ),
 )
 NO_GRACE: Final = Mutant("r6-memory-is-used-again-at-once", no_grace=True)
-NOT_MOVED: Final = Mutant(
-    "r6-released-with-the-pointer-as-it-was", ((COPIED, NOT_COPIED),)
-)
+NOT_MOVED: Final = Mutant("r6-released-with-the-pointer-as-it-was", ((COPIED, NOT_COPIED),))
 COPIED_TWICE: Final = Mutant(
     "r6-copy-does-not-say-for-which-lock-it-was-made",
     ((BEGINS_WITH, BEGINS_WITH.replace("state)", "0)")),),
 )
 POINTER_AFTER_LOCK: Final = Mutant("r6-pointer-is-read-after-the-lock", ((UNLOGGED, LOCK_FIRST),))
-VACATED_ALIKE: Final = Mutant(
-    "r6-vacated-pointers-are-all-alike",
-    (("    return VACATED | (state & TIME_MASK) << 4 & 0xFFFF_FFFF_FFFF\n", "    return 0\n"),),
-)
 READS_DECIDED: Final = Mutant("r8-reader-takes-what-may-be-decided", ((READ, ""),))
 NO_FENCES: Final = Mutant("r8-fences-are-not-looked-at", ((LEAF, ANY_LEAF),))
 GONE_IS_EMPTY: Final = Mutant(
     "r8-vacated-node-is-an-empty-one",
     ((ROUTED, "            if page.level == GONE:\n                return DONE\n" + ROUTED),),
-)
-UNPINNED: Final = Mutant(
-    "r8-reads-without-a-pin",
-    ((GET, GET.replace("client.enter()", "client.begin()").replace("leave()", "end()")),),
 )
 NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace("not self.validate() or ", "")),)
@@ -231,13 +174,14 @@ READS_TORN: Final = Mutant(
 APPLIES_FIRST: Final = Mutant("applies-before-it-is-decided", ((BEGIN, APPLIED + BEGIN),))
 FREES_NEW: Final = Mutant(
     "recovery-frees-what-was-committed",
-    (("log.give_back(self.heap, log.finish())", "log.give_back(self.heap, log.finish() and False)"),),
+    (
+        (
+            "log.give_back(self.heap, log.finish())",
+            "log.give_back(self.heap, log.finish() and False)",
+        ),
+    ),
 )
 KEEPS_OLD: Final = Mutant(
     "old-data-is-not-given-back", ((GIVEN_BACK, "        self.client.release(0)\n"),)
 )
-DONE_FIRST: Final = Mutant(
-    "done-before-locks-are-released", ((RELEASES, FINISH_DONE), (FINISH_DONE, RELEASES))
-)
 UNCHANGED: Final = Mutant("unchanged")
-MUTANTS: Final = tuple(each for each in list(vars().values()) if isinstance(each, Mutant))

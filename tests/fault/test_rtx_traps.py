@@ -23,6 +23,7 @@ from rtx_mutants import (
     POINTER_AFTER_LOCK,
     READS_DECIDED,
     READS_TORN,
+    SAME_STATE_WORD,
     UNCHANGED,
     Mutant,
     in_force,
@@ -139,6 +140,32 @@ def _next_log_is_written_under_a_repairer(pools: Any) -> None:
     clients.pass_lease()
     assert clients.value(clients.kz) == OLD, "what nobody has committed is there"
     assert clients.value(clients.ky) == NEW
+    assert owner.go()
+    clients.sound()
+
+
+# ---- R4: what is late hits nothing ---------------------------------------------------------------
+
+
+def _repairer_closes_a_log_late(pools: Any) -> None:
+    """It has carried out what a log says, whose owner is in the midst of the next transaction."""
+    clients = Clients(pools, 2)
+    owner, late = clients.puppets
+    owner.begin(
+        lambda: put_all(owner, NEW, clients.kx, clients.ky),
+        verb_on_address("cas", clients.x + POINTER),
+    )
+    log = clients.log_of(owner)
+    clients.pass_lease()
+    closes = verb_on_address("cas", log + STATE, 2)
+    assert not late.begin(lambda: look_after(late.store, clients.x), closes)
+    assert owner.go()
+    half = clients.ky, clients.kz
+    installs = verb_on_address("cas", clients.z + POINTER)
+    assert not owner.begin(lambda: put_all(owner, LATER, *half), installs)
+    assert late.go()
+    clients.pass_lease()
+    assert [clients.value(key) for key in half] == [LATER, LATER], "half a transaction"
     assert owner.go()
     clients.sound()
 
@@ -327,6 +354,7 @@ BY_PUPPETS: Final = (
     (NOT_PERSISTED, _writer_is_restarted),
     (LOCK_OF_DONE, _owner_locks_after_it_was_aborted),
     (ONE_BUFFER, _next_log_is_written_under_a_repairer),
+    (SAME_STATE_WORD, _repairer_closes_a_log_late),
     (ANYBODYS, _owner_wakes_after_the_repair),
     (NOT_MOVED, _owner_wakes_after_the_repair),
     (POINTER_AFTER_LOCK, _repairer_wakes_after_the_repair),
