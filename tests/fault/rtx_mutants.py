@@ -74,9 +74,10 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
             return None
         self.locks.buffer = reference
         log = Log"""
-GIVEN_BACK: Final = """        log.give_back(self.heap, True)
+GIVEN_BACK: Final = """            self._finish_without(held, state)
         self.client.release(0)
 """
+COMMITTED: Final = "            log.give_back(self.heap, True)\n"
 NOT_COMMITTED: Final = """        log.give_back(self.heap, False)
         self.client.release(0)
 """
@@ -104,15 +105,15 @@ READ: Final = """        if self.lock & LOCKED and self.lock & LOGGED:
 """
 LEAF: Final = "            if page.level == 0 and page.has(key):\n                if at != known"
 ANY_LEAF: Final = "            if page.level == 0:\n                if at != known"
-ROUTED: Final = """            at = self.next_hop(page, key, 0)
-        raise StoreCorrupt"""
+ROUTED: Final = "            if at == known and at != routes.root and page.low()"
 VALIDATED: Final = "not self.validate() or not log.begin()"
 BEGIN: Final = "        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
 APPLIED: Final = """        for entry in self.entries():
             if entry.at:
                 self.locks.install(entry.at, entry.old, entry.new)
 """
-HELD: Final = """        return all(load(at) == version for at, version in self._reads.items())
+HELD: Final = """        return all(
+            load(at) == lock and load(at + POINTER) == pointer
 """
 MILLISECOND: Final = Mutant(
     "r1-time-is-in-milliseconds", ((DRAW, DRAW.replace("self.clock.guess()", MILLISECONDS)),)
@@ -169,7 +170,7 @@ NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace("not self.validate() or ", "")),)
 )
 READS_TORN: Final = Mutant(
-    "what-was-read-is-not-looked-at-again", ((HELD, "        return True\n"),)
+    "what-was-read-is-not-looked-at-again", ((HELD, HELD.replace("all(", "True or all(")),)
 )
 APPLIES_FIRST: Final = Mutant("applies-before-it-is-decided", ((BEGIN, APPLIED + BEGIN),))
 FREES_NEW: Final = Mutant(
@@ -181,7 +182,5 @@ FREES_NEW: Final = Mutant(
         ),
     ),
 )
-KEEPS_OLD: Final = Mutant(
-    "old-data-is-not-given-back", ((GIVEN_BACK, "        self.client.release(0)\n"),)
-)
+KEEPS_OLD: Final = Mutant("old-data-is-not-given-back", ((COMMITTED, ""),))
 UNCHANGED: Final = Mutant("unchanged")
