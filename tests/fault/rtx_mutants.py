@@ -115,6 +115,18 @@ APPLIED: Final = """        for entry in self.entries():
 HELD: Final = """        return all(
             load(at) == lock and load(at + POINTER) == pointer
 """
+COMMITS: Final = "        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)\n"
+NO_MORE: Final = """        if word & STATE_MASK == DONE:
+            return commits
+"""
+NOT_FOUND: Final = "        self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)\n"
+SETTLE: Final = """        old = self.endpoint.load(at + POINTER)
+        # ORDER: the pointer before the lock: it is one that it had under this lock.
+        if self.endpoint.load(at) == state:
+"""
+SETTLE_LOCK_FIRST: Final = """        if self.endpoint.load(at) == state:
+            old = self.endpoint.load(at + POINTER)
+"""
 MILLISECOND: Final = Mutant(
     "r1-time-is-in-milliseconds", ((DRAW, DRAW.replace("self.clock.guess()", MILLISECONDS)),)
 )
@@ -183,4 +195,11 @@ FREES_NEW: Final = Mutant(
     ),
 )
 KEEPS_OLD: Final = Mutant("old-data-is-not-given-back", ((COMMITTED, ""),))
+LOCKED_BY_DEAD: Final = Mutant(
+    "r2-recovery-of-a-log-that-is-done-releases-nothing",
+    ((COMMITS, COMMITS + NO_MORE), (NOT_FOUND, "")),
+)
+RECOVERED_LATE: Final = Mutant(
+    "r6-recoverer-reads-the-pointer-after-the-lock", ((SETTLE, SETTLE_LOCK_FIRST),)
+)
 UNCHANGED: Final = Mutant("unchanged")

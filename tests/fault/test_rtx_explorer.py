@@ -61,7 +61,7 @@ def test_tree_holds_while_clients_die_and_stand_still(size: int, clients: int) -
 def test_transactions_hold_while_clients_die_and_stand_still(
     parameters: dict[str, Any], clients: int
 ) -> None:
-    runs = 150 if COMPILED else 10
+    runs = 120 if COMPILED else 10
     found = explore_transactions(runs, clients, crashes=2, stalls=2, **parameters)
     assert found.failure == ""
     assert found.runs == runs

@@ -13,6 +13,7 @@ from rtx_mutants import (
     COPIED_TWICE,
     GONE_IS_EMPTY,
     LOCK_OF_DONE,
+    LOCKED_BY_DEAD,
     MILLISECOND,
     NO_FENCES,
     NO_GRACE,
@@ -23,6 +24,7 @@ from rtx_mutants import (
     POINTER_AFTER_LOCK,
     READS_DECIDED,
     READS_TORN,
+    RECOVERED_LATE,
     SAME_STATE_WORD,
     UNCHANGED,
     Mutant,
@@ -362,12 +364,14 @@ BY_PUPPETS: Final = (
     (MILLISECOND, _writer_is_fast),
     (NOT_PERSISTED, _writer_is_restarted),
     (LOCK_OF_DONE, _owner_locks_after_it_was_aborted),
+    (LOCKED_BY_DEAD, _owner_dies_with_a_lock_of_an_aborted_transaction),
     (ONE_BUFFER, _next_log_is_written_under_a_repairer),
     (SAME_STATE_WORD, _repairer_closes_a_log_late),
     (ANYBODYS, _owner_wakes_after_the_repair),
     (NOT_MOVED, _owner_wakes_after_the_repair),
     (POINTER_AFTER_LOCK, _repairer_wakes_after_the_repair),
     (COPIED_TWICE, _two_repair),
+    (RECOVERED_LATE, _second_recoverer_comes_late),
     (NO_GRACE, _pointer_is_used_again),
     (READS_DECIDED, _reader_meets_half_a_transaction),
     (NO_FENCES, _leaf_is_split_behind_a_route),
@@ -391,11 +395,3 @@ def test_rtx_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, p
 @by_puppets
 def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
     scenario(pools)
-
-
-def test_second_recoverer_may_come_late(pools: Any) -> None:
-    _second_recoverer_comes_late(pools)
-
-
-def test_owner_may_die_with_a_lock_of_an_aborted_transaction(pools: Any) -> None:
-    _owner_dies_with_a_lock_of_an_aborted_transaction(pools)
