@@ -103,9 +103,9 @@ BEGINS_WITH: Final = """            self.copy(old, reference, state)
 READ: Final = """        if self.lock & LOCKED and self.lock & LOGGED:
             return False
 """
-LEAF: Final = "            if page.level == 0 and page.has(key):\n                if at != known"
-ANY_LEAF: Final = "            if page.level == 0:\n                if at != known"
-ROUTED: Final = "            if at == known and at != routes.root and page.low()"
+LEAF: Final = "            if page.level == 0 and page.has(key):\n                if not hinted"
+ANY_LEAF: Final = "            if page.level == 0:\n                if not hinted"
+ROUTED: Final = "            if hinted:\n                hinted = False\n"
 VALIDATED: Final = "not self.validate() or not log.begin()"
 BEGIN: Final = "        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
 APPLIED: Final = """        for entry in self.entries():
