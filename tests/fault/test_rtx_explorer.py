@@ -1,0 +1,142 @@
+"""Trees and transactions under the explorer, and transactions stopped and killed at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rtx_mutants import (
+    APPLIES_FIRST,
+    FREES_NEW,
+    KEEPS_OLD,
+    MILLISECOND,
+    NOT_VALIDATED,
+    READS_DECIDED,
+    READS_TORN,
+    UNCHANGED,
+    Mutant,
+    in_force,
+)
+from rtx_runs import LARGE, TxRun, TxStage, faulty, logged, stage, steps_of
+from rtx_runs import explore as explore_transactions
+
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.schedule import CRASH, STALL
+from limpet.shm.fabric import BUILD
+
+COMPILED = BUILD == "compiled"
+INLINE, EXTENTS = 40, 3400
+"""Bytes of values."""
+SHORT_LEASE = {"drift_us": 0, "each_us": 20}
+"""Others take it to be over while its owner is only slow."""
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
+
+
+def explored(runs: int, **more: Any) -> Report:
+    chosen = {"value_size": INLINE, "crashes": 1, "stalls": 1, "seed": 7, **more}
+    count = runs if COMPILED else max(5, runs // 25)
+    return explore(Exploration(store="rtx-sherman", schedules=count, **chosen))
+
+
+# ---- single operations ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+@pytest.mark.parametrize("size", [INLINE, EXTENTS])
+def test_tree_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
+    lease = {"drift_us": 0, "each_us": 5}
+    report = explored(200, value_size=size, clients=clients, crashes=2, stalls=2, parameters=lease)
+    assert report.failures == ()
+    assert report.crashes > report.schedules / 10 or not COMPILED
+    assert report.stalls > report.schedules / 10 or not COMPILED
+
+
+# ---- transactions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4])
+@pytest.mark.parametrize("parameters", [{}, SHORT_LEASE, LARGE], ids=["usual", "short", "large"])
+def test_transactions_hold_while_clients_die_and_stand_still(
+    parameters: dict[str, Any], clients: int
+) -> None:
+    runs = 120 if COMPILED else 10
+    found = explore_transactions(runs, clients, crashes=2, stalls=2, **parameters)
+    assert found.failure == ""
+    assert found.runs == runs
+    assert found.crashes > runs / 10 or not COMPILED
+    assert found.stalls > runs / 10 or not COMPILED
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[TxStage]:
+    """A stage with the accounts in leaves of their own."""
+    with stage(3) as there:
+        assert there.leaves == 3
+        yield there
+
+
+def _steps(made: TxStage, program: str) -> range:
+    return range(1, steps_of(made, program) + 1, 1 if COMPILED else 9)
+
+
+PROGRAMS = (("mab|mab|s gb", 0), ("i i i|i mba|mbc s", 2), ("cab|mba o|n", 0))
+"""The first client's operation of that number has a log: a transfer, a split, reads and writes."""
+
+
+@pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
+@pytest.mark.parametrize(("program", "op"), PROGRAMS)
+def test_owner_may_stop_at_each_step(program: str, op: int, kind: str, made: TxStage) -> None:
+    """Others do the same keys meanwhile; who stopped goes on when they are done."""
+    runs: list[TxRun] = []
+    for step in _steps(made, program):
+        assert faulty(made, program, (0, op, step, kind), runs=runs) == ""
+    assert logged(made, runs[-1], 0)
+
+
+@pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
+@pytest.mark.parametrize(("program", "op"), PROGRAMS[:2])
+def test_repairer_may_stop_at_each_step(program: str, op: int, kind: str, made: TxStage) -> None:
+    """While the owner stands still with its locks, decided or not; or is dead."""
+    owner = _steps(made, program.split("|")[0] + "||")
+    for step in owner[-len(owner) // 3 :: 9 if COMPILED else 5]:
+        for repairer in range(1, 300, 9 if COMPILED else 60):
+            for first in (STALL, CRASH):
+                faults = (0, op, step, first), (1, 0, repairer, kind)
+                assert faulty(made, program, *faults) == ""
+
+
+# ---- what must be caught -------------------------------------------------------------------------
+
+MUTANTS = (
+    (MILLISECOND, "", ""),
+    (NOT_VALIDATED, "cab|cba|", "order"),
+    (READS_DECIDED, "mab mab|ga gb ga gb|", ""),
+    (READS_TORN, "", "order"),
+    (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
+    (FREES_NEW, "mab mab|mab mbc|mab", ""),
+)
+
+
+@compiled_only
+@pytest.mark.parametrize(
+    ("mutant", "program", "says"), MUTANTS, ids=[each[0].name for each in MUTANTS]
+)
+def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says: str) -> None:
+    with in_force(mutant):
+        found = explore_transactions(1000, crashes=2, stalls=2, program=program)
+    assert found.failure, f"{found.runs} runs did not show it"
+    assert found.failure.startswith(says), found.failure
+
+
+@compiled_only
+def test_memory_that_is_not_given_back_is_noticed() -> None:
+    with in_force(KEEPS_OLD), stage(3) as there, pytest.raises(AssertionError, match="leaked"):
+        steps_of(there, "mab||")
+
+
+@compiled_only
+def test_what_the_mutants_are_made_of_holds() -> None:
+    with in_force(UNCHANGED):
+        assert explore_transactions(100).failure == ""

@@ -1,0 +1,421 @@
+"""Simulated runs in which clients do transactions, each judged as a whole.
+
+The accounts are keys of an `rtx-sherman` store. The value of one is its balance, and the name of
+every transfer that has changed it, in order. So what a run left behind, and what was read in it,
+say in which order the transactions took effect, and whether there is one: see `Judge`.
+
+As text, a program is like the explorer's (fault/sim_program.py); an operation is a letter and
+accounts:
+    mXY  a transaction moves 1 from account X to account Y
+    cXY  a transaction reads account X, and changes account Y
+    s    a transaction reads all accounts;  n: it scans them
+    gX   a plain get of an account
+    o    a plain put of a key of the client's own, which is between the accounts
+    i    a plain insert of one more such key
+    r    recovers the dead
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from limpet.fault.schedule import (
+    CRASH,
+    STALL,
+    Action,
+    Chooser,
+    Faults,
+    Longest,
+    Point,
+    Priorities,
+    RandomWalk,
+    Replay,
+    Schedule,
+    draw_faults,
+    schedule_text,
+)
+from limpet.fault.sim_program import Call, Program
+from limpet.fault.sim_run import Run
+from limpet.fault.sim_stage import Player, Stage
+from limpet.shm.errors import LimpetError, TransactionConflict
+from limpet.shm.slots import TX_TIME
+
+ACCOUNTS: Final = (b"a", b"b", b"c")
+BALANCE: Final = 100
+SMALL: Final[Mapping[str, Any]] = {
+    "capacity": 64, "key_size": 20, "value_size": 40, "node_size": 384,
+    "drift_us": 60, "each_us": 60,
+}  # fmt: skip
+"""Nodes of few entries: the accounts are in several leaves, and inserts split them."""
+LARGE: Final[Mapping[str, Any]] = {**SMALL, "node_size": 3776}
+"""Nodes that fill a block by four: memory is soon used again."""
+FILLER_SIZE: Final = 16
+BESIDE_SIZE: Final = 40
+"""Of values so large that accounts are in leaves of their own, where nodes are small."""
+KINDS: Final = {
+    "m": "move", "c": "copy", "s": "sum", "n": "scan", "g": "get", "o": "own",
+    "i": "insert", "r": "recover",
+}  # fmt: skip
+
+
+def parse(text: str) -> Program:
+    """The program of a text."""
+    return tuple(
+        tuple(Call(KINDS[word[0]], word[1:].encode()) for word in part.split())
+        for part in text.split("|")
+    )
+
+
+def draw(rng: random.Random, clients: int, ops: int) -> Program:
+    """A random program; most of it is transfers."""
+
+    def call() -> Call:
+        kind = KINDS[rng.choice("mmmmccssngoioi")]
+        if kind in ("move", "copy"):
+            return Call(kind, b"".join(rng.sample(ACCOUNTS, 2)))
+        return Call(kind, rng.choice(ACCOUNTS) if kind == "get" else b"")
+
+    program = [[call() for _ in range(ops)] for _ in range(clients)]
+    if rng.random() < 0.2:
+        rng.choice(program)[rng.randrange(ops)] = Call("recover")
+    return tuple(tuple(calls) for calls in program)
+
+
+def text_of(program: Program) -> str:
+    """A program as text."""
+    letters = {name: letter for letter, name in KINDS.items()}
+    return "|".join(
+        " ".join(letters[call.kind] + call.key.decode() for call in calls) for calls in program
+    )
+
+
+def key_of(account: bytes) -> bytes:
+    return b"account " + account
+
+
+def encoded(balance: int, names: tuple[bytes, ...]) -> bytes:
+    return b"%d " % balance + b",".join(names)
+
+
+def decoded(value: bytes) -> tuple[int, tuple[bytes, ...]]:
+    balance, _, names = value.partition(b" ")
+    return int(balance), tuple(filter(None, names.split(b",")))
+
+
+# ---- judging -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Happened:
+    """A transaction, or a get, that took effect: what it read, and between when and when."""
+
+    what: str
+    began: int
+    ended: float = math.inf
+    read: dict[bytes, tuple[bytes, ...]] = dataclasses.field(default_factory=dict)
+
+
+class Judge:
+    """What there was in a run, and whether it is strictly serialisable."""
+
+    def __init__(self) -> None:
+        self.moves: dict[bytes, tuple[Happened, bytes]] = {}
+        """By name: when it was, and the accounts that it changes."""
+        self.refused: set[bytes] = set()
+        self.reads: list[Happened] = []
+        self.time = 0
+
+    def now(self) -> int:
+        self.time += 1
+        return self.time
+
+    def verdict(self, final: dict[bytes, tuple[int, tuple[bytes, ...]]]) -> str:
+        """What is wrong, or "" if nothing is; `final`: balance and names of each account."""
+        total = sum(balance for balance, _ in final.values())
+        if total != BALANCE * len(final):
+            return f"sum: the accounts have {total}: {final}"
+        names = {account: found for account, (_, found) in final.items()}
+        return next(
+            filter(None, (*self._wrong_moves(names), *self._wrong_reads(names))), ""
+        ) or self._wrong_order(names)
+
+    def _wrong_moves(self, final: dict[bytes, tuple[bytes, ...]]) -> Iterator[str]:
+        for name, (happened, accounts) in self.moves.items():
+            times = [final[bytes((account,))].count(name) for account in accounts]
+            if len(set(times)) > 1:
+                yield f"torn: the transfer {name!r} is in one account only: {final}"
+            elif times[0] > 1:
+                yield f"twice: the transfer {name!r} took effect {times[0]} times: {final}"
+            elif not times[0] and happened.ended < math.inf:
+                yield f"lost: the transfer {name!r} has no effect: {final}"
+            elif times[0] and name in self.refused:
+                yield f"refused: the transfer {name!r} took effect all the same: {final}"
+
+    def _wrong_reads(self, final: dict[bytes, tuple[bytes, ...]]) -> Iterator[str]:
+        for read in self.reads:
+            for account, names in read.read.items():
+                if final[account][: len(names)] != names:
+                    yield f"dirty: {read.what} read {names} of {account!r}: {final}"
+
+    def _wrong_order(self, final: dict[bytes, tuple[bytes, ...]]) -> str:
+        """Whether there is an order of all, with each after those that had ended before it."""
+        done = {name for names in final.values() for name in names}
+        nodes: dict[bytes | int, Happened] = {n: self.moves[n][0] for n in done}
+        nodes.update(enumerate(self.reads))
+        after: dict[bytes | int, set[bytes | int]] = {node: set() for node in nodes}
+        for names in final.values():
+            for first, second in itertools.pairwise(names):
+                after[first].add(second)
+        for node, happened in nodes.items():
+            for account, names in happened.read.items():
+                if names:
+                    after[names[-1]].add(node)
+                if len(final[account]) > len(names):
+                    after[node].add(final[account][len(names)])
+        for one, first in nodes.items():
+            after[one].update(
+                other for other, second in nodes.items() if first.ended < second.began
+            )
+            after[one].discard(one)  # what it read, it changed
+        left = dict(after)
+        while left:
+            behind = set().union(*left.values())
+            free = [node for node in left if node not in behind]
+            if not free:
+                return f"order: there is none of {[nodes[n] for n in left]}: {final}"
+            for node in free:
+                del left[node]
+        return ""
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+class TxStage(Stage):
+    """A stage with accounts; clocks go by the scheduler's."""
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        for account in ACCOUNTS:
+            self.store.put(key_of(account), encoded(BALANCE, ()))
+            for number in range(3):
+                self.store.put(b"%s beside%d" % (key_of(account), number), bytes(BESIDE_SIZE))
+        for player in self.players:
+            self.store.put(own_key(player.number), b"")
+            player.endpoint.now_us = lambda: int((self.clock - self._began) * 1e6)
+        self.leaves = len({self._leaf(key_of(account)) for account in ACCOUNTS})
+        """In how many leaves the accounts are."""
+        self.image = self.founder.image()
+
+    def _leaf(self, key: bytes) -> int:
+        self.store.get(key)
+        return int(self.store.at)
+
+
+def own_key(client: int) -> bytes:
+    """Of the client's own; it is in the leaf of an account."""
+    return b"account %s%d" % (ACCOUNTS[client % len(ACCOUNTS)], client)
+
+
+def stage(clients: int, **parameters: Any) -> TxStage:
+    """A stage with so many clients."""
+    return TxStage(
+        "rtx-sherman", clients, parameters={**SMALL, **parameters}, value_size=FILLER_SIZE
+    )
+
+
+class TxRun(Run):
+    """A run of such a program."""
+
+    stage: TxStage
+
+    def __init__(self, stage: Stage, program: Program, chooser: Chooser) -> None:
+        super().__init__(stage, program, chooser)
+        self.judge = Judge()
+        self.own: dict[int, list[bytes]] = {}
+        """What a client has put: what may be there at the end."""
+        self.inserted: set[bytes] = set()
+
+    def _call(self, player: Player, call: Call) -> None:
+        name = b"%d.%d" % (player.number, player.op)
+        if call.kind == "recover":
+            player.pool.recover()
+        elif call.kind in ("move", "copy"):
+            self._transfer(player, name, call)
+        elif call.kind == "get":
+            began = self.judge.now()
+            read = {call.key: self._balance(player.store.get(key_of(call.key)))[1]}
+            self._was_read(f"get {name!r}", began, read)
+        elif call.kind == "own":
+            self.own.setdefault(player.number, [b""]).append(name)
+            player.store.put(own_key(player.number), name)
+            self.own[player.number] = [name]
+        elif call.kind == "insert":
+            player.store.insert(b"account b%s" % name, name.ljust(FILLER_SIZE))
+            self.inserted.add(name)
+        else:
+            self._look(player, name, call.kind == "scan")
+
+    def _was_read(self, what: str, began: int, read: dict[bytes, tuple[bytes, ...]]) -> None:
+        self.judge.reads.append(Happened(what, began, self.judge.now(), read))
+
+    def _transfer(self, player: Player, name: bytes, call: Call) -> None:
+        giver, taker = call.key[:1], call.key[1:]
+        moves = call.kind == "move"
+        happened = Happened(f"transfer {name!r}", self.judge.now())
+        self.judge.moves[name] = happened, giver + taker if moves else taker
+
+        def work(tx: Any) -> None:
+            began = self.judge.now()
+            happened.read = {}
+            for account, change in ((giver, -moves), (taker, int(moves))):
+                balance, names = self._balance(tx.get(player.store, key_of(account)))
+                happened.read[account] = names
+                if name in names:
+                    raise AssertionError(f"{name!r} is made again, and is there")
+                if change or account == taker:
+                    value = encoded(balance + change, (*names, name))
+                    tx.put(player.store, key_of(account), value)
+            self._was_read(f"an attempt at {name!r}", began, happened.read)
+
+        try:
+            player.pool.transaction(work)
+        except TransactionConflict:
+            self.judge.refused.add(name)
+        else:
+            happened.ended = self.judge.now()
+
+    @staticmethod
+    def _balance(value: bytes | None) -> tuple[int, tuple[bytes, ...]]:
+        if value is None:
+            raise AssertionError("an account is missing")
+        return decoded(value)
+
+    def _look(self, player: Player, name: bytes, scan: bool) -> None:
+        began = self.judge.now()
+
+        def work(tx: Any) -> dict[bytes, tuple[bytes, ...]]:
+            start = self.judge.now()
+            if scan:
+                pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
+                found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}
+            else:
+                found = {x: self._balance(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS}
+            self._was_read(f"an attempt to read, {name!r}", start, found)
+            return found
+
+        self._was_read(f"reading {name!r}", began, player.pool.transaction(work))
+
+    def _inspect(self) -> str:
+        founder, store = self.stage.founder, self.stage.store
+        try:
+            for look in ("before recovery", "after recovery"):
+                final = {x: self._balance(store.get(key_of(x))) for x in ACCOUNTS}
+                wrong = self.judge.verdict(final) or self._wrong_keys(store)
+                if wrong:
+                    return f"{wrong} ({look})"
+                began = self.judge.now()
+                self._was_read(look, began, {x: names for x, (_, names) in final.items()})
+                if look == "before recovery":
+                    founder.recover()
+            store.check()
+            for account in ACCOUNTS:
+                store.put(key_of(account), b"")  # nothing is locked
+            store.check()
+            audit = founder.audit()
+        except (LimpetError, AssertionError) as error:
+            return f"check: {type(error).__name__}: {error}"
+        if audit["leaked"]:
+            return f"leaked: {audit['leaked']} bytes: {audit}"
+        if audit["held"]:
+            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+        return ""
+
+    def _wrong_keys(self, store: Any) -> str:
+        for client, possible in self.own.items():
+            value = store.get(own_key(client))
+            if value not in possible:
+                return f"own: the key of client {client} has {value!r}, not one of {possible}"
+        for name in self.inserted:
+            if store.get(b"account b%s" % name) is None:
+                return f"own: the key inserted as {name!r} is missing"
+        return ""
+
+
+def steps_of(made: TxStage, program: str) -> int:
+    """How many steps the longest operation of a program takes, when nobody disturbs it."""
+    watch = Longest({})
+    run = TxRun(made, parse(program), watch).go()
+    assert run.failure == "", run.failure
+    return watch.steps
+
+
+def faulty(
+    made: TxStage, program: str, *faults: tuple[int, int, int, str], runs: list[TxRun] | None = None
+) -> str:
+    """Run a program with faults: client, operation, step, and STALL or CRASH. What went wrong."""
+    schedule = {Point(c, op, step): (Action(kind, c),) for c, op, step, kind in faults}
+    run = TxRun(made, parse(program), Replay(schedule)).go()
+    if runs is not None:
+        runs.append(run)
+    return f"{run.failure} [{program} {schedule_text(schedule)}]" if run.failure else ""
+
+
+def logged(made: TxStage, run: TxRun, client: int) -> bool:
+    """Whether a client has published a log."""
+    word = made.players[client].pool.client.slot + TX_TIME
+    return any(step[:3] == (client, "store", word) for step in run.trace)
+
+
+@dataclasses.dataclass
+class Explored:
+    """What came of many runs."""
+
+    runs: int = 0
+    crashes: int = 0
+    stalls: int = 0
+    failure: str = ""
+
+
+def explore(
+    count: int,
+    clients: int = 3,
+    ops: int = 2,
+    seed: int = 7,
+    crashes: int = 1,
+    stalls: int = 1,
+    program: str = "",
+    each: Callable[[TxRun], None] = lambda run: None,
+    **parameters: Any,
+) -> Explored:
+    """Random runs until one fails; run NUMBER of a seed is always the same."""
+    found = Explored()
+    with stage(clients, **parameters) as made:
+        length = steps_of(made, "mab mbc s i")
+        for number in range(count):
+            rng = random.Random(f"{seed}:{number}")
+            drawn = draw(rng, clients, ops)
+            drawn = parse(program) if program else drawn
+            faults: Schedule = draw_faults(rng, drawn, Faults(crashes, stalls), length)
+            chooser: Chooser = RandomWalk(rng, faults)
+            if number & 1:
+                total = length * sum(len(calls) for calls in drawn)
+                chooser = Priorities(rng, faults, clients, rng.randint(1, 5), total)
+            run = TxRun(made, drawn, chooser).go()
+            each(run)
+            found.runs += 1
+            kinds = [action.kind for taken in run.schedule.values() for action in taken]
+            found.crashes += kinds.count(CRASH)
+            found.stalls += kinds.count(STALL)
+            if run.failure:
+                found.failure = (
+                    f"{run.failure} [seed {seed}, run {number}: {text_of(drawn)!r}, "
+                    f"{schedule_text(run.schedule)}]"
+                )
+                break
+    return found
