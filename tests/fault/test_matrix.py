@@ -31,7 +31,7 @@ from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
-LIMIT = 12 if BUILD == "compiled" else 6
+LIMIT = 8 if BUILD == "compiled" else 6
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed}
 """Kinds that are another one with other parameters."""
 BASELINES = {"clover", "pdpm"}
@@ -43,7 +43,9 @@ ROWS = [
     (kind, name, dimension)
     for kind in KINDS
     for name in OPERATIONS
-    for dimension in (DIMENSIONS if BUILD == "compiled" and kind not in BASELINES else FEW)
+    for dimension in (
+        DIMENSIONS if BUILD == "compiled" and kind not in VARIANTS | BASELINES else FEW
+    )
     if (kind not in VARIANTS | BASELINES or name in PART)
     and (BUILD == "compiled" or kind in ("race", "fusee"))
 ]

@@ -149,7 +149,8 @@ Make = Callable[[str], tuple[Matrix, Operation]]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes matrices of a case, and its operation; a new pool for each run."""
-    monkeypatch.setitem(PROOFS, "rtx-sherman", Proof(SMALL, matrix_nodes=1))
+    proof = Proof(SMALL, matrix_nodes=1, packages=("rtx",))
+    monkeypatch.setitem(PROOFS, "rtx-sherman", proof)
 
     def matrix(case: str) -> tuple[Matrix, Operation]:
         scene, operation = CASES[case]
@@ -223,4 +224,5 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
     defined = {
         name for name, path in remains.defined("rtx-sherman").items() if "stores/rtx/" in path
     }
+    assert {"noted", "published", "locked", "decided", "over"} <= defined
     assert defined - seen <= {"taken-over", "copied", "aborted"}
