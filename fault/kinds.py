@@ -81,6 +81,12 @@ _MAJORITIES: Final = Proof(
     matrix_spare=48,
     not_met=OF_OTHERS,
 )
+OF_LOGS: Final = frozenset({
+    "noted", "published", "locked", "decided", "installing", "releasing", "over",
+    "aborted", "taken-over", "copied",
+})  # fmt: skip
+"""Named crash points of transactions with a log, which single operations seldom need, and of who
+meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
 PROOFS: Final = {
     "race": Proof(capacity_never=2600, matrix_spare=1),
     "fusee": _REPLICATED,
@@ -102,9 +108,7 @@ PROOFS: Final = {
         capacity_never=60_000,
         packages=("rtx",),
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
-        # the last four: of logs, which single operations seldom need, and of who meets a lock
-        # (tests/stores/test_sherman_nodes.py, tests/fault/test_rtx_traps.py)
-        not_met=OF_REPLICAS | {"tentative-link", "noted", "aborted", "taken-over", "copied"},
+        not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
     ),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }

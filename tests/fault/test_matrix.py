@@ -35,7 +35,7 @@ LIMIT = 8 if BUILD == "compiled" else 6
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed}
 """Kinds that are another one with other parameters."""
 BASELINES = {"clover", "pdpm"}
-OWN_POINTS = BASELINES | {"rcuckoo", "rtx-sherman"}
+OWN_POINTS = {"rcuckoo", "rtx-sherman"}
 PART = ("insert", "update", "delete")
 """Of variants and baselines, a part of the matrix will do."""
 FEW = ("killed", "stopped, wait")
@@ -96,9 +96,9 @@ def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
 
 
 @pytest.mark.skipif(BUILD != "compiled", reason="a pure build takes only some of the steps")
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - VARIANTS))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - VARIANTS - BASELINES))
 def test_every_named_crash_point_is_covered(kind: str) -> None:
-    """Of a baseline, and of a kind whose memory is that of `race`, those in its own package."""
+    """Of a kind whose memory is that of `race`, those in its own packages."""
     points = remains.defined(kind)
     assert len(points) >= 12
     names = {
@@ -106,7 +106,7 @@ def test_every_named_crash_point_is_covered(kind: str) -> None:
         for name, path in points.items()
         if kind not in OWN_POINTS or any(f"stores/{part}/" in path for part in kind.split("-"))
     }
-    dimensions = ("killed",) if kind in BASELINES else ("killed", "killed twice")
+    dimensions = ("killed", "killed twice")
     results = [past_the_dead(kind)]
     results += [result_of(kind, name, one) for one in dimensions for name in OPERATIONS]
     # some points are few among the steps
