@@ -38,6 +38,8 @@ class Proof:
     explorer_nodes: int = 1
     explorer_node_size: int = 256 << 10
     explorer_capacity: int = 1
+    explorer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Parameters for the explorer only."""
     packages: tuple[str, ...] = ()
     """Of `stores`, with mechanisms of this kind, besides its own; they have crash points, too."""
     not_met: frozenset[str] = OF_REPLICAS
@@ -48,9 +50,6 @@ class Proof:
     @property
     def matrix_parameters(self) -> dict[str, Any]:
         return {"capacity": self.matrix_capacity, **self.parameters}
-
-    explorer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Parameters for the explorer only."""
 
     @property
     def explorer_parameters(self) -> dict[str, Any]:

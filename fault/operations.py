@@ -10,7 +10,6 @@ from typing import Any, Final
 from limpet.fault.kinds import proof_of
 from limpet.shm.errors import StoreFull, StoreMismatch, ValueTooLarge
 from limpet.shm.states import IN_SERVICE
-from limpet.shm.words import FREE
 from limpet.stores.pool import Pool
 
 KEY: Final = b"key"
@@ -93,7 +92,7 @@ def _fill_last_node(pool: Pool, kv: Any) -> None:
     def fill() -> None:
         for count in (16, 8, 4, 2, 1):
             with contextlib.suppress(StoreFull):
-                while (free := int((pool.blocks.words(node) >> 60 == FREE).sum())) >= count + spare:
+                while (free := pool.blocks.free_count(node)) >= count + spare:
                     size = count * pool.parameters.block_size
                     pool.regions.obtain(node, f"filler, {free} free", size)
 

@@ -50,7 +50,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.membership import slot_address
 from limpet.shm.slots import TX_LOG, TX_TIME
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.stores.rtx.fields import (
@@ -97,7 +97,7 @@ class Log:
     @staticmethod
     def current(locks: LLLocks, state: int) -> Log | None:
         """The log of the transaction with this lock state; None: it is over."""
-        slot = CLIENT_SLOTS + slot_of(state) * SLOT_SIZE
+        slot = slot_address(slot_of(state))
         time = state & TIME_MASK
         endpoint = locks.endpoint
         # ORDER: time, log, time: it is the log of that time, and not freed since we are pinned.
@@ -203,7 +203,7 @@ class Log:
     def give_back(self, heap: Any, committed: bool) -> None:
         """Free what the transaction leaves behind. By its owner, or for a dead one."""
         state = self.owner()
-        slot = CLIENT_SLOTS + slot_of(state) * SLOT_SIZE
+        slot = slot_address(slot_of(state))
         # ORDER: nobody finds the log any more before it is freed.
         self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)
         for entry in self.entries():

@@ -157,20 +157,15 @@ class Transaction:
         """What the leaf of a key says; the leaf is in the read set then."""
         if self._doomed is not None:
             raise Conflict(self)
-        attempt = 0
-        while True:
-            store.client.enter()
-            try:
-                if store.find_leaf_of(tree, key) == DONE:
-                    found = what()
-                    if not self._holds(store):
-                        self._doomed = store
-                        raise Conflict(self)
-                    return found
-            finally:
-                store.client.leave()
-            attempt += 1
-            store.stay(attempt, False)
+
+        def read() -> Any:
+            found = what()
+            if not self._holds(store):
+                self._doomed = store
+                raise Conflict(self)
+            return found
+
+        return store.at_leaf(tree, key, read)
 
     def _holds(self, store: Any) -> bool:
         """Note the leaf that was read last; whether all that was read is as it was."""

@@ -9,9 +9,10 @@ What is kept here between `enter` and `leave` is of the operation that is inside
 
 from __future__ import annotations
 
+import functools
 import heapq
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from limpet.shm.errors import StoreCorrupt
@@ -121,16 +122,8 @@ class Lookup(Store):
 
     def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
         """How many keys from `start` on are in the leaf with it, and where the next one begins."""
-        attempt = 0
-        while True:
-            self.client.enter()
-            try:
-                if self.find_leaf_of(tree, start) == DONE:
-                    return self.page.count - self.page.find(start), self.page.high()
-            finally:
-                self.client.leave()
-            attempt += 1
-            self.stay(attempt, False)
+        page = self.page
+        return self.at_leaf(tree, start, lambda: (page.count - page.find(start), page.high()))
 
     def _pairs_of(self, tree: int, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         start: bytes | None = low
@@ -142,12 +135,17 @@ class Lookup(Store):
         self, tree: int, start: bytes, high: bytes | None
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """The pairs from `start` on in the leaf with it, and where the next leaf begins."""
+        return self.at_leaf(tree, start, functools.partial(self.range_here, start, high))
+
+    def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
+        """What `work` returns, called in an operation when the leaf in whose range the key is has
+        been read."""
         attempt = 0
         while True:
             self.client.enter()
             try:
-                if self.find_leaf_of(tree, start) == DONE:
-                    return self.range_here(start, high)
+                if self.find_leaf_of(tree, key) == DONE:
+                    return work()
             finally:
                 self.client.leave()
             attempt += 1

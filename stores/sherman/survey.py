@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.membership import slot_address
 from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.stores.rtx import fields
@@ -225,7 +225,7 @@ class Survey:
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
         found: set[str] = set()
-        slot = CLIENT_SLOTS + (ident >> INCARNATION_BITS) * SLOT_SIZE
+        slot = slot_address(ident >> INCARNATION_BITS)
         words = HAND_PAIRS.unpack(self.endpoint.read(slot + HAND, HAND_PAIRS.size))
         pairs = list(zip(words[::2], words[1::2], strict=True))
         for reference, home in pairs:
