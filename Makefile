@@ -60,7 +60,8 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill race --seconds 20 --lease-ms 50 --stop-rate 20 --nodes 1 \
 	        --node-size 2MiB --keys 100 --value-size 1000:4000; \
 	    over || $(BIN)/limpet drill race --seconds 20 --kill-rate 50 --fail-node 10; \
-	    for store in fusee swarm rcuckoo rtx-sherman; do \
+	    over || $(BIN)/limpet drill explore sherman --schedules 20000 --crashes 0 --stalls 0; \
+	    for store in fusee swarm rcuckoo rtx-race rtx-sherman dtx-sherman; do \
 	        over || $(BIN)/limpet drill $$store --seconds 30 --kill-rate 50 --stop-rate 5; \
 	        over || $(BIN)/limpet drill explore $$store --schedules 10000 --crashes 2 \
 	            --stalls 2 --value-size 40; \
@@ -68,12 +69,16 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
+	    for store in race fusee swarm rcuckoo loco; do \
+	        over || $(BIN)/limpet drill explore $$store --schedules 5000 --crashes 1 --stalls 1 \
+	            --node-failures 1 --replace --value-size 40; \
+	    done; \
 	    over || $(BIN)/limpet $(EXPLORE) --scarce --ops 3; \
 	    over || ! grep -qw clflushopt /proc/cpuinfo || $(BIN)/limpet $(EXPLORE) --incoherent; \
 	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
 	        --strategy exhaustive --bound 1 --schedules 100000; \
 	    over || $(BIN)/limpet drill matrix race; \
-	    over || LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
+	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
 	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
 	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
 
@@ -105,6 +110,15 @@ define REQUIRES
 $(@D)/bin/python $(PIP) install -r $(@D)/requires.txt
 endef
 
+# What limpet names for tests, style and benchmarks. (To install '.[test]' would compile it again.)
+define EXTRAS
+@$(@D)/bin/python -c 'import importlib.metadata as metadata; \
+    wanted = [f"extra == \"{name}\"" for name in ("test", "lint", "peers")]; \
+    print(*(line.split(";")[0] for line in metadata.requires("limpet") \
+            if any(name in line for name in wanted)), sep="\n")' > $(@D)/extras.txt
+$(@D)/bin/python $(PIP) install -r $(@D)/extras.txt
+endef
+
 .venv/made:
 	@command -v $${CC:-cc} > /dev/null || \
 	    { echo "limpet needs a C compiler (Debian, Ubuntu: gcc, python3-dev)" >&2; exit 1; }
@@ -123,7 +137,7 @@ endef
 	@touch $@
 
 .venv/tools: .venv/built
-	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e '.[test,lint,peers]'
+	$(EXTRAS)
 	@touch $@
 
 # By way of the sdist, as the compiled modules in the tree must not get in.

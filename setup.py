@@ -14,9 +14,16 @@ COMPILED = {
     "limpet.shm.allocator": "limpet/shm/allocator.py",
     "limpet.stores.contract": "limpet/stores/contract.py",
     "limpet.stores.objects": "limpet/stores/objects.py",
+    "limpet.stores.inline": "limpet/stores/inline.py",
     "limpet.stores.race.index": "limpet/stores/race/index.py",
     "limpet.stores.race.hash_store": "limpet/stores/race/hash_store.py",
     "limpet.stores.race.table": "limpet/stores/race/table.py",
+    "limpet.stores.race.directory": "limpet/stores/race/directory.py",
+    "limpet.stores.race.growth": "limpet/stores/race/growth.py",
+    "limpet.stores.rtx.lllock": "limpet/stores/rtx/lllock.py",
+    "limpet.stores.race.transactional": "limpet/stores/race/transactional.py",
+    "limpet.stores.race.rtx_growth": "limpet/stores/race/rtx_growth.py",
+    "limpet.stores.race.locked_growth": "limpet/stores/race/locked_growth.py",
     "limpet.stores.rcuckoo.dependent_hash": "limpet/stores/rcuckoo/dependent_hash.py",
     "limpet.stores.rcuckoo.rows": "limpet/stores/rcuckoo/rows.py",
     "limpet.stores.rcuckoo.journal": "limpet/stores/rcuckoo/journal.py",
@@ -24,10 +31,17 @@ COMPILED = {
     "limpet.stores.rcuckoo.search": "limpet/stores/rcuckoo/search.py",
     "limpet.stores.rcuckoo.lookup": "limpet/stores/rcuckoo/lookup.py",
     "limpet.stores.rcuckoo.table": "limpet/stores/rcuckoo/table.py",
-    "limpet.stores.rtx.lllock": "limpet/stores/rtx/lllock.py",
+    "limpet.stores.loco.kvstore.tracker": "limpet/stores/loco/kvstore/tracker.py",
+    "limpet.stores.loco.kvstore.data_array": "limpet/stores/loco/kvstore/data_array.py",
+    "limpet.stores.loco.kvstore.local_index": "limpet/stores/loco/kvstore/local_index.py",
+    "limpet.stores.loco.kvstore.journal": "limpet/stores/loco/kvstore/journal.py",
+    "limpet.stores.loco.kvstore.key_locks": "limpet/stores/loco/kvstore/key_locks.py",
+    "limpet.stores.loco.kvstore.lookup": "limpet/stores/loco/kvstore/lookup.py",
+    "limpet.stores.loco.kvstore.table": "limpet/stores/loco/kvstore/table.py",
     "limpet.stores.sherman.page": "limpet/stores/sherman/page.py",
     "limpet.stores.sherman.routes": "limpet/stores/sherman/routes.py",
     "limpet.stores.sherman.lookup": "limpet/stores/sherman/lookup.py",
+    "limpet.stores.sherman.scans": "limpet/stores/sherman/scans.py",
     "limpet.stores.sherman.table": "limpet/stores/sherman/table.py",
     "limpet.stores.raw.objects": "limpet/stores/raw/objects.py",
     "limpet.stores.raw.table": "limpet/stores/raw/table.py",
@@ -46,6 +60,17 @@ COMPILED = {
     "limpet.stores.swarm.registers": "limpet/stores/swarm/registers.py",
     "limpet.stores.swarm.cache": "limpet/stores/swarm/cache.py",
     "limpet.stores.swarm.table": "limpet/stores/swarm/table.py",
+    "limpet.stores.loco.memory": "limpet/stores/loco/memory.py",
+    "limpet.stores.loco.waiting": "limpet/stores/loco/waiting.py",
+    "limpet.stores.loco.channel": "limpet/stores/loco/channel.py",
+    "limpet.stores.loco.variables": "limpet/stores/loco/variables.py",
+    "limpet.stores.loco.array": "limpet/stores/loco/array.py",
+    "limpet.stores.loco.barrier": "limpet/stores/loco/barrier.py",
+    "limpet.stores.loco.ticket_lock": "limpet/stores/loco/ticket_lock.py",
+    "limpet.stores.loco.lock": "limpet/stores/loco/lock.py",
+    "limpet.stores.loco.tasks": "limpet/stores/loco/tasks.py",
+    "limpet.stores.loco.shared_queue": "limpet/stores/loco/shared_queue.py",
+    "limpet.stores.loco.ring_buffer": "limpet/stores/loco/ring_buffer.py",
 }
 
 # What Cython would otherwise put into each of them again; it takes most of the time to compile.
@@ -63,7 +88,9 @@ DIRECTIVES = {
     "show_performance_hints": False,
 }
 
-FLAGS = ["-O2", "-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"]
+FLAGS = ["-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"]
+if "-O" not in os.environ.get("CFLAGS", ""):
+    FLAGS.append("-O2")
 
 
 def extensions() -> list[Extension]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib.util
+import itertools
 import os
 import pathlib
 import secrets
@@ -38,15 +39,23 @@ class DriverError(Exception):
 
 Get = Callable[[bytes], bytes | None]
 Put = Callable[[bytes, bytes], object]
+Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
+
+SCAN_LENGTH: Final = 100
+"""Pairs that a scan asks for."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """One process's way to a store: `get(key)`, `put(key, value)` (insert or update), `close()`."""
+    """One process's way to a store: `get(key)`, `put(key, value)` (insert or update), `close()`.
+
+    Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on.
+    """
 
     get: Get
     put: Put
     close: Callable[[], object] = lambda: None
+    scan: Scan | None = None
 
 
 class Driver(abc.ABC):
@@ -55,6 +64,8 @@ class Driver(abc.ABC):
     name: str
     shared = True
     """Whether processes see each other's writes."""
+    ordered = False
+    """Whether it scans."""
 
     @abc.abstractmethod
     def missing(self) -> str | None:
@@ -138,6 +149,7 @@ class LimpetDriver(Driver):
         self.kind, _, replicas = name.partition(":")
         store = store_class(self.kind)
         replicated = store.replicated
+        self.ordered = store.ordered
         if replicas and not (replicated and replicas.isdecimal() and int(replicas)):
             raise ParameterError(
                 f"{name!r} is no kind of store, nor a replicated one with a number"
@@ -178,7 +190,11 @@ class LimpetDriver(Driver):
 
         pool = limpet.open(self.url)
         store = self._store(pool)
-        return Connection(store.get, store.put, pool.close)
+
+        def scan(key: bytes) -> list[tuple[bytes, bytes]]:
+            return list(itertools.islice(store.scan(key), SCAN_LENGTH))
+
+        return Connection(store.get, store.put, pool.close, scan if self.ordered else None)
 
     def stop(self) -> None:
         import limpet

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import secrets
 import sqlite3
@@ -11,6 +12,7 @@ from typing import Any
 
 from limpet.bench.drivers import (
     LOCK_WAIT_S,
+    SCAN_LENGTH,
     SHARED_MEMORY,
     Connection,
     Directory,
@@ -27,10 +29,11 @@ class LmdbDriver(Driver):
     A reader sees others' writes only in a transaction begun after them, so each get begins one;
     py-lmdb has no call to renew a transaction, but keeps a spare one to reuse (`max_spare_txns`).
     Begin, get and abort is the fastest of the ways to spell it; values are copied out as bytes
-    (buffers=False).
+    (buffers=False). A scan is a cursor's, in a transaction of its own.
     """
 
     name = "lmdb"
+    ordered = True
     directory: Directory | None = None
 
     def missing(self) -> str | None:
@@ -85,7 +88,16 @@ class LmdbDriver(Driver):
             transaction.put(key, value)
             transaction.commit()
 
-        return Connection(get, put, environment.close)
+        def scan(key: bytes) -> list[tuple[bytes, bytes]]:
+            transaction = begin()
+            cursor = transaction.cursor()
+            there = cursor.set_range(key)
+            found = list(itertools.islice(cursor.iternext(), SCAN_LENGTH if there else 0))
+            cursor.close()
+            transaction.abort()
+            return found
+
+        return Connection(get, put, environment.close, scan)
 
     def stop(self) -> None:
         if self.directory is not None:
@@ -97,6 +109,7 @@ class SqliteDriver(Driver):
     """SQLite on tmpfs: write-ahead log, synchronous off, memory-mapped, a table without row ids."""
 
     name = "sqlite"
+    ordered = True
     directory: Directory | None = None
 
     def missing(self) -> None:
@@ -131,6 +144,7 @@ class SqliteDriver(Driver):
         database = self._open()
         execute = database.execute
         select = "SELECT value FROM kv WHERE key = ?"
+        scanned = f"SELECT key, value FROM kv WHERE key >= ? ORDER BY key LIMIT {SCAN_LENGTH}"
         upsert = (
             "INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
@@ -142,7 +156,10 @@ class SqliteDriver(Driver):
         def put(key: bytes, value: bytes) -> None:
             execute(upsert, (key, value))
 
-        return Connection(get, put, database.close)
+        def scan(key: bytes) -> list[tuple[bytes, bytes]]:
+            return execute(scanned, (key,)).fetchall()
+
+        return Connection(get, put, database.close, scan)
 
     def stop(self) -> None:
         if self.directory is not None:

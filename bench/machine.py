@@ -8,13 +8,18 @@ import platform
 from typing import Any
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def facts() -> dict[str, Any]:
     """CPU model, usable cores, memory, kernel, Python, and how limpet was built."""
     import limpet
 
     return {
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",

@@ -7,7 +7,9 @@ forked, attach, warm up, and run the loops below one after another, each behind 
     loop       operations                        gives
     get        gets only                         time of a get
     update     puts to existing keys only        time of an update
-    A, B, C    the YCSB mixes                    throughput; latencies in a pass of their own
+    A, B, C, W the YCSB mixes, and updates only  throughput; latencies in a pass of their own
+    scan       scans of 100 keys                 time of a scan; ordered stores and peers only, and
+                                                 only if there is one of limpet's among them
 
 The loops call a store's bound `get(key)` and `put(key, value)`, the same callables for each of
 them, over operations made beforehand, and hold no timer: their time is one difference of
@@ -34,7 +36,7 @@ from limpet.bench import ycsb
 from limpet.bench.drivers import DictDriver, Driver, DriverError, LimpetDriver
 from limpet.bench.embedded import DiskcacheDriver, LmdbDriver, SqliteDriver, UltraDictDriver
 from limpet.bench.servers import ManagerDriver, RedisDriver
-from limpet.bench.workers import Answer, Task, Workers, clock_cost_ns
+from limpet.bench.workers import SCAN, Answer, Task, Workers, clock_cost_ns
 from limpet.bench.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
@@ -56,6 +58,8 @@ LOOPS: Final = ("get", "update")
 OPERATIONS_MIN: Final = 100
 LATENCY_SHARE: Final = 4
 """The latency pass has this many times fewer operations than the throughput pass."""
+GETS_IN_A_SCAN: Final = 30
+"""A scan takes about as long as so many gets."""
 WARM_UP_SHARE: Final = 0.4
 """The warm-up takes this share of `seconds_per_cell` at most."""
 
@@ -66,7 +70,7 @@ class Options:
 
     workload: Workload = dataclasses.field(default_factory=Workload)
     processes: tuple[int, ...] = (1, 2)
-    mixes: tuple[str, ...] = ("A", "B", "C")
+    mixes: tuple[str, ...] = ycsb.YCSB_MIXES
     rounds: int = 5
     seconds_per_cell: float = 1.0
 
@@ -75,7 +79,9 @@ class Options:
             raise ParameterError(f"processes must be counts of at least 1, not {self.processes}")
         unknown = [mix for mix in self.mixes if mix not in ycsb.READ_SHARE]
         if unknown:
-            raise ParameterError(f"there is no mix {unknown[0]!r}; there are A, B and C")
+            raise ParameterError(
+                f"there is no mix {unknown[0]!r}; there are {', '.join(ycsb.READ_SHARE)}"
+            )
         if self.rounds < 1:
             raise ParameterError(f"rounds must be at least 1, not {self.rounds}")
         if not self.seconds_per_cell > 0:
@@ -129,6 +135,13 @@ def drivers(stores: Sequence[str], peers: Sequence[str]) -> list[Driver]:
     return [LimpetDriver(kind) for kind in stores] + [PEERS[name]() for name in peers]
 
 
+def scanned(drivers: Iterable[Driver]) -> frozenset[str]:
+    """Names of the drivers whose scans are measured."""
+    names = {driver.name: driver for driver in drivers if driver.ordered}
+    ours = any(isinstance(driver, LimpetDriver) for driver in names.values())
+    return frozenset(names) if ours else frozenset()
+
+
 def run(
     options: Options,
     drivers: Iterable[Driver],
@@ -139,6 +152,8 @@ def run(
     A driver that fails is left out from there on and reported; the others go on. Whatever happens,
     every driver that was started is stopped.
     """
+    drivers = list(drivers)
+    scans = scanned(drivers)
     rows: list[Measurement] = []
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -166,7 +181,8 @@ def run(
             for driver in running[shift:] + running[:shift]:
                 try:
                     for processes in options.processes:
-                        rows += _run_set(options, driver, processes, round_, advance)
+                        loops = (*options.loops, SCAN) if driver.name in scans else options.loops
+                        rows += _run_set(options, driver, processes, round_, loops, advance)
                 except DriverError as error:
                     failed[driver.name] = str(error)
                     running.remove(driver)
@@ -180,24 +196,32 @@ def run(
     )
 
 
-def steps(options: Options, drivers: int) -> int:
-    """How often `run` calls `advance` for so many drivers, when none is missing and none fails."""
-    tasks = len(LOOPS) + 2 * len(options.mixes)
-    return drivers * (1 + options.rounds * len(options.processes) * tasks)
+def steps(options: Options, drivers: int, scanned: int = 0) -> int:
+    """How often `run` calls `advance` for so many drivers, when none is missing and none fails;
+    the scans of `scanned` of them are measured, too."""
+    tasks = drivers * (len(LOOPS) + 2 * len(options.mixes)) + scanned
+    return drivers + options.rounds * len(options.processes) * tasks
 
 
 def _run_set(
-    options: Options, driver: Driver, processes: int, round_: int, advance: Callable[[str], None]
+    options: Options,
+    driver: Driver,
+    processes: int,
+    round_: int,
+    loops: Sequence[str],
+    advance: Callable[[str], None],
 ) -> list[Measurement]:
-    """All loops of one set; DriverError if a worker fails, dies or does not answer."""
+    """The loops of one set; DriverError if a worker fails, dies or does not answer."""
     label = f"round {round_ + 1} of {options.rounds}: {driver.name}, processes: {processes}"
     rows = []
     warm_up_s = options.seconds_per_cell * WARM_UP_SHARE
     with Workers(driver, options.workload, processes, warm_up_s) as workers:
         warm = workers.warm()
-        for loop in options.loops:
+        for loop in loops:
             share = {"get": 1.0, "update": 0.0}.get(loop, ycsb.READ_SHARE.get(loop, 0.0))
             expected_ns = share * warm.get_ns + (1 - share) * warm.update_ns
+            if loop == SCAN:
+                expected_ns = GETS_IN_A_SCAN * warm.get_ns
             fitting = int(options.seconds_per_cell * 1e9 / expected_ns)
             count = min(options.workload.operations, max(OPERATIONS_MIN, fitting))
             advance(f"{label}, {loop}")

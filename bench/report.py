@@ -12,8 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from limpet.bench.drivers import SCAN_LENGTH
 from limpet.bench.peers import LOOPS, Outcome
 from limpet.bench.summary import Cell, cells
+from limpet.bench.workers import SCAN
+from limpet.bench.ycsb import READ_SHARE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +51,7 @@ def print_tables(outcome: Outcome, machine: dict[str, Any], console: Console) ->
     workload = outcome.options.workload
     console.print(
         f"{workload.records} records, keys of {workload.key_bytes} bytes, values of "
-        f"{workload.value_bytes}, Zipfian {workload.theta:g} over the records, seed "
+        f"{workload.value_bytes}, {_drawn(workload.theta)} over the records, seed "
         f"{workload.seed}; medians of {outcome.options.rounds} rounds. Latencies include "
         f"{outcome.timer_ns:.0f} ns for the clock. vs LMDB: how many times as fast; vs dict: how "
         "many times the time; vs 1 p.: the rate over that of one process.",
@@ -67,10 +70,14 @@ def print_tables(outcome: Outcome, machine: dict[str, Any], console: Console) ->
 
 
 def _loop_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
-    table = _table("Gets only, updates only: time of an operation in one process")
+    scans = any(cell.loop == SCAN for cell in found)
+    also = f", scans of {SCAN_LENGTH} keys" if scans else ""
+    table = _table(f"Gets only, updates only{also}: time of one in one process")
     for loop in LOOPS:
         for heading in (f"{loop}\nus", "vs\nLMDB", "vs\ndict", "vs\n1 p."):
             table.add_column(heading, justify="right", no_wrap=True)
+    for heading in (f"{SCAN}\nus", "vs\nLMDB") if scans else ():
+        table.add_column(heading, justify="right", no_wrap=True)
     by_key = {(cell.store, cell.processes, cell.loop): cell for cell in found}
     for store in outcome.versions:
         for processes in outcome.options.processes:
@@ -83,6 +90,9 @@ def _loop_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
                     _number(cell.time_vs_dict),
                     _number(cell.scaling),
                 ]
+            scan = by_key.get((store, processes, SCAN))
+            if scan is not None:
+                row += [_number(scan.ns_per_op / 1000), _number(scan.speed_vs_lmdb)]
             table.add_row(*row, end_section=processes == outcome.options.processes[-1])
     _add_absent(table, outcome)
     return table
@@ -174,12 +184,53 @@ def save_chart(outcome: Outcome, machine: dict[str, Any], path: pathlib.Path) ->
     workload = outcome.options.workload
     figure.suptitle(
         f"{workload.records} records, {workload.key_bytes}-byte keys, {workload.value_bytes}-byte "
-        f"values, Zipfian {workload.theta:g}\n"
+        f"values, {_drawn(workload.theta)}\n"
         f"{machine['cpu']}, {machine['cores']} cores, {machine['python']}, "
         f"limpet {machine['limpet_build']}",
         fontsize=10,
     )
     figure.savefig(path, format="png", dpi=120)
+
+
+def save_lines(outcomes: Sequence[Outcome], machine: dict[str, Any], path: pathlib.Path) -> None:
+    """A PNG: rates by the number of processes, a row of panels for each outcome, one for each mix.
+
+    With skews 0 and 0.99 and the mixes C, A and W it is LOCO's figure 5.
+    """
+    from matplotlib.figure import Figure
+
+    options = outcomes[0].options
+    figure = Figure(
+        figsize=(4 * len(options.mixes), 3.2 * len(outcomes) + 0.8), layout="constrained"
+    )
+    panels = figure.subplots(len(outcomes), len(options.mixes), squeeze=False)
+    for row, outcome in zip(panels, outcomes, strict=True):
+        by_key = {(cell.store, cell.processes, cell.loop): cell for cell in cells(outcome)}
+        for axes, mix in zip(row, options.mixes, strict=True):
+            for index, store in enumerate(outcome.versions):
+                rates = [by_key[store, count, mix].kops for count in options.processes]
+                color = _COLORS[index % len(_COLORS)]
+                axes.plot(options.processes, rates, marker="o", label=store, color=color)
+            drawn = _drawn(outcome.options.workload.theta)
+            axes.set_title(f"{mix}: {100 * READ_SHARE[mix]:g} % reads, {drawn}")
+            axes.set_xticks(options.processes)
+            axes.set_ylim(bottom=0)
+            axes.grid(linewidth=0.3)
+        row[0].set_ylabel("1000 op/s of all processes")
+        row[0].legend(fontsize=8)
+    for axes in panels[-1]:
+        axes.set_xlabel("processes")
+    figure.suptitle(
+        f"{options.workload.records} records, {options.workload.key_bytes}-byte keys, "
+        f"{options.workload.value_bytes}-byte values; {machine['cpu']}, {machine['cores']} cores",
+        fontsize=10,
+    )
+    figure.savefig(path, format="png", dpi=120)
+
+
+def _drawn(theta: float) -> str:
+    """How records are drawn."""
+    return f"Zipfian {theta:g}" if theta else "uniform"
 
 
 def _bars(axes: Axes, stores: Sequence[str], series: dict[str, list[float]]) -> None:

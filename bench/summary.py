@@ -3,9 +3,9 @@
 A ratio compares two measurements of the same round and loop; reported is its median over the
 rounds.
 
-    speed_vs_lmdb   LMDB's time / this store's time, with as many processes: above 1 is faster than
-    LMDB time_vs_dict    this store's time / a plain dict's time, with as many processes scaling
-    this store's rate / its own rate with one process
+    speed_vs_lmdb   LMDB's time / this store's time, with as many processes: above 1 is faster
+    time_vs_dict    this store's time / a plain dict's time, with as many processes
+    scaling         this store's rate / its own rate with one process
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from limpet.bench.peers import Measurement, Outcome
+from limpet.bench.workers import SCAN
 
 BASELINE: Final = "lmdb"
 FLOOR: Final = "dict"
@@ -47,7 +48,8 @@ def cells(outcome: Outcome) -> list[Cell]:
         _cell(outcome, by_key, store, processes, loop)
         for store in outcome.versions
         for processes in outcome.options.processes
-        for loop in outcome.options.loops
+        for loop in (*outcome.options.loops, SCAN)
+        if (store, processes, loop, 0) in by_key
     ]
 
 

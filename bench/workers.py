@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from limpet.bench import ycsb
 from limpet.bench.children import die_with_parent
-from limpet.bench.drivers import Connection, Driver, DriverError, Get, Put
+from limpet.bench.drivers import Connection, Driver, DriverError, Get, Put, Scan
 from limpet.bench.ycsb import Operation, Workload
 
 ANSWER_WAIT_S: Final = 120
@@ -35,6 +35,9 @@ ANSWER_WAIT_S: Final = 120
 
 START_DELAY_NS: Final = 2_000_000
 """From the meeting of the workers to their start: time for all of them to wake up."""
+
+SCAN: Final = "scan"
+"""The loop of scans."""
 
 _CHUNK: Final = 64
 """The warm-up looks at the clock once in this many operations."""
@@ -243,6 +246,11 @@ def _measure(
         keys = ycsb.gets(workload, stream, task.count)
         start.meet()
         begin, end = time_gets(get, keys)
+    elif task.loop == SCAN:
+        assert connection.scan is not None
+        keys = ycsb.gets(workload, stream, task.count)
+        start.meet()
+        begin, end = time_scans(connection.scan, keys)
     elif task.loop == "update":
         pairs = ycsb.updates(workload, stream, task.count)
         start.meet()
@@ -262,6 +270,14 @@ def time_gets(get: Get, keys: Sequence[bytes]) -> tuple[int, int]:
     begin = time.perf_counter_ns()
     for key in keys:
         get(key)
+    return begin, time.perf_counter_ns()
+
+
+def time_scans(scan: Scan, keys: Sequence[bytes]) -> tuple[int, int]:
+    """When the scans from these keys on began and ended."""
+    begin = time.perf_counter_ns()
+    for key in keys:
+        scan(key)
     return begin, time.perf_counter_ns()
 
 

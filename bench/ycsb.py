@@ -1,4 +1,4 @@
-"""YCSB's core workloads A, B and C as streams of operations made before anything is timed.
+"""YCSB's core workloads A, B and C, and W, as streams of operations made before anything is timed.
 
 B. Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010: every operation is a
 read or an update of an existing record; the record is chosen by a Zipfian distribution.
@@ -7,7 +7,9 @@ read or an update of an existing record; the record is chosen by a Zipfian distr
     A       50 %    50 %
     B       95 %     5 %
     C      100 %     0 %
+    W        0 %   100 %
 
+W is not YCSB's: LOCO's figure 5 (read-only, mixed, write-only) is C, A and W.
 Each operation is drawn by itself with the mix's probability, as YCSB draws it.
 
 The generator: rank r of n records has probability r**-theta / sum(i**-theta for i in 1..n), drawn
@@ -36,7 +38,8 @@ from limpet.shm.errors import ParameterError
 Operation: TypeAlias = "tuple[bytes, bytes | None]"
 """(key, None) is a read, (key, value) an update."""
 
-READ_SHARE: Final = {"A": 0.5, "B": 0.95, "C": 1.0}
+READ_SHARE: Final = {"A": 0.5, "B": 0.95, "C": 1.0, "W": 0.0}
+YCSB_MIXES: Final = ("A", "B", "C")
 
 KEY_PREFIX: Final = b"user"
 _SCATTER: Final = 11400714819323198549  # odd, not a multiple of 5: one to one modulo a power of ten

@@ -26,6 +26,7 @@ from limpet.fault.bank_report import (
     HISTORY,
     INVARIANTS,
     TOTAL,
+    UNORDERED,
     BankParameters,
     BankReport,
     Counts,
@@ -72,8 +73,11 @@ def run(parameters: BankParameters, observer: Observer, history: str | None = No
         interrupt = stack.enter_context(Interrupt())
         pool = stack.enter_context(nameless_pool(parameters, parameters.node_size))
         recorder = stack.enter_context(TransactionRecorder(parameters.clients))
-        store = pool.store(parameters.store, name=STORE, **parameters.parameters)
-        bank = _Bank(parameters, observer, interrupt, pool, store, recorder)
+        stores = [
+            pool.store(kind, name=f"{STORE} {number}" if number else STORE, **parameters.parameters)
+            for number, kind in enumerate(UNORDERED.get(parameters.store, (parameters.store,)))
+        ]
+        bank = _Bank(parameters, observer, interrupt, pool, stores, recorder)
         bank.load()
         bank.work()
         return bank.verify(history)
@@ -86,15 +90,15 @@ class _Bank(DrillBase[BankParameters]):
         observer: Observer,
         interrupt: Interrupt,
         pool: limpet.Pool,
-        store: Any,
+        stores: list[Any],
         recorder: TransactionRecorder,
     ) -> None:
         super().__init__(parameters, observer, interrupt, pool, CHECKS)
-        self.store = store
+        self.stores = stores
         self.recorder = recorder
         self.accounts = [account(number) for number in range(parameters.accounts)]
         self.items = items(dict.fromkeys(self.accounts)).keys()
-        self.acts = Acts(store, self.accounts)
+        self.acts = Acts(stores, self.accounts, parameters.store not in UNORDERED)
         self.own: list[Transaction] = []
         """The load, and the reads after the run."""
         self.given_up = 0
@@ -103,7 +107,7 @@ class _Bank(DrillBase[BankParameters]):
         """Open the accounts."""
         call_ns = time.monotonic_ns()
         for name in self.accounts:
-            self.store.insert(name, value_of(START, LOAD))
+            self.acts.store_of(name).insert(name, value_of(START, LOAD))
         reads = items(dict.fromkeys(self.accounts))
         writes = items(dict.fromkeys(self.accounts, value_of(START, LOAD)))
         end_ns = time.monotonic_ns()
@@ -160,8 +164,9 @@ class _Bank(DrillBase[BankParameters]):
         self.look(what, TOTAL, look)
 
     def _check_store(self) -> None:
-        self.store.check()
-        found = items({name: self.store.get(name) for name in self.store})
+        for store in self.stores:
+            store.check()
+        found = items({name: store.get(name) for store in self.stores for name in store})
         last = self.own[-1].reads if self.own[-1].client == FINAL else found
         differ = [item for item in {**found, **last} if found.get(item) != last.get(item)]
         if differ:

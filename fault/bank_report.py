@@ -11,12 +11,14 @@ from limpet.fault.serializability import Report as Judged
 TOTAL: Final = "the accounts have what they had at first, whenever all are read"
 HISTORY: Final = "the history of transactions is strictly serializable"
 INVARIANTS: Final = "check(), and the store gives what the last transaction read"
+UNORDERED: Final = {"rtx-race": ("rtx-race",), "both": ("rtx-sherman", "rtx-race")}
+"""The kinds of the stores that have the accounts, where these cannot be scanned."""
 CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
 
 
 @dataclasses.dataclass(frozen=True)
 class BankParameters(RunParameters):
-    """What the bank does; `parameters` are the store's."""
+    """What the bank does; `parameters` are the store's. `store`: a kind, or one of UNORDERED."""
 
     store: str = "rtx-sherman"
     kill_rate: float = 50.0

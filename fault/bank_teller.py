@@ -9,6 +9,10 @@ So no two values of an account are equal, no two receipts have one key, and whoe
 account knows a receipt that must be there. When an account has RECEIPTS_MAX of them, the next
 transfer deletes them all: the store grows and shrinks.
 
+In a store that is ordered, receipts are found by a scan, and so are several accounts. In others, or
+in several stores, a receipt's value is `1000 7.11`, with who wrote the receipt before it, or who
+loaded the accounts: so each is found by the one after it, and accounts are read one by one.
+
 A deleted receipt stands in the history as a value of its own, which nobody can read: "absent" it
 was before it was made, and nobody looks for it after.
 """
@@ -38,6 +42,7 @@ DWELL_S: Final = 0.0004
 RECEIPTS_MAX: Final = 6
 LOAD: Final = (0, 0)
 """Who wrote the first values."""
+NOBODY: Final = b"%d.%d" % LOAD
 
 
 def account(number: int) -> bytes:
@@ -92,11 +97,17 @@ class Transfer(NamedTuple):
 
 
 class Acts:
-    """What transactions do to the accounts in `store`, whose keys are `accounts`."""
+    """What transactions do to the accounts in `stores`, whose keys are `accounts`; `scans`: whether
+    these are in one store that can be scanned."""
 
-    def __init__(self, store: Any, accounts: Sequence[bytes]) -> None:
-        self._store = store
+    def __init__(self, stores: Sequence[Any], accounts: Sequence[bytes], scans: bool) -> None:
+        self._stores = stores
         self._accounts = accounts
+        self._scans = scans
+
+    def store_of(self, key: bytes) -> Any:
+        """The store that has this key."""
+        return self._stores[sum(key) % len(self._stores)]
 
     def draw(self, source: random.Random) -> Act:
         """Some transaction; each time that it is attempted it does the same."""
@@ -123,15 +134,25 @@ class Acts:
 
     def read_all(self, tx: Any, writer: tuple[int, int] = LOAD) -> Seen:
         """Get every account."""
-        return Seen({name: tx.get(self._store, name) for name in self._accounts}, {})
+        return self._get(tx, self._accounts)
 
     def scan_all(self, tx: Any, writer: tuple[int, int] = LOAD) -> Seen:
-        """Read every account by one scan."""
-        return self._scan(tx, 0, len(self._accounts))
+        """Read every account with its receipts; by one scan, if it can be."""
+        if self._scans:
+            return self._scan(tx, 0, len(self._accounts))
+        seen = Seen({}, {})
+        for name in self._accounts:
+            self._read_receipts(tx, seen, name)
+        return seen
+
+    def _get(self, tx: Any, names: Sequence[bytes]) -> Seen:
+        return Seen({name: tx.get(self.store_of(name), name) for name in names}, {})
 
     def _scan(self, tx: Any, first: int, end: int) -> Seen:
+        if not self._scans:
+            return self._get(tx, self._accounts[first:end])
         reads: dict[bytes, bytes | None] = dict.fromkeys(self._accounts[first:end])
-        reads.update(tx.scan(self._store, account(first), account(end)))
+        reads.update(tx.scan(self._stores[0], account(first), account(end)))
         for name in self._accounts[first:end]:
             _expect(reads, name)
         return Seen(reads, {})
@@ -140,9 +161,8 @@ class Acts:
         parties = (plan.payer, *plan.payees)
         seen = Seen(dict.fromkeys(parties), {})
         for name in parties:
-            seen.reads.update(tx.scan(self._store, name, end_of(name)))
-            _expect(seen.reads, name)
-        seen.reads[plan.witness] = tx.get(self._store, plan.witness)
+            self._read_receipts(tx, seen, name)
+        seen.reads[plan.witness] = tx.get(self.store_of(plan.witness), plan.witness)
         if plan.dwell_s:
             time.sleep(plan.dwell_s)
         balances = {name: balance_of(seen.reads[name]) for name in parties}
@@ -154,23 +174,40 @@ class Acts:
             self._write(tx, seen, name, value_of(balance, writer))
         return seen
 
+    def _read_receipts(self, tx: Any, seen: Seen, name: bytes) -> None:
+        """Read an account with all its receipts."""
+        if self._scans:
+            seen.reads.update(tx.scan(self._stores[0], name, end_of(name)))
+            _expect(seen.reads, name)
+            return
+        value = seen.reads[name] = tx.get(self.store_of(name), name)
+        while value is not None and value.split()[1] != NOBODY:
+            receipt = receipt_of(name, value)
+            value = seen.reads[receipt] = tx.get(self.store_of(receipt), receipt)
+
     def _write(self, tx: Any, seen: Seen, name: bytes, value: bytes) -> None:
         """Write the value of an account and a receipt; if there are many, delete the others."""
         receipts = [key for key in seen.reads if key.startswith(name + b"/") and seen.reads[key]]
-        for key in receipts if len(receipts) >= RECEIPTS_MAX else ():
-            tx.delete(self._store, key)
-            seen.writes[key] = b"deleted by " + value.split()[1]
-        receipt, balance = receipt_of(name, value), b"%d" % balance_of(value)
-        tx.insert(self._store, receipt, balance)
-        tx.put(self._store, name, value)
+        if len(receipts) < RECEIPTS_MAX:
+            before = (seen.reads[name] or NOBODY).split()[-1]
+        else:
+            before = NOBODY
+            for key in receipts:
+                tx.delete(self.store_of(key), key)
+                seen.writes[key] = b"deleted by " + value.split()[1]
+        receipt, text = receipt_of(name, value), b"%d" % balance_of(value)
+        if not self._scans:
+            text += b" " + before
+        tx.insert(self.store_of(receipt), receipt, text)
+        tx.put(self.store_of(name), name, value)
         seen.reads[receipt] = None
-        seen.writes.update({receipt: balance, name: value})
+        seen.writes.update({receipt: text, name: value})
 
 
 def _expect(reads: dict[bytes, bytes | None], name: bytes) -> None:
     """If the receipt that an account must have was not found in a scan, it was read as absent."""
     value = reads[name]
-    if value is not None and not value.endswith(b" %d.%d" % LOAD):
+    if value is not None and value.split()[1] != NOBODY:
         reads.setdefault(receipt_of(name, value), None)
 
 

@@ -80,9 +80,9 @@ class Exploration:
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
     `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
     many as suit the kind, and one more than fail. `parameters` of the store, besides those that
-    suit the kind. `value_size`: of each value, in bytes; by default so large that memory is used
-    again at once. `scarce`: no block is free, so that clients take them from each other. `fence`:
-    the pool's policy. `failures_max`: when to stop.
+    suit the kind. `replace`: nodes that fail are given new memory. `value_size`: of each value, in
+    bytes; by default so large that memory is used again at once. `scarce`: no block is free, and
+    clients take them from each other. `fence`: the pool's policy. `failures_max`: when to stop.
     """
 
     store: str = "race"
@@ -94,6 +94,7 @@ class Exploration:
     crashes: int = 1
     stalls: int = 1
     node_failures: int = 0
+    replace: bool = False
     nodes: int = 0
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bound: int = 2
@@ -121,6 +122,11 @@ class Exploration:
                 raise ParameterError(
                     f"{name} must be from {low} to {high}, not {getattr(self, name)}"
                 )
+        if not self.coherent and (self.replace or "n" in self.program):
+            raise ParameterError(
+                "nodes are not replaced where clients have caches of their own: simulated caches "
+                "cover the memory that nodes have at first"
+            )
         if self.program and len(parse_program(self.program)) != self.clients:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
@@ -156,7 +162,8 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came of an exploration. `crashes`, `stalls`, `node_failures`: those that took place.
+    """What came of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
+    were given new memory): those that took place.
 
     `unfinished`: exhaustive programs that have more schedules than were run.
     """
@@ -167,6 +174,7 @@ class Report:
     crashes: int
     stalls: int
     node_failures: int
+    replaced: int
     seconds: float
     failures: tuple[Failure, ...]
     unfinished: int = 0
@@ -185,12 +193,14 @@ class Tally:
     crashes: int = 0
     stalls: int = 0
     node_failures: int = 0
+    replaced: int = 0
     unfinished: int = 0
     failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
 
     def add(self, number: int, run: Run) -> None:
         self.schedules += 1
         self.steps += run.steps
+        self.replaced += run.replaced
         for actions in run.schedule.values():
             for action in actions:
                 self.crashes += action.kind == CRASH
@@ -205,6 +215,7 @@ class Tally:
         self.crashes += other.crashes
         self.stalls += other.stalls
         self.node_failures += other.node_failures
+        self.replaced += other.replaced
         self.unfinished += other.unfinished
         self.failed += other.failed
 
@@ -252,7 +263,9 @@ def _op_steps(stage: Stage) -> int:
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
     rng = random.Random(f"{parameters.seed}:{number}")
-    drawn = draw_program(rng, parameters.clients, parameters.ops, parameters.crashes > 0)
+    drawn = draw_program(
+        rng, parameters.clients, parameters.ops, parameters.crashes > 0, parameters.replace
+    )
     return rng, parse_program(parameters.program) if parameters.program else drawn
 
 
@@ -345,7 +358,7 @@ def explore(
             )
     return Report(
         parameters, total.schedules, total.steps, total.crashes, total.stalls,
-        total.node_failures, seconds, failures, total.unfinished,
+        total.node_failures, total.replaced, seconds, failures, total.unfinished,
     )  # fmt: skip
 
 

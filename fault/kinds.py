@@ -86,8 +86,20 @@ OF_LOGS: Final = frozenset({
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of who
 meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
+OF_GROWTH: Final = frozenset({"subtable-made", "freezing", "frozen", "split", "growing"})
+"""Named crash points of subtables that are made and split: tests/fault/test_growth.py has them."""
 PROOFS: Final = {
-    "race": Proof(capacity_never=2600, matrix_spare=1),
+    "race": Proof(
+        capacity_never=1 << 20,
+        explorer={"groups": 2, "bucket_size": 1},  # so that subtables are split
+        not_met=OF_REPLICAS | OF_GROWTH,
+    ),
+    "rtx-race": Proof(
+        capacity_never=1 << 20,
+        packages=("rtx",),
+        explorer={"groups": 2, "bucket_size": 1, "drift_us": 0, "each_us": 1},
+        not_met=OF_REPLICAS | OF_GROWTH | OF_LOGS | {"leaf-locked", "leaf-installed"},
+    ),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
     "fusee-nc": _REPLICATED,
@@ -102,6 +114,14 @@ PROOFS: Final = {
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
         waits_for_stopped=True,
     ),
+    "loco": Proof(
+        {"value_size": 16, "locks": 4, "tracker": 16},  # some of the values are in objects
+        capacity_never=5000,
+        explorer_capacity=16,
+        explorer={"locks": 2, "tracker": 4},
+        not_met=OF_REPLICAS | {"tentative-link"},
+        waits_for_stopped=True,
+    ),
     "rtx-sherman": Proof(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
@@ -109,6 +129,13 @@ PROOFS: Final = {
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
     ),
+    "dtx-sherman": Proof(
+        {"value_size": 16},
+        capacity_never=60_000,
+        not_met=OF_REPLICAS | {"tentative-link"},
+        waits_for_stopped=True,
+    ),
+    "sherman": Proof({"value_size": 16}, capacity_never=60_000, waits_for_stopped=True),
     "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
 }
 _DEFAULT: Final = Proof()

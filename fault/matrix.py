@@ -44,7 +44,7 @@ from limpet.fault.scene import PATIENCE_S, Scene, short, within
 from limpet.fault.workers import Workers
 from limpet.shm.errors import LimpetError
 from limpet.shm.membership import slot_address
-from limpet.shm.pool import destroy
+from limpet.shm.segments import destroy
 from limpet.stores.registry import kind_named
 
 DISTANT: Final = 1 << 60

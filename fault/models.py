@@ -147,3 +147,33 @@ _EFFECTS: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("delete", "unknown"): (PRESENT, ABSENT),
 }
 """What each operation needs and leaves; UNREAD stands for its value."""
+
+
+# ---- a queue -----------------------------------------------------------------------------------
+
+
+class QueueOp(NamedTuple):
+    """An operation on a queue: "put" of a value; "get" of a value, or of what it found ("lost": it
+    is not known); "empty", a get that found nothing."""
+
+    kind: str
+    value: bytes = b""
+
+
+class QueueModel(Model[tuple[bytes, ...], QueueOp]):
+    """First in, first out; its state is the values in their order."""
+
+    def init(self) -> tuple[bytes, ...]:
+        return ()
+
+    def step(self, state: tuple[bytes, ...], op: QueueOp) -> tuple[bytes, ...] | None:
+        if op.kind == "put":
+            return (*state, op.value)
+        if op.kind == "empty":
+            return None if state else state
+        if not state or (op.kind == "get" and state[0] != op.value):
+            return None
+        return state[1:]
+
+    def pure(self, op: QueueOp) -> bool:
+        return op.kind == "empty"

@@ -2,7 +2,8 @@
 
 As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
 `ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
-    i insert, u update, p put, g get, d delete; r (no key) recovers the dead
+    i insert, u update, p put, g get, d delete; r (no key) recovers the dead, n (no key) gives
+    memory nodes that are lost new memory
 Keys a and b are there at the start, c and d are not. Every write has a value of its own.
 """
 
@@ -15,11 +16,14 @@ from limpet.shm.errors import ParameterError
 
 KINDS: Final = {
     "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
+    "n": "replace",
 }  # fmt: skip
 LETTERS: Final = {name: letter for letter, name in KINDS.items()}
 PRESENT: Final = (b"a", b"b")
 ABSENT: Final = (b"c", b"d")
 RECOVER: Final = "recover"
+REPLACE: Final = "replace"
+KEYLESS: Final = frozenset((RECOVER, REPLACE))
 WRITES: Final = frozenset(("insert", "update", "put"))
 VALUE_SIZE: Final = 3400
 """Bytes of a value: four objects of such pairs fill a block, so that memory is scarce."""
@@ -27,7 +31,7 @@ _DRAWN: Final = "iiuuppgggdd"
 
 
 class Call(NamedTuple):
-    """An operation on a key; `recover` has none."""
+    """An operation on a key; `recover` and `replace` have none."""
 
     kind: str
     key: bytes = b""
@@ -47,17 +51,24 @@ def parse_program(text: str) -> Program:
 
     def parse_call(word: str) -> Call:
         kind, key = KINDS.get(word[:1]), word[1:].encode()
-        if kind is None or (key not in (b"",) if kind == RECOVER else key not in PRESENT + ABSENT):
+        if kind is None or (key not in (b"",) if kind in KEYLESS else key not in PRESENT + ABSENT):
             raise ParameterError(
-                f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r"
+                f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
+                "or n"
             )
         return Call(kind, key)
 
     return tuple(tuple(parse_call(word) for word in part.split()) for part in text.split("|"))
 
 
-def draw_program(rng: random.Random, clients: int, ops: int, recover: bool) -> Program:
-    """A random program on one or two keys. `recover`: somebody may recover the dead meanwhile."""
+def draw_program(
+    rng: random.Random, clients: int, ops: int, recover: bool, replace: bool = False
+) -> Program:
+    """A random program on one or two keys.
+
+    `recover`: somebody may recover the dead meanwhile. `replace`: somebody gives nodes that are
+    lost new memory, in an operation more.
+    """
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [
         [Call(KINDS[rng.choice(_DRAWN)], rng.choice(keys)) for _ in range(ops)]
@@ -65,4 +76,6 @@ def draw_program(rng: random.Random, clients: int, ops: int, recover: bool) -> P
     ]
     if recover and rng.random() < 0.2:
         rng.choice(program)[rng.randrange(ops)] = Call(RECOVER)
+    if replace:
+        rng.choice(program).insert(rng.randint(0, ops), Call(REPLACE))
     return tuple(tuple(calls) for calls in program)

@@ -6,7 +6,8 @@ microsecond, a pause a sixteenth of a lease.
 
 A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
 gone, and nobody knows before a verb on it raises NodeFailed. A store that does not survive so many
-may raise it then, and the operation has an unknown outcome; everything else must hold.
+may raise it then, and the operation has an unknown outcome; everything else must hold. A client may
+give it new memory; then it is in service again, and may fail again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,20 @@ from limpet.fault.schedule import (
     Replay,
     Schedule,
 )
-from limpet.fault.sim_program import PRESENT, RECOVER, WRITES, Call, Program
-from limpet.fault.sim_stage import INITIAL, LEASE_US, PAUSES_MAX, Endless, Player, Stage
-from limpet.shm.errors import KeyExists, LimpetError, NodeFailed
+from limpet.fault.sim_program import PRESENT, RECOVER, REPLACE, WRITES, Call, Program
+from limpet.fault.sim_stage import (
+    INITIAL,
+    LEASE_US,
+    PAUSES_MAX,
+    Endless,
+    Player,
+    SimulatedPool,
+    Stage,
+)
+from limpet.shm.errors import KeyExists, LimpetError, NodeFailed, ParameterError
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
+from limpet.shm.states import IN_SERVICE
 
 VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
@@ -65,9 +75,11 @@ class Run:
         self.history: list[Record] = []
         self.failure = ""
         self.failed: set[int] = set()
-        """The memory nodes that failed."""
-        self._gone: set[int] = set()
-        self._marked: set[int] = set()
+        """The memory nodes that failed, once or more often."""
+        self.replaced = 0
+        """How often a node was given new memory."""
+        self._gone = stage.nodes_memory.gone
+        self._too_many = False
         self._able: list[Player] | None = None
         self._time = 0
         self._pauses = 0
@@ -194,21 +206,26 @@ class Run:
 
     def _fail(self, node: int, gone: bool) -> bool:
         """A memory node fails in one way, unless it has or there is none; whether it did."""
-        known = self._gone if gone else self._marked
-        if node >= self.stage.nodes or node in known:
+        view = self.stage.founder.view
+        if node >= self.stage.nodes or (gone and node in self._gone):
+            return False
+        if gone:
+            self._gone.add(node)
+        elif view.states()[node] == IN_SERVICE:
+            self.stage.founder.fail_node(node)
+        else:
             return False
         self.failed.add(node)
-        known.add(node)
-        if not gone:
-            self.stage.founder.fail_node(node)
+        lost = {n for n, state in enumerate(view.states()) if state != IN_SERVICE} | self._gone
+        self._too_many |= len(lost) > self.stage.store.losses_survived
         return True
 
     def _borne(self, what: str, error: NodeFailed) -> str:
         """ "" if this operation may raise this error, else what is wrong with that."""
-        survived = self.stage.store.losses_survived
         if error.node not in self.failed:
             return f"node: {what} says of node {error.node}, which is in service: {error}"
-        if len(self.failed) <= survived:
+        if not self._too_many:
+            survived = self.stage.store.losses_survived
             return f"node: {what} raised NodeFailed, though the store survives {survived}: {error}"
         return ""
 
@@ -241,8 +258,27 @@ class Run:
         if call.kind == RECOVER:
             player.pool.recover()
             return
+        if call.kind == REPLACE:
+            for node in range(self.stage.nodes):
+                self._replace(player.pool, node)
+            return
         label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
         self._perform(player.store, player.number, call.kind, call.key, label)
+
+    def _replace(self, pool: SimulatedPool, node: int) -> None:
+        """As one would who has been told that the node is lost: mark it, and give it memory."""
+        if node in self._gone:
+            pool.fail_node(node)
+        if pool.view.states()[node] == IN_SERVICE:
+            return
+        try:
+            pool.replace_node(node)
+            self.replaced += 1
+        except ParameterError:
+            if pool.view.states()[node] != IN_SERVICE:  # or somebody else has replaced it
+                raise
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"replacing node {node}", error)
 
     def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
         """Do an operation, with its call noted before and its result after."""
@@ -342,11 +378,15 @@ class Run:
             audit = founder.audit()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"
-        if audit["leaked"]:
+        if audit["leaked"] and not self._left_for_good():
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
         return ""
+
+    def _left_for_good(self) -> bool:
+        """Whether objects may be in use whose links went with all replicas of their table."""
+        return self._too_many and bool(self.stage.store.losses_survived)
 
     def _checked(self, store: Any) -> str:
         try:

@@ -18,6 +18,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +29,9 @@ from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
 from limpet.shm.fabric import Endpoint
 from limpet.shm.membership import slot_address
-from limpet.shm.pool import destroy
+from limpet.shm.node import MemoryNode
+from limpet.shm.probe import Place
+from limpet.shm.segments import destroy
 from limpet.shm.simulated import (
     PID_FIRST,
     CachedEndpoint,
@@ -36,6 +39,7 @@ from limpet.shm.simulated import (
     SimulatedProcesses,
 )
 from limpet.shm.slots import LIVE, START_US, client_id, state_word
+from limpet.shm.states import IN_SERVICE, node_word
 from limpet.shm.words import FREE
 from limpet.stores.pool import Pool
 
@@ -78,12 +82,51 @@ class SurvivorEndpoint(Endpoint):
         self.paused()
         return 0
 
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        if self.paused is not None:
+            self.paused()
+            timeout_us = 0
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class NodesMemory:
+    """What became of the nodes' memory in a run. In life, that is the segments with names."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        """Nodes whose memory is gone, whether anybody knows or not."""
+        self.given: dict[tuple[int, int], MemoryNode] = {}
+        """New memory, by node and generation."""
+
+    def make(self, node: int, generation: int, size: int) -> MemoryNode:
+        """New memory for a node, zero-filled."""
+        name = f"node {node}, generation {generation}"
+        fd = os.memfd_create(f"limpet {name}")
+        os.ftruncate(fd, size)
+        made = MemoryNode(name, node, size, Place(Path(f"/proc/self/fd/{fd}")), fd, generation)
+        self.given[node, generation] = made
+        self.gone.discard(node)
+        return made
+
+    def forget(self) -> None:
+        """Be at the start of a run. Nobody uses what nodes were given."""
+        self.gone.clear()
+        for segment in self.given.values():
+            segment.close()
+        self.given.clear()
+
 
 class StagePool(Pool):
     """A pool handle whose memory can be copied and put back."""
 
     endpoint_class: type[Endpoint] = SurvivorEndpoint
     endpoint: Any
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._first = list(self._segments)
+        self.nodes_memory = NodesMemory()
+        """Set by the stage, which has one for all."""
 
     def image(self) -> list[bytes]:
         """All of the memory."""
@@ -99,6 +142,35 @@ class StagePool(Pool):
         for segment, contents in zip(self._segments, image, strict=True):
             segment.map[:] = contents
 
+    # ---- nodes whose memory is replaced ---------------------------------------------------------
+
+    def make_segment(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.make(node, generation, self.parameters.node_size)
+
+    def open_segment(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.given[node, generation]
+
+    def discard(self, segment: MemoryNode) -> None:
+        """Nothing to do: it goes with the run."""
+
+    def drop(self, node: int) -> None:
+        """Forget what we have of a node; others, and the next run, have it still."""
+        self.endpoint.release(node)
+        self._segments[:] = [segment for segment in self._segments if segment.index != node]
+
+    def put_back(self) -> bool:
+        """Use the memory again that the nodes had at first; whether we used other."""
+        self._viewed = -1
+        self._manager = None  # what it knows of channels is of memory that is put back
+        if self._segments == self._first:
+            return False
+        for segment in self._first:
+            if segment not in self._segments:
+                self.drop(segment.index)
+                self._attach(segment, node_word(segment.generation, IN_SERVICE))
+        self._segments[:] = self._first
+        return True
+
 
 class SimulatedPool(StagePool):
     """The pool handle of a simulated client."""
@@ -109,7 +181,7 @@ class SimulatedPool(StagePool):
     @classmethod
     def beside(cls, founder: StagePool) -> Self:
         """Another client, on the founder's mappings."""
-        return cls(founder.url, founder._segments, founder.parameters, founder.uuid)
+        return cls(founder.url, list(founder._segments), founder.parameters, founder.uuid)
 
     def begin(self) -> None:
         """Called at the start of a run, when memory is as it was."""
@@ -216,6 +288,7 @@ class Stage:
         log.setLevel(logging.ERROR)  # every kill is on purpose here
         self.pools: list[StagePool] = []
         self.image: list[bytes] = []
+        self.nodes_memory = NodesMemory()
         self.op_steps = 0
         """How many steps an operation takes; set by who has counted them."""
         url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
@@ -268,9 +341,9 @@ class Stage:
             pool.membership.watcher.close()
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
-        self.store = self.founder.store(self.kind, name="store", **self.parameters)
+            pool.nodes_memory = self.nodes_memory
+        self._open_stores()
         for player in self.players:
-            player.store = player.pool.store(self.kind, name="store")
             names = [b"filler %d.%d" % (player.number, n) for n in range(OBJECTS - 1)]
             if player.number < len(PRESENT):
                 names[0] = PRESENT[player.number]
@@ -290,6 +363,11 @@ class Stage:
         client = self.founder.client
         self._founder = (client.ident, client.slot, client.word)
         self.image = self.founder.image()
+
+    def _open_stores(self) -> None:
+        self.store = self.founder.store(self.kind, name="store", **self.parameters)
+        for player in self.players:
+            player.store = player.pool.store(self.kind, name="store")
 
     def _use_up(self) -> None:
         """Have the first player own an empty block, and regions take all blocks that are free."""
@@ -327,7 +405,9 @@ class Stage:
 
     def reset(self) -> None:
         """Put memory and clients back to the start of a run."""
+        other = [pool.put_back() for pool in self.pools]
         self.founder.restore(self.image)
+        self.nodes_memory.forget()
         self.processes.gone.clear()
         self._began += RUN_S
         self.clock = self._began
@@ -339,9 +419,14 @@ class Stage:
             pool.clock.forget()
         for player in self.players:
             player.begin()
-            player.pool.begin()
             player.pool.client.assume(*player.identity)
             player.endpoint.end()
+        if any(other):  # handles remember that a node has other memory
+            self._open_stores()
+            self.founder.restore(self.image)
+            self.founder.endpoint.ticks = 0
+        for player in self.players:
+            player.pool.begin()
             player.know_blocks()
             player.store.forget()
         self.store.forget()

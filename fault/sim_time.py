@@ -9,6 +9,7 @@ What a step costs is in sim_latency.py.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import heapq
@@ -29,7 +30,7 @@ from limpet.fault.sim_latency import LatencyModel
 from limpet.fault.sim_stage import SimulatedPool, StagePool
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
-from limpet.shm.pool import destroy
+from limpet.shm.segments import destroy
 from limpet.shm.simulated import (
     ATOMICS,
     PAUSE,
@@ -43,6 +44,8 @@ NODE_SIZE: Final = 32 << 20
 BLOCK_SIZE: Final = 16 << 10
 PAUSE_SHIFT_MAX: Final = 7
 PREFIX: Final = b"key-"
+SCATTER: Final = 61_803_399
+"""Odd and no multiple of 5, so that no two numbers have the same digits."""
 WARM_UP_NS: Final = 2000
 """How much later than its answer, in the warm-up, the next operation begins."""
 EPOCH_S: Final = float(1 << 30)
@@ -57,7 +60,8 @@ class Workload:
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before, in turn and not counted; if there are any, each
     client first gets each key. `fresh`: writes insert keys that were not there, each another one;
-    those that the store has no room for are counted apart, as `full`. `parameters` of the store,
+    those that the store has no room for are counted apart, as `full`. `scattered`: keys of numbers
+    next to each other are far from each other in the order of keys. `parameters` of the store,
     besides those that suit the kind.
     """
 
@@ -73,6 +77,7 @@ class Workload:
     nodes: int = 1
     seed: int = 0
     fresh: bool = False
+    scattered: bool = False
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,11 +160,13 @@ class TimedClient:
         self.greenlet: Any = None
         self.now = 0.0
         self.answered = 0.0
+        self.skew_us = 0
+        """By how much its clock is ahead of the others'."""
         membership = pool.membership
         membership.forked()
         membership.watcher = SimulatedProcesses(lambda pid: None)
         membership.now = lambda: EPOCH_S + self.now * 1e-9
-        self.endpoint.now_us = lambda: int(self.now) // 1000
+        self.endpoint.now_us = lambda: int(self.now) // 1000 + self.skew_us
 
 
 Drawn = Iterator[tuple[int, tuple[int, Operation]]]
@@ -299,11 +306,25 @@ class World:
 
 def key_of(workload: Workload, number: int) -> bytes:
     """The key of a number."""
-    return PREFIX + b"%0*d" % (workload.key_size - len(PREFIX), number)
+    digits = workload.key_size - len(PREFIX)
+    if workload.scattered:
+        number = number * SCATTER % 10**digits
+    return PREFIX + b"%0*d" % (digits, number)
 
 
 def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
     """Run a workload in virtual time. Equal arguments give equal reports."""
+    world = World(workload, model)
+    with peopled(world):
+        world.run()
+        world.clients[0].store.check()
+        return _report(world)
+
+
+@contextlib.contextmanager
+def peopled(world: World) -> Iterator[None]:
+    """Make the workload's pool, its store with the keys, and its clients; gone with the body."""
+    workload = world.workload
     url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
     pools: list[StagePool] = []
     try:
@@ -312,7 +333,6 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
             clients=workload.clients + 2,
         )  # fmt: skip
         pools.append(founder)
-        world = World(workload, model)
         try:
             parameters = {**proof_of(workload.store).parameters, **workload.parameters}
             store = founder.store(workload.store, name="store", **parameters)
@@ -327,9 +347,7 @@ def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
                 )
         finally:
             destroy(url)
-        world.run()
-        world.clients[0].store.check()
-        return _report(world)
+        yield
     finally:
         for opened in reversed(pools):
             opened.close()

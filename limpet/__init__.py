@@ -10,6 +10,9 @@ There is no server. Any process may be killed at any instruction; see the README
 
 from limpet.shm.errors import (
     AddressError,
+    BrokenBarrierError,
+    ChannelFull,
+    ChannelRemoved,
     ClientError,
     CoherenceError,
     KeyExists,
@@ -32,11 +35,13 @@ from limpet.shm.errors import (
     StoreError,
     StoreFull,
     StoreMismatch,
+    StoreStuck,
+    TasksLost,
     TransactionConflict,
     ValueTooLarge,
 )
 from limpet.shm.fabric import BUILD as build  # noqa: N811
-from limpet.shm.pool import destroy
+from limpet.shm.segments import destroy
 from limpet.stores.mapping import SharedDict
 from limpet.stores.pool import Pool
 from limpet.stores.rtx.transaction import Transaction
@@ -48,6 +53,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AddressError",
+    "BrokenBarrierError",
+    "ChannelFull",
+    "ChannelRemoved",
     "ClientError",
     "CoherenceError",
     "KeyExists",
@@ -72,6 +80,8 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreMismatch",
+    "StoreStuck",
+    "TasksLost",
     "Transaction",
     "TransactionConflict",
     "ValueTooLarge",

@@ -4,6 +4,8 @@ from limpet.shm.client cimport Client
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, bit, lowest_bit, u64
 
+cdef u64 ADDRESS_MASK
+cdef u64 EXPECTED_SIZE
 cdef int LARGE_CLASS
 cdef u64 NEVER
 cdef u64 PRESSURE
@@ -28,6 +30,8 @@ cdef class Slab:
     cpdef u64 valid(self, u64 index)
     @cython.locals(word=u64, bit=int, index=u64)
     cpdef u64 pop(self) except? 0
+    @cython.locals(word=u64, index=u64, following=u64, size=u64)
+    cpdef int expect(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
     cpdef u64 look(self) except? 0
     @cython.locals(index=u64)
@@ -46,6 +50,10 @@ cdef class Allocator:
     cdef readonly u64 pressure
     cdef dict spared
     cdef u64 sparing
+    cdef readonly bint bounded
+    cdef readonly Allocator inner
+
+    cpdef Allocator coherent(self)
 
     @cython.locals(size_class=int, key=u64, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0

@@ -36,6 +36,7 @@ from limpet.shm.fabric import bit, lowest_bit
 from limpet.shm.layout import PRESSURE
 from limpet.shm.pressure import Hunger, end_limbo
 from limpet.shm.words import (
+    ADDRESS_MASK,
     LARGE,
     LARGE_CLASS,
     SLAB,
@@ -56,6 +57,8 @@ ATTEMPTS_MAX: Final = 64
 """How often memory may turn up that is of no use to us before we call the node full."""
 PATIENCE: Final = 3
 """Attempts at memory of our own and of nobody before we look at that of living clients."""
+EXPECTED_SIZE: Final = 1024
+"""So many bytes of the next object are fetched before it is written."""
 
 
 class Slab:
@@ -105,6 +108,15 @@ class Slab:
                 self.cursor = 0
         return 0
 
+    def expect(self) -> None:
+        """Have the memory of the object at hand that `pop` may give next."""
+        word = self.ready[self.cursor]
+        if word:
+            index = 64 * self.cursor + lowest_bit(word)
+            following = self.heap.reference(self.node, self.block, self.size_class, index)
+            size = min(self.heap.sizes[self.size_class], EXPECTED_SIZE)
+            self.heap.endpoint.prefetch(following & ADDRESS_MASK, size, True)
+
     def look(self) -> int:
         """Note the objects whose used bit is clear as pending; how many are newly so."""
         if self.pending_count:
@@ -148,16 +160,23 @@ class Span:
 
 
 class Allocator:
-    """One client's blocks. `table`, `grace`, `membership`: the pool's."""
+    """One client's blocks. `table`, `grace`, `membership`: the pool's. `bounded`: it claims only
+    blocks in the hardware-coherent range."""
 
     def __init__(
-        self, client: Any, table: BlockTable, grace: Grace, membership: Membership
+        self,
+        client: Any,
+        table: BlockTable,
+        grace: Grace,
+        membership: Membership,
+        bounded: bool = False,
     ) -> None:
         self.client = client
         self.heap = client.heap
         self.table = table
         self.grace = grace
         self.membership = membership
+        self.bounded = bounded
         self.forget()
 
     def forget(self) -> None:
@@ -171,6 +190,18 @@ class Allocator:
         self.sparing = 0
         self.spared: dict[int, int] = {}
         """Of what kinds `replenish` needs how many objects: blocks for them are not given back."""
+        self.inner: Allocator | None = None
+
+    def coherent(self) -> Allocator:
+        """What allocates objects that are changed by atomics, without replicas.
+
+        With blocks of its own, if not all memory is hardware-coherent.
+        """
+        if self.bounded or self.table.coherent_blocks == self.table.count:
+            return self
+        if self.inner is None:
+            self.inner = Allocator(self.client, self.table, self.grace, self.membership, True)
+        return self.inner
 
     # ---- inside an operation --------------------------------------------------------------------
 
@@ -195,6 +226,7 @@ class Allocator:
             if slab is None:
                 return 0
         reference = slab.pop()
+        slab.expect()
         self.client.hold(reference, 0)
         self.heap.take(reference)
         return reference
@@ -350,7 +382,7 @@ class Allocator:
         if self.sparing and self.table.free_count(node) <= self.sparing:
             return None
         if replicas == 1:
-            return self.table.claim_slab(*wanted)
+            return self.table.claim_slab(*wanted, coherent=self.bounded)
         found: tuple[int, bool] | None = self.client.pinned(lambda: self.table.claim_slab(*wanted))
         return found
 
@@ -386,7 +418,9 @@ class Allocator:
         ident = self.client.ident
         if self.sparing and self.table.free_count(node) < blocks + self.sparing:
             return False
-        first = self.table.claim_run(node, blocks, ident, horizon, replicas=replicas)
+        first = self.table.claim_run(
+            node, blocks, ident, horizon, coherent=self.bounded, replicas=replicas
+        )
         if first is None:
             return False
         self.table.make_span(node, first, blocks, ident, replicas)

@@ -36,8 +36,8 @@ import numpy as np
 
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS, PIN, PIN_SHIFT, client_id
+from limpet.shm.membership import hand_in, slot_address
+from limpet.shm.slots import INCARNATION_BITS, PIN, PIN_SHIFT, client_id
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -285,11 +285,9 @@ class Audit:
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                hand = self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size)
-                words = HAND_PAIRS.unpack(hand)
-                held += words[::2]
-                for reference, home in zip(words[::2], words[1::2], strict=True):
-                    if reference and home & REPLICATED:
+                for reference, home in hand_in(self.endpoint, slot):
+                    held.append(reference)
+                    if home & REPLICATED:
                         held += self._listed(reference, home)
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 

@@ -96,17 +96,24 @@ class BlockTable:
     # ---- claiming ---------------------------------------------------------------------------
 
     def claim_slab(
-        self, node: int, size_class: int, client: int, horizon: int, replicas: int = 1
+        self,
+        node: int,
+        size_class: int,
+        client: int,
+        horizon: int,
+        replicas: int = 1,
+        *,
+        coherent: bool = False,
     ) -> tuple[int, bool] | None:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
 
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
-        it is the head of a group.
+        it is the head of a group. `coherent`: in the hardware-coherent range, without replicas.
 
         Blocks are taken from the end of the node, so that its front stays whole for regions.
         """
         desired = block_word(SLAB, client, size_class, replicas)
-        words = self.words(node)
+        words = self.words(node)[: self.coherent_blocks if coherent else self.count]
         orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
         for block in orphans.tolist():
             if self.has_room(node, block, size_class) and self.move(

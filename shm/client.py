@@ -108,7 +108,8 @@ class Client:
         if self.mortal and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # it was settled by whoever declared us dead
             self.disown()
-        self.settle()
+        if self.held:
+            self.settle()
         # ORDER: the hand is empty before the pin goes.
         self.endpoint.store(self.slot + PIN, 0)
 
@@ -116,11 +117,13 @@ class Client:
         """Begin an operation: `begin` and `pin`."""
         while self.endpoint.begin():
             self.rejoin()
+        pinned = False
         try:
             self.pin()
-        except BaseException:
-            self.endpoint.end()
-            raise
+            pinned = True
+        finally:
+            if not pinned:
+                self.endpoint.end()
 
     def leave(self) -> None:
         """End an operation, however it went: `unpin` and `end`."""

@@ -3,6 +3,11 @@
 A lost race inside a protocol is a return value, never one of these.
 """
 
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
 
 class LimpetError(Exception):
     """Base of all errors raised by limpet."""
@@ -102,6 +107,43 @@ class StoreFull(StoreError):
 
 class StoreCorrupt(StoreError):
     """`check()` found a broken invariant."""
+
+
+class StoreStuck(StoreError):
+    """A dead client holds a lock, and this kind of store recovers nothing. Nothing changed."""
+
+
+class ChannelRemoved(StoreError):
+    """The channel was removed by somebody."""
+
+
+class ChannelFull(StoreError):
+    """A channel has as many participants as it was made for, and all of them live."""
+
+
+class BrokenBarrierError(StoreError, threading.BrokenBarrierError):
+    """A barrier is broken or was reset; `pids`: the processes that died, if that is why."""
+
+    def __init__(self, text: str, pids: Sequence[int] = ()) -> None:
+        super().__init__(text, pids)
+        self.pids = list(pids)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TasksLost(StoreError):
+    """Processes that had got elements of a queue have ended without `task_done` for them.
+
+    `count`: of how many, at most; one that was killed in the midst of `get` may have got none.
+    """
+
+    def __init__(self, text: str, count: int = 0) -> None:
+        super().__init__(text, count)
+        self.count = count
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class TransactionConflict(StoreError):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
     from limpet.shm.verbs import (
         Endpoint,
+        Image,
         bit,
         crc_pair,
         flush_features,
@@ -25,6 +26,7 @@ if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
 else:
     from limpet.shm.portable import (
         Endpoint,
+        Image,
         bit,
         crc_pair,
         flush_features,
@@ -42,6 +44,7 @@ BUILD = "compiled" if Endpoint.__module__ == "limpet.shm.verbs" else "pure"
 __all__ = [
     "BUILD",
     "Endpoint",
+    "Image",
     "bit",
     "crc_pair",
     "flush_features",

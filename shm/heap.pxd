@@ -7,6 +7,8 @@ cdef int NODE_SHIFT
 cdef u64 OFFSET_MASK
 cdef int LARGE_CLASS
 cdef u64 ADDRESS_MASK
+cdef u64 HELD
+cdef u64 HELD_MASK
 cdef u64 LINK_MASK
 cdef u64 REPLICAS_BITS
 cdef int REPLICAS_SHIFT
@@ -26,6 +28,7 @@ cdef class Heap:
     cdef readonly u64 bitmap_size
     cdef readonly u64 table
     cdef public object resolver
+    cdef public object concerned
 
     @cython.locals(blocks=u64)
     cpdef u64 value_max(self, u64 replicas) noexcept

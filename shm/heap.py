@@ -30,6 +30,8 @@ from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
 from limpet.shm.mirrors import Placement
 from limpet.shm.words import (
     ADDRESS_MASK,
+    HELD,
+    HELD_MASK,
     LARGE_CLASS,
     LINK_MASK,
     REPLICAS_BITS,
@@ -61,6 +63,9 @@ class Heap:
         self.table = layout.block_table
         self.resolver: Callable[[int, int], bool]
         """Whether a replicated link names an object, once that is decided; set by the pool."""
+        self.concerned: Callable[[int, int, int], bool]
+        """Whether the transaction that holds a link, by the link's word, sees to an object that the
+        link names, or may name; set by the pool."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -243,7 +248,8 @@ class Heap:
         `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
         every operation and the recovery of a dead client's last one: for an object that was linked
         there is nothing to do, for one that was not, or no longer is, it is freed, by however many
-        clients know of it. A replicated link is decided by the store that has it: `resolver`.
+        clients know of it. A replicated link is decided by the store that has it: `resolver`. Of
+        the objects of a link that a transaction holds, the transaction frees what is not linked.
         """
         if home & REPLICATED:
             if self.resolver(reference, home):
@@ -255,6 +261,8 @@ class Heap:
             except NodeFailed:
                 break  # the link went with its node
             if (word ^ reference) & LINK_MASK:
+                if word & HELD_MASK == HELD and self.concerned(word, home, reference):
+                    return False
                 break
             if not word & TENTATIVE:
                 return False

@@ -74,6 +74,13 @@ def slot_address(slot: int) -> int:
     return CLIENT_SLOTS + slot * SLOT_SIZE
 
 
+def hand_in(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
+    """The pairs of the hand in a client slot: reference and home, without those that are free."""
+    at = slot_address(slot) + slots.HAND
+    words = slots.HAND_PAIRS.unpack(endpoint.read(at, slots.HAND_PAIRS.size))
+    return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
+
+
 class Membership:
     """The clients of one pool, seen from one of them."""
 

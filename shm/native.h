@@ -5,12 +5,15 @@
 #ifndef LIMPET_NATIVE_H
 #define LIMPET_NATIVE_H
 
+#include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -93,6 +96,12 @@ static inline void limpet_copy_out(void *to, const void *from, size_t n) {
         memcpy(to, from, n);
     }
     /* ORDER: what is read next must not be read before this copy. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
+
+/* ORDER: what is read next must not be read before what was used in place up to here. */
+static inline void limpet_used(void) {
+    __asm__ __volatile__("" ::: "memory");
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
 }
 
@@ -419,6 +428,18 @@ static void limpet_spin_ns(uint64_t ns) {
 static void limpet_sleep_ns(uint64_t ns) {
     struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
     nanosleep(&t, 0);
+}
+
+/* Sleep while the low half of the word is `expected`, at most so long; 0: that is over. Not private
+ * to the process, so that processes which have the memory mapped elsewhere can wake us. */
+static int limpet_futex_wait(const void *p, uint32_t expected, uint64_t us) {
+    struct timespec t = {(time_t)(us / 1000000u), (long)(us % 1000000u) * 1000};
+    return syscall(SYS_futex, p, FUTEX_WAIT, expected, &t, 0, 0) == 0 || errno != ETIMEDOUT;
+}
+
+/* Wake up to `count` of those that sleep on the word; how many there were. */
+static int limpet_futex_wake(const void *p, int count) {
+    return (int)syscall(SYS_futex, p, FUTEX_WAKE, count, 0, 0, 0);
 }
 
 /* The time in us since 1970. */

@@ -64,9 +64,28 @@ def default_block_size(node_size: int) -> int:
     return block
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
+def check_whole(name: str, value: object, low: int, high: int) -> None:
+    """Raise ParameterError if it is not a whole number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ParameterError(f"{name} must be a whole number from {low} to {high}, not {value!r}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise ParameterError if it is not a number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ParameterError(f"{name} must be a number, not {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise ParameterError if it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ParameterError(f"{name} must be True or False, not {value!r}")
+
+
+def check_fields(parameters: object, **limits: tuple[int, int]) -> None:
+    """Raise ParameterError if one of these fields is not a whole number within its limits."""
+    for name, (low, high) in limits.items():
+        check_whole(name, getattr(parameters, name), low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +111,12 @@ class PoolParameters:
     coherent_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _whole("nodes", self.nodes, 1, NODES_MAX)
-        _whole("node_size", self.node_size, NODE_SIZE_MIN, NODE_SIZE_MAX)
+        check_fields(self, nodes=(1, NODES_MAX), node_size=(NODE_SIZE_MIN, NODE_SIZE_MAX))
         if self.node_size % 4096:
             raise ParameterError(f"node_size must be a multiple of 4096, not {self.node_size}")
         if self.block_size == 0:
             object.__setattr__(self, "block_size", default_block_size(self.node_size))
-        _whole("block_size", self.block_size, BLOCK_SIZE_MIN, BLOCK_SIZE_MAX)
+        check_fields(self, block_size=(BLOCK_SIZE_MIN, BLOCK_SIZE_MAX))
         if self.block_size & (self.block_size - 1):
             raise ParameterError(f"block_size must be a power of two, not {self.block_size}")
         if self.block_size * 8 > self.node_size:
@@ -106,18 +124,16 @@ class PoolParameters:
                 f"a node of {self.node_size} bytes has no room for 8 blocks of {self.block_size}; "
                 "make the node larger or the blocks smaller"
             )
-        _whole("clients", self.clients, 2, CLIENTS_MAX)
-        _whole("lease_us", self.lease_us, 1_000, 3_600_000_000)
+        check_fields(self, clients=(2, CLIENTS_MAX), lease_us=(1_000, 3_600_000_000))
         if self.fence not in FENCE_POLICIES:
             raise ParameterError(f"fence must be one of {FENCE_POLICIES}, not {self.fence!r}")
         for name in ("multi_host", "coherent"):
-            if not isinstance(getattr(self, name), bool):
-                raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
         if self.coherent:
             if self.coherent_bytes:
                 raise ParameterError("coherent_bytes is for pools with coherent=False")
         else:
-            _whole("coherent_bytes", self.coherent_bytes, NODE_SIZE_MIN // 2, self.node_size)
+            check_fields(self, coherent_bytes=(NODE_SIZE_MIN // 2, self.node_size))
 
     def to_json(self) -> bytes:
         return json.dumps(dataclasses.asdict(self), sort_keys=True).encode()

@@ -9,7 +9,6 @@ import contextlib
 import os
 import threading
 import time
-import uuid as uuids
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,24 +33,28 @@ from limpet.shm.errors import (
 )
 from limpet.shm.fabric import Endpoint
 from limpet.shm.heap import Heap
+from limpet.shm.inventory import unlink_generations
 from limpet.shm.layout import (
     CATALOGUE,
     CATALOGUE_ENTRIES,
     CATALOGUE_ENTRY_SIZE,
     CONTROL_NODE,
-    EPOCH,
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
-    address,
-    control_size,
 )
-from limpet.shm.logind import remove_ipc_warning
-from limpet.shm.membership import Membership, log, slot_address
-from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters, parse_size
+from limpet.shm.membership import Membership, slot_address
+from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
 from limpet.shm.recovery import recover_client, release_client
 from limpet.shm.regions import Regions
 from limpet.shm.replacement import Replacement
+from limpet.shm.segments import (
+    canonical,
+    create_segments,
+    node_options,
+    open_segments,
+    unlink_quietly,
+)
 from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
 from limpet.shm.view import View
@@ -206,12 +209,13 @@ class Memory:
         `numa_node`, `prefault`, `huge_pages` as in `NodeOptions`. Raises PoolExists,
         ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
         """
-        options = _node_options(numa_node, prefault, huge_pages)
-        made, uuid, checked = _create_segments(url, nodes, node_size, options, parameters, latency)
+        options = node_options(numa_node, prefault, huge_pages)
+        _latency_ns(latency)
+        made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
         try:
-            return cls(_canonical(url), made, checked, uuid, latency=latency, options=options)
+            return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
         except BaseException:
-            _unlink_quietly(url)
+            unlink_quietly(url)
             raise
 
     @classmethod
@@ -232,17 +236,17 @@ class Memory:
         PoolVersion, PoolCorrupt, PoolIncomplete or PoolTruncated without having written to it.
         """
         _latency_ns(latency)
-        options = _node_options(numa_node, prefault, huge_pages, any_owner)
+        options = node_options(numa_node, prefault, huge_pages, any_owner)
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                opened, parameters, uuid = _open_segments(url, options)
+                opened, parameters, uuid = open_segments(url, options)
                 break
             except PoolIncomplete:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.01)
-        return cls(_canonical(url), opened, parameters, uuid, latency=latency, options=options)
+        return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
 
     # ---- identity ---------------------------------------------------------------------------
 
@@ -338,19 +342,41 @@ class Memory:
                 if state_of(word) != IN_SERVICE or word == self.endpoint.expected(node):
                     break
                 try:
-                    segment, _ = nodes.open_(
-                        nodes.parse_url(self.url),
-                        node,
-                        uuid=self.uuid,
-                        size=self.parameters.node_size,
-                        options=self.options,
-                        generation=generation_of(word),
-                    )
+                    segment = self.open_segment(node, generation_of(word))
                 except LimpetError as error:
                     if self.view.word(node) != word:
                         continue  # it is lost again, or was replaced again
                     raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
                 self.use(segment, word)
+
+    def open_segment(self, node: int, generation: int) -> nodes.MemoryNode:
+        """The memory of that generation that a node was given."""
+        segment, _ = nodes.open_(
+            nodes.parse_url(self.url),
+            node,
+            uuid=self.uuid,
+            size=self.parameters.node_size,
+            options=self.options,
+            generation=generation,
+        )
+        return segment
+
+    def make_segment(self, node: int, generation: int) -> nodes.MemoryNode:
+        """New memory for a node, zero-filled where that matters; what it had is given up."""
+        location = nodes.parse_url(self.url)
+        unlink_generations(location, node)
+        # CRASH(node-created): a segment that no state word names; the next replacement removes it.
+        return nodes.create(
+            location,
+            node,
+            self.parameters.node_size,
+            options=self.options,
+            generation=generation,
+        )
+
+    def discard(self, segment: nodes.MemoryNode) -> None:
+        """Take back what `make_segment` made, and nobody has used."""
+        nodes.discard(segment)
 
     def use(self, segment: nodes.MemoryNode, state: int) -> None:
         """Use this segment in place of the one that its node had."""
@@ -585,127 +611,3 @@ def _reopened(
         with _identity_lock:
             _reopened_pools[kind, url, uuid] = pool
     return pool
-
-
-# ---- segments ---------------------------------------------------------------------------------
-
-
-def _canonical(url: str) -> str:
-    return nodes.parse_url(url).url
-
-
-def _node_options(
-    numa_node: int | tuple[int, ...] | None,
-    prefault: bool,
-    huge_pages: bool,
-    any_owner: bool = False,
-) -> nodes.NodeOptions:
-    return nodes.NodeOptions(
-        numa_node=numa_node, prefault=prefault, huge_pages=huge_pages, any_owner=any_owner
-    )
-
-
-def _create_segments(
-    url: str,
-    count: int | None,
-    node_size: int | str | None,
-    options: nodes.NodeOptions,
-    given: dict[str, Any],
-    latency: str | int,
-) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
-    _latency_ns(latency)
-    location = nodes.parse_url(url)
-    if location.scheme == "shm" and (warning := remove_ipc_warning()):
-        log.warning("%s: %s", location, warning)
-    known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
-    if unknown := set(given) - known:
-        raise ParameterError(
-            f"a pool has no parameter {', '.join(sorted(unknown))}; "
-            f"it has {', '.join(sorted(known))}"
-        )
-    size = None if node_size is None else parse_size(node_size)
-    for name in ("block_size", "coherent_bytes"):
-        if name in given:
-            given[name] = parse_size(given[name])
-    draft = PoolParameters(**given)
-    plan = nodes.plan(location, nodes=count, node_size=size, control_size=control_size(draft))
-    parameters = PoolParameters(nodes=plan.nodes, node_size=plan.node_size, **given)
-    uuid = uuids.uuid4().bytes
-    layout = NodeLayout.of(parameters)
-    made: list[nodes.MemoryNode] = []
-    try:
-        control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
-        made.append(control)
-        for index in range(parameters.nodes):
-            made.append(nodes.create(location, index, parameters.node_size, options=options))
-        for segment in (*made[1:], control):
-            _format(segment, layout, parameters, uuid)
-    except BaseException:
-        for segment in reversed(made):
-            nodes.discard(segment)
-        raise
-    return [*made[1:], control], uuid, parameters
-
-
-def _format(
-    segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
-) -> None:
-    control = segment.index == CONTROL_NODE
-    if not segment.zeroed:
-        used = segment.size if control else layout.blocks
-        for start in range(4096, used, 1 << 20):
-            end = min(start + (1 << 20), used)
-            segment.map[start:end] = bytes(end - start)
-    if control:
-        epoch = EPOCH - address(CONTROL_NODE, 0)
-        segment.map[epoch : epoch + 8] = (1).to_bytes(8, "little")
-    nodes.finish(segment, parameters, uuid)
-
-
-def _open_segments(
-    url: str, options: nodes.NodeOptions
-) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
-    location = nodes.parse_url(url)
-    control, block = nodes.open_(location, CONTROL_NODE, options=options)
-    opened = [control]
-    try:
-        parameters = block.parameters
-        if control.size < control_size(parameters):
-            raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
-        for index in range(parameters.nodes):
-            at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
-            word = int.from_bytes(control.map[at : at + 8], "little")
-            if state_of(word) != IN_SERVICE:
-                continue  # marked failed: what is there now does not matter
-            segment, found = nodes.open_(
-                location,
-                index,
-                uuid=block.uuid,
-                size=parameters.node_size,
-                options=options,
-                generation=generation_of(word),
-            )
-            opened.append(segment)
-            if found.parameters != parameters:
-                raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
-    except BaseException as error:
-        for segment in opened:
-            segment.close()
-        if isinstance(error, PoolNotFound):
-            raise PoolIncomplete(f"{url}: {error}; destroy the pool") from error
-        raise
-    return [*opened[1:], control], parameters, block.uuid
-
-
-def _unlink_quietly(url: str) -> None:
-    with contextlib.suppress(PoolNotFound):
-        nodes.unlink_all(nodes.parse_url(url))
-
-
-def destroy(url: str, *, any_owner: bool = False) -> list[str]:
-    """Remove a pool, also a half-created or damaged one; the names of what was removed.
-
-    Processes that have it open go on with what they have mapped; nobody can open it any more.
-    Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
-    """
-    return nodes.unlink_all(nodes.parse_url(url), any_owner=any_owner)

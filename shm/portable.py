@@ -16,7 +16,11 @@ Order
     order and stores stay in order. A weaker CPU needs the native fabric.
 Threads
     The GIL can change hands inside a verb, so `begin` takes a lock. An exception that a signal
-    handler raises between `begin` and the caller's `try` leaves the handle locked.
+    handler raises between `begin` and the caller's `try` leaves the handle locked. Only `load` and
+    `futex_wait` may be called outside of operations, while another thread closes the pool.
+Sleeping on a word
+    `futex_wait` looks at the word time and again, after sleeps of up to 1 ms; `futex_wake` does
+    nothing.
 Forks
     Seen when made by Python (`os.fork`, `multiprocessing`), not when made by C code.
 """
@@ -31,7 +35,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Final, NoReturn
 
 import xxhash
@@ -44,6 +48,7 @@ from limpet.shm.states import FORMER, FORMERLY, why_failed
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
 WORD_MAX: Final = (1 << 64) - 1
+HALF_MAX: Final = (1 << 32) - 1
 SSIZE_MAX: Final = (1 << 63) - 1
 WORDWISE: Final = 512
 """Copies up to this size go word by word; larger ones are a memcpy."""
@@ -140,6 +145,12 @@ def _u64(value: int) -> int:
     return value
 
 
+def _u32(value: int) -> int:
+    if _u64(value) > HALF_MAX:
+        raise OverflowError(f"{value} does not fit an unsigned 32-bit word")
+    return value
+
+
 def _ssize(value: int) -> int:
     value = operator.index(value)
     if not -SSIZE_MAX - 1 <= value <= SSIZE_MAX:
@@ -232,8 +243,8 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_background", "_fork", "_lanes", "_lock", "_nodes", "_open", "_owner", "_states", "_views",
-        "fuse", "latency_ns",
+        "_background", "_fork", "_lanes", "_lock", "_looking", "_nodes", "_open", "_owner",
+        "_states", "_views", "fuse", "latency_ns",
     )  # fmt: skip
 
     fuse: int
@@ -245,6 +256,7 @@ class Endpoint:
     _lanes: tuple[dict[str, int], dict[str, int]]
     _background: bool
     _lock: threading.Lock
+    _looking: threading.RLock
     _owner: int
     _fork: int
 
@@ -258,6 +270,7 @@ class Endpoint:
         self._background = False
         self._lock = threading.Lock()
         self._owner = 0
+        self._looking = threading.RLock()
         self._fork = _forks
         self.fuse = 0
         self.latency_ns = 0
@@ -313,21 +326,30 @@ class Endpoint:
     def release(self, node: int) -> None:
         """Forget the mapping of one node, if it is attached."""
         if node in self._nodes:
-            self._views = {}
-            self._open.close()
-            gone = self._nodes.pop(node)
-            gone.words.release()
-            gone.raw.release()
+            with self._undisturbed():
+                self._views = {}
+                self._open.close()
+                gone = self._nodes.pop(node)
+                gone.words.release()
+                gone.raw.release()
 
     def detach(self) -> None:
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
-        self._states = None
-        self._views = {}
-        self._open.close()
-        for node in self._nodes.values():
-            node.words.release()
-            node.raw.release()
-        self._nodes = {}
+        with self._undisturbed():
+            self._states = None
+            self._views = {}
+            self._open.close()
+            for node in self._nodes.values():
+                node.words.release()
+                node.raw.release()
+            self._nodes = {}
+
+    def _undisturbed(self) -> AbstractContextManager[object]:
+        """Keeps memory mapped while a thread looks at a word outside of operations.
+
+        A forked child that is not adopted yet has no other threads, and the lock as it was.
+        """
+        return self._looking if self._fork == _forks else nullcontext()
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -448,7 +470,11 @@ class Endpoint:
         raw[start * 8 : (start + count) * 8] = self._read(addr, count * 8)
         return 0
 
-    def prefetch(self, addr: int, size: int) -> None:
+    def image(self, size: int, in_place: bool = False) -> Image:
+        """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
+        return Image(self, size, in_place)
+
+    def prefetch(self, addr: int, size: int, writes: bool = False) -> None:
         """A hint, not a verb; there is nothing that pure Python could do about it."""
 
     def write(self, addr: int, data: Any) -> int:
@@ -489,9 +515,10 @@ class Endpoint:
 
     def load(self, addr: int) -> int:
         """The word at `addr`."""
-        node, word = self._word(addr)
-        value: int = word.load()
-        self._settled(node)
+        with self._undisturbed():
+            node, word = self._word(addr)
+            value: int = word.load()
+            self._settled(node)
         self._lane(node)["reads"] += 1
         self._lane(node)["bytes_read"] += 8
         return value
@@ -581,6 +608,38 @@ class Endpoint:
         time.sleep(0 if attempt < 24 else min((attempt - 23) * 20e-6, 1e-3))
         return 0
 
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        """Sleep while the low half of the word at `addr` is `expected`, at most `timeout_us`.
+
+        1: it differs; 0: the time is over. To be called outside of an operation, since other
+        threads run meanwhile.
+        """
+        expected, timeout_us = _u32(expected), _u64(timeout_us)
+        end = time.monotonic_ns() + timeout_us * 1000
+        attempt = 0
+        while True:
+            with self._undisturbed():
+                node, word = self._word(addr)
+                try:
+                    found = word.load() & HALF_MAX
+                except ValueError:  # a signal handler has let go of the node meanwhile
+                    self._word(addr)
+                    raise
+                self._settled(node)
+            if found != expected:
+                return 1
+            left = end - time.monotonic_ns()
+            if left <= 0:
+                return 0
+            attempt += 1
+            time.sleep(min(left, attempt * 20_000, 1_000_000) / 1e9)
+
+    def futex_wake(self, addr: int, count: int) -> int:
+        """How many were woken: none, since nobody sleeps for longer than 1 ms."""
+        node, _ = self._word(addr)
+        self._settled(node)
+        return 0
+
     def microseconds(self) -> int:
         """The time of this host's clock, in us since 1970."""
         return time.time_ns() // 1000
@@ -610,6 +669,7 @@ class Endpoint:
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
         self._lock = threading.Lock()
+        self._looking = threading.RLock()
         self._owner = 0
         self._fork = _forks
 
@@ -628,3 +688,73 @@ class Endpoint:
         """Set every count to 0."""
         for lane in self._lanes:
             lane.update(dict.fromkeys(_COUNTERS, 0))
+
+
+class Image:
+    """Words that were read from memory, to be looked at. Always a copy here."""
+
+    def __init__(self, endpoint: Endpoint, size: int, in_place: bool = False) -> None:
+        if size < 8 or size & 7:
+            raise AddressError(f"an image of {size} bytes cannot be")
+        self.endpoint = endpoint
+        self.words = memoryview(bytearray(size)).cast("Q")
+
+    def read(self, addr: int, count: int) -> int:
+        """Have the `count` words from `addr` on in the image."""
+        return self.endpoint.read_words(addr, self.words, count)
+
+    def word(self, index: int) -> int:
+        """A word of it."""
+        if not 0 <= index < len(self.words):
+            raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
+        return self.words[index]
+
+    def equal(self, offset: int, data: bytes) -> bool:
+        """Whether its bytes from byte `offset` on begin with `data`."""
+        return words_equal(self.words, offset, data)
+
+    def cut(self, offset: int, size: int) -> bytes:
+        """`size` bytes of it from byte `offset` on."""
+        return words_bytes(self.words, offset, size)
+
+    def compare(self, offset: int, size: int, data: bytes) -> int:
+        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        return words_compare(self.words, offset, size, data)
+
+    def search(self, first: int, count: int, data: bytes) -> int:
+        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+
+        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
+        """
+        low, high = 0, _ssize(count)
+        while low < high:
+            middle = (low + high) >> 1
+            slot = self.word(first + middle)
+            order = self.compare(slot & 0xFFFF, slot >> 16 & 0xFFFF, data)
+            if order == 0:
+                return middle
+            low, high = (middle + 1, high) if order < 0 else (low, middle)
+        return ~low
+
+    def pairs(self, first: int, count: int, found: list[tuple[bytes, bytes]]) -> int:
+        """Append both pieces that each word from `first` on names, up to `count` times, or to a
+        word with any of the bits from 48 on; how many were appended.
+
+        A word: bits 0-15 byte of the first piece, 16-31 its size, 32-47 that of the second one,
+        which follows it.
+        """
+        for index in range(_ssize(count)):
+            slot = self.word(first + index)
+            if slot >> 48:
+                return index
+            at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
+            found.append((self.cut(at, size), self.cut(at + size, slot >> 32)))
+        return max(count, 0)
+
+    def own(self) -> int:
+        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        return 0
+
+    def forget(self) -> int:
+        """Have `words`, as they are, be the image."""
+        return 0

@@ -24,11 +24,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
-from limpet.shm.membership import slot_address
+from limpet.shm.membership import hand_in, slot_address
 from limpet.shm.slots import (
     DYING,
-    HAND,
-    HAND_PAIRS,
     INCARNATION_MASK,
     LIVE,
     PIN,
@@ -75,15 +73,14 @@ def recover_client(
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
         client.share_pin(endpoint.load(at + PIN))
-        hand = HAND_PAIRS.unpack(endpoint.read(at + HAND, HAND_PAIRS.size))
+        hand = hand_in(endpoint, slot)
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
             return counts  # somebody else has finished
         lap("hand")
-        for reference, home in zip(hand[::2], hand[1::2], strict=True):
-            if reference:
-                counts["objects"] += _settle(client, reference, home)
-                # CRASH(settled): settled again by the next one, while the dead client's pin stands.
+        for reference, home in hand:
+            counts["objects"] += _settle(client, reference, home)
+            # CRASH(settled): settled again by the next one, while the dead client's pin stands.
         lap("objects")
         ident = client_id(slot, word)
         for node in range(regions.nodes):

@@ -20,7 +20,9 @@ lost finds its CASes refused.
 Of a group, the surviving members say that it exists: its head, or, if that is lost, all mirrors
 that are left (a group of which some are missing was being claimed or given back, and holds
 nothing). A head comes back as nobody's, to be adopted. Bits and contents are copied from the first
-replica that is left, which is the one that readers go by. Groups that were claimed while the node
+replica that is left, which is the one that readers go by. Contents are also copied of blocks with
+an object that is in somebody's hand, used or not: it may be free by now, and who has it in hand has
+yet to read there what became of it. Groups that were claimed while the node
 was lost find their place free, since two never were promised the same one (groups.py).
 
 Who has the old memory mapped is refused by every verb, as the node's word is another (verbs.pyx).
@@ -38,8 +40,7 @@ import numpy as np
 from limpet.shm import node as nodes
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
 from limpet.shm.groups import HEAD_KINDS, MIRROR_KINDS
-from limpet.shm.inventory import unlink_generations
-from limpet.shm.layout import NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
+from limpet.shm.layout import NODE_SHIFT, NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
 from limpet.shm.membership import NODE_RESTORED
 from limpet.shm.states import (
     EXCLUDED,
@@ -120,7 +121,8 @@ class Replacement:
                 return None
             self._require_lost(word)
             self._require_alone()
-            segment = self._new_segment(generation_of(word) + 1)
+            self.memory.drop(self.node)
+            segment = self.memory.make_segment(self.node, generation_of(word) + 1)
             try:
                 return self._replace(segment, word, began_ns)
             except NodeFailed as error:
@@ -138,7 +140,7 @@ class Replacement:
         self.view.move(self.node, RESTORING, EXCLUDED)
         if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
             self.memory.drop(self.node)
-            nodes.discard(segment)
+            self.memory.discard(segment)
 
     # ---- conditions ---------------------------------------------------------------------------
 
@@ -165,20 +167,6 @@ class Replacement:
             )
 
     # ---- the new memory -----------------------------------------------------------------------
-
-    def _new_segment(self, generation: int) -> nodes.MemoryNode:
-        """New memory for the node, zero-filled where that matters; what it had is given up."""
-        memory = self.memory
-        memory.drop(self.node)
-        unlink_generations(self.location, self.node)
-        # CRASH(node-created): a segment that no state word names; the next replacement removes it.
-        return nodes.create(
-            self.location,
-            self.node,
-            memory.parameters.node_size,
-            options=memory.options,
-            generation=generation,
-        )
 
     def _replace(
         self, segment: nodes.MemoryNode, word: int, began_ns: int
@@ -227,13 +215,14 @@ class Replacement:
 class Group(NamedTuple):
     """A group with a place on the lost node.
 
-    Replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the first
-    replica that is left; the mirrors that are left, with their words.
+    Replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the head; of
+    the first replica that is left; the mirrors that are left, with their words.
     """
 
     replicas: int
     part: int
     size_class: int
+    head: tuple[int, int]
     source: tuple[int, int]
     mirrors: list[tuple[int, int, int]]
 
@@ -255,6 +244,11 @@ class Filling:
             for other, state in enumerate(memory.view.states())
             if state == IN_SERVICE
         }
+        self.in_hand = {
+            (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
+            for reference, _ in memory.view.hands()
+        }
+        """Node and block of the heads of all objects that somebody has in hand."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         self.first = -1
         """Block of the head of the span that the last head was, or followed; else -1."""
@@ -314,7 +308,7 @@ class Filling:
             return None  # damaged; an audit shows it
         part = members.index((self.node, block))
         mirrors = [(*members[k], word) for k, word in left.items() if k]
-        return Group(replicas, part, size_class, members[min(left)], mirrors)
+        return Group(replicas, part, size_class, members[0], members[min(left)], mirrors)
 
     # ---- making it ------------------------------------------------------------------------------
 
@@ -353,7 +347,7 @@ class Filling:
             used = int(np.unpackbits(bits.view(np.uint8)).sum())
             self.found["objects"] += used
             self.spans_used = bool(used)
-        if self.spans_used:
+        if self.spans_used or group.head in self.in_hand:
             size = self.heap.layout.block_size
             source = self.heap.reference(node, at, LARGE_CLASS, 0)
             target = self.heap.reference(self.node, block, LARGE_CLASS, 0)

@@ -214,6 +214,15 @@ class SimulatedEndpoint(Endpoint):
         self.trace.append((self.number, PAUSE, 0, 1, attempt))
         return 0
 
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        """A pause; what comes in time is up to the scheduler."""
+        self.pause(0)
+        return super().futex_wait(addr, expected, 0)
+
+    def futex_wake(self, addr: int, count: int) -> int:
+        """Nobody sleeps: there is nothing to hand over for."""
+        return 0
+
 
 def words_of(addr: int, size: int) -> int:
     """How many aligned words the `size` bytes at `addr` touch; at least 1."""

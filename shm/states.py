@@ -45,6 +45,11 @@ def node_word(generation: int, state: int) -> int:
     return generation << GENERATION_SHIFT | state
 
 
+def settled(states: list[int]) -> bool:
+    """Whether no leader still has to change one of these states (view.py)."""
+    return FAILED not in states and RESTORING not in states
+
+
 def former(address: int, node: int) -> int:
     """What an address becomes when the memory of `node` is replaced."""
     return address | FORMER if address >> 40 == node else address

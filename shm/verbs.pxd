@@ -2,6 +2,7 @@
 
 cimport cython
 
+ctypedef unsigned int u32
 ctypedef unsigned long long u64
 
 cdef struct Counters:
@@ -30,6 +31,8 @@ cdef class Endpoint:
     cdef Counters* _here
     cdef int _features
     cdef bint _incoherent
+    cdef bint _plain
+    cdef u64 _era
     cdef u64 _owner
     cdef bint _busy
     cdef u64 _forks
@@ -70,7 +73,7 @@ cdef class Endpoint:
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
-    cpdef void prefetch(self, u64 addr, u64 size) noexcept
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=*) noexcept
     cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
@@ -85,11 +88,41 @@ cdef class Endpoint:
     cpdef bint background(self, bint on) noexcept
     cpdef int wait(self) except -1
     cpdef int pause(self, u64 attempt) except -1
+    cpdef int futex_wait(self, u64 addr, u32 expected, u64 timeout_us) except -1
+    cpdef int futex_wake(self, u64 addr, int count) except -1
     cpdef u64 microseconds(self) except? 0
     cpdef bint begin(self) except -1
     cpdef int end(self) except -1
     cpdef int write_back(self, u64 addr, u64 size) except -1
     cpdef int invalidate(self, u64 addr, u64 size) except -1
+
+@cython.final
+cdef class Image:
+    cdef readonly Endpoint endpoint
+    cdef readonly u64[::1] words
+    cdef const char* _own
+    cdef const char* _at
+    cdef Py_ssize_t _size
+    cdef u64 _addr
+    cdef volatile unsigned char* _lost
+    cdef u64* _states
+    cdef u64 _state
+    cdef u64* _eras
+    cdef u64 _era
+    cdef bint _in_place
+
+    cdef int _there(self, Py_ssize_t offset, Py_ssize_t size) except -1
+    cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1
+    cdef int _used(self) except -1
+    cpdef int read(self, u64 addr, Py_ssize_t count) except -1
+    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
+    cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1
+    cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size)
+    cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
+    cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1
+    cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1
+    cpdef int own(self) except -1
+    cpdef int forget(self) except -1
 
 cpdef u64 hash64(bytes data, u64 seed=*)
 cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=*) except? 0

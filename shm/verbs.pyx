@@ -13,7 +13,8 @@ What a verb promises
 Accounting
     Plain increments, always on, in two lanes: what an operation does on memory nodes, and the
     background: what is bracketed by `background(True)` ... `background(False)`, and everything on
-    the control segment. `wait()` ends a phase: one round trip.
+    the control segment. `wait()` ends a phase: one round trip. `futex_wait` and `futex_wake` are no
+    verbs on memory: not counted, and no steps of the crash fuse.
 
 Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
@@ -24,9 +25,13 @@ Lost memory
     before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
     install it before the first pool is opened.
 
+Reading in place
+    An `Image` takes what a read gives: a copy, or, of what stands still as long as it is looked at,
+    the memory itself. It looks again whether the node is lost after each use of it.
+
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
-    verb except in `pause`, so a plain flag is enough here. `begin` also notices a fork.
+    verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a fork.
 
 `portable.py` is the same class without C; tests let both work on the same words.
 """
@@ -50,6 +55,7 @@ cdef extern from "native.h":
     u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
     void limpet_copy_out(void*, const void*, size_t) noexcept nogil
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil
+    void limpet_used() noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
     int limpet_has_crc() noexcept nogil
@@ -63,6 +69,8 @@ cdef extern from "native.h":
     void limpet_relax() noexcept nogil
     void limpet_spin_ns(u64) noexcept nogil
     void limpet_sleep_ns(u64) noexcept nogil
+    int limpet_futex_wait(const void*, u32, u64) noexcept nogil
+    int limpet_futex_wake(const void*, int) noexcept nogil
     u64 limpet_microseconds() noexcept nogil
     int LIMPET_HAS_CLFLUSHOPT
     u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
@@ -82,9 +90,11 @@ cdef extern from "sched.h":
 cdef extern from *:
     bint unlikely "__builtin_expect" (bint, long) noexcept nogil
     int ctzll "__builtin_ctzll" (u64) noexcept nogil
-    void prefetch_line "__builtin_prefetch" (const void*) noexcept nogil
+    void prefetch_line "__builtin_prefetch" (const void*, int) noexcept nogil
 
 cdef u64[256] NO_STATES
+cdef unsigned char NOT_LOST = 0
+cdef u64 NO_ERA = 0
 _LANES = ("foreground", "background")
 
 cdef int _has_crc = limpet_has_crc()
@@ -191,6 +201,8 @@ cdef class Endpoint:
         self._here = &self._lanes[0]
         self._features = limpet_flush_features()
         self._incoherent = False
+        self._plain = type(self) is Endpoint
+        self._era = 0
         self._busy = False
         self._owner = 0
         self._forks = limpet_forks
@@ -241,8 +253,8 @@ cdef class Endpoint:
     def watch_states(self, u64 addr):
         """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
         word is the one that it was attached with."""
-        self._word(addr + 2040)
-        self._states = <u64*>self._at(addr, 2048)
+        self._at(addr, 2048)
+        self._states = <u64*>self._word(addr)
 
     def expect(self, int node, u64 state):
         """Use what is mapped of an attached node as long as its state word is `state`."""
@@ -276,6 +288,7 @@ cdef class Endpoint:
             self._clear(i)
 
     cdef void _clear(self, int node) noexcept:
+        self._era += 1
         if self._range[node] >= 0:
             limpet_forget_range(self._range[node])
             self._range[node] = -1
@@ -287,7 +300,7 @@ cdef class Endpoint:
 
     # ---- checks -----------------------------------------------------------------------------
 
-    cdef char* _at(self, u64 addr, u64 size) except NULL:
+    cdef inline char* _at(self, u64 addr, u64 size) except NULL:
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
         if unlikely(node > 255, 0) or unlikely(offset >= self._map[node].size, 0):
@@ -298,15 +311,17 @@ cdef class Endpoint:
             self._refuse(addr, size)
         return self._map[node].base + offset
 
-    cdef char* _word(self, u64 addr) except NULL:
+    cdef inline char* _word(self, u64 addr) except NULL:
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
-        if unlikely(node > 255, 0) or unlikely(addr & 7, 0):
-            self._refuse(addr, 8)
         # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
-        if unlikely(offset >= self._map[node].coherent, 0):
-            self._refuse(addr, 8)
-        if unlikely(self._states[node] != self._map[node].state, 0):
+        if unlikely(
+            node > 255
+            or (addr & 7) != 0
+            or offset >= self._map[node].coherent
+            or self._states[node] != self._map[node].state,
+            0,
+        ):
             self._refuse(addr, 8)
         return self._map[node].base + offset
 
@@ -330,11 +345,11 @@ cdef class Endpoint:
             f"the word at {addr:#x} is outside of the node's hardware-coherent range"
         )
 
-    cdef int _settled(self, u64 addr) except -1:
+    cdef inline int _settled(self, u64 addr) except -1:
         cdef u64 node = addr >> 40
-        if unlikely(self._map[node].lost[0], 0):
-            return self._mourn(node)
-        if unlikely(self._states[node] != self._map[node].state, 0):
+        if unlikely(
+            self._map[node].lost[0] != 0 or self._states[node] != self._map[node].state, 0
+        ):
             return self._mourn(node)
         return 0
 
@@ -362,29 +377,29 @@ cdef class Endpoint:
         """A hint, not a verb: whether one on this address would find that its node was marked."""
         return addr < CONTROL and self._states[addr >> 40] != self._map[addr >> 40].state
 
-    cdef Counters* _lane(self, u64 addr) noexcept:
+    cdef inline Counters* _lane(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground
         return &self._lanes[1] if addr >= CONTROL else self._here
 
-    cdef void _reads(self, u64 addr, u64 size) noexcept:
+    cdef inline void _reads(self, u64 addr, u64 size) noexcept:
         cdef Counters* lane = self._lane(addr)
         lane.reads += 1
         lane.bytes_read += size
 
-    cdef void _writes(self, u64 addr, u64 size) noexcept:
+    cdef inline void _writes(self, u64 addr, u64 size) noexcept:
         cdef Counters* lane = self._lane(addr)
         lane.writes += 1
         lane.bytes_written += size
 
-    cdef void _atomics(self, u64 addr) noexcept:
+    cdef inline void _atomics(self, u64 addr) noexcept:
         self._lane(addr).atomics += 1
 
-    cdef void _cas(self, u64 addr, bint lost) noexcept:
+    cdef inline void _cas(self, u64 addr, bint lost) noexcept:
         cdef Counters* lane = self._lane(addr)
         lane.cas += 1
         lane.cas_lost += lost
 
-    cdef int _burn(self) except -1:
+    cdef inline int _burn(self) except -1:
         self.fuse -= 1
         if self.fuse == 0:
             limpet_die()
@@ -423,11 +438,12 @@ cdef class Endpoint:
         self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
     ) except -1:
         """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
-        cdef const char* at = self._at(addr, <u64>count * 8)
+        cdef const char* at
         if unlikely(count < 1 or start < 0 or count > words.shape[0] - start, 0):
             raise AddressError(
                 f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
             )
+        at = self._at(addr, <u64>count * 8)
         if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
             self.invalidate(addr, count * 8)
         limpet_copy_out(&words[start], at, count * 8)
@@ -435,16 +451,24 @@ cdef class Endpoint:
         self._reads(addr, count * 8)
         return 0
 
-    cpdef void prefetch(self, u64 addr, u64 size) noexcept:
-        """A hint, not a verb: `size` bytes from `addr` may be read soon. Any address will do."""
+    def image(self, Py_ssize_t size, bint in_place=False) -> Image:
+        """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
+        return Image(self, size, in_place)
+
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
+        """A hint, not a verb: `size` bytes from `addr` may be read soon, or, if `writes`, written.
+        Any address will do."""
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
         cdef u64 line
         if node < 256 and offset < self._map[node].size:
             for line in range(0, min(size, self._map[node].size - offset), 64):
-                prefetch_line(self._map[node].base + offset + line)
+                if writes:
+                    prefetch_line(self._map[node].base + offset + line, 1)
+                else:
+                    prefetch_line(self._map[node].base + offset + line, 0)
 
-    cdef int _copy(self, char* target, const char* source, u64 size) except -1:
+    cdef inline int _copy(self, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0
         cdef u64 step
         if unlikely(self.fuse > 0, 0):
@@ -492,9 +516,10 @@ cdef class Endpoint:
         cdef u64 zero = 0
         cdef u64 last = 0
         cdef int i
-        cdef char* at = self._at(addr, size)
+        cdef char* at
         if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
+        at = self._at(addr, size)
         self._renew_edges(addr, size)
         if count:
             self._copy(at, <char*>&words[0], head)
@@ -518,11 +543,12 @@ cdef class Endpoint:
     ) except -1:
         """Write `count` of `words`, from `start` on: `write` without the buffer protocol."""
         cdef u64 size = <u64>count * 8
-        cdef char* at = self._at(addr, size)
+        cdef char* at
         if unlikely(count < 1 or start < 0 or count > words.shape[0] - start or addr & 7, 0):
             raise AddressError(
                 f"cannot write {count} words, from word {start} on of {words.shape[0]}, to {addr:#x}"
             )
+        at = self._at(addr, size)
         self._renew_edges(addr, size)
         self._copy(at, <char*>&words[start], size)
         if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
@@ -640,6 +666,32 @@ cdef class Endpoint:
                 limpet_sleep_ns(1_000_000 if attempt > 73 else (attempt - 23) * 20_000)
         return PyErr_CheckSignals()
 
+    cpdef int futex_wait(self, u64 addr, u32 expected, u64 timeout_us) except -1:
+        """Sleep while the low half of the word at `addr` is `expected`, at most `timeout_us`.
+
+        1: it differs, somebody called `futex_wake`, or a signal came, whose handler may raise; 0:
+        the time is over. To be called outside of an operation, since other threads run meanwhile.
+        """
+        cdef const char* at = self._word(addr)
+        cdef int woken
+        with nogil:
+            woken = limpet_futex_wait(at, expected, timeout_us)
+        PyErr_CheckSignals()
+        # ORDER: what is mapped, after the sleep: another thread may have let go of the node.
+        limpet_load(self._word(addr))
+        self._settled(addr)
+        return woken
+
+    cpdef int futex_wake(self, u64 addr, int count) except -1:
+        """Wake up to `count` of those that sleep on the word at `addr`; how many there were.
+
+        Not those on other hosts or in pure builds: these look again when their time is over.
+        """
+        cdef const char* at = self._word(addr)
+        limpet_load(at)
+        self._settled(addr)
+        return limpet_futex_wake(at, count)
+
     cpdef u64 microseconds(self) except? 0:
         """The time of this host's clock, in us since 1970."""
         return limpet_microseconds()
@@ -694,3 +746,190 @@ cdef class Endpoint:
         zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
         self._lanes[0] = zero
         self._lanes[1] = zero
+
+
+cdef class Image:
+    """Words that were read from memory, to be looked at: in place where that is safe, or a copy.
+
+    `in_place`: what is read here was linked when it was read, by a client that has been pinned
+    since before; so nobody changes it, nor uses its memory for anything else, until that client
+    unpins, and then this is not looked at any more. It is a copy all the same if its memory is not
+    hardware-coherent, or the verbs of the endpoint are overridden.
+
+    To read is one verb, `read_words`, as far as promises, errors and accounting go. What is looked
+    at in place may be lost under our eyes; so all that is asked of an image may raise NodeFailed,
+    too, or AddressError when the endpoint has let go of a node since.
+    """
+
+    def __cinit__(self, Endpoint endpoint, Py_ssize_t size, bint in_place=False):
+        if endpoint is None or size < 8 or size & 7:
+            raise AddressError(f"an image of {size} bytes cannot be")
+        self.endpoint = endpoint
+        self.words = memoryview(bytearray(size)).cast("Q")
+        self._in_place = in_place
+        self._own = <const char*>&self.words[0]
+        self._at = self._own
+        self._size = size
+        self.forget()
+
+    cpdef int read(self, u64 addr, Py_ssize_t count) except -1:
+        """Have the `count` words from `addr` on in the image."""
+        cdef Endpoint endpoint = self.endpoint
+        cdef u64 size = <u64>count * 8
+        cdef const char* at
+        self.forget()
+        if not self._in_place or not endpoint._plain:
+            return endpoint.read_words(addr, self.words, count)
+        at = endpoint._at(addr, size)
+        if endpoint._incoherent and (addr & OFFSET_MASK) + size > endpoint._map[addr >> 40].coherent:
+            return endpoint.read_words(addr, self.words, count)
+        if unlikely(count < 1 or count * 8 > self._size or addr & 7, 0):
+            return endpoint.read_words(addr, self.words, count)
+        endpoint._settled(addr)
+        endpoint._reads(addr, size)
+        self._at = at
+        self._size = size
+        self._addr = addr
+        self._lost = endpoint._map[addr >> 40].lost
+        self._states = &endpoint._states[addr >> 40]
+        self._state = endpoint._map[addr >> 40].state
+        self._eras = &endpoint._era
+        self._era = endpoint._era
+        return 0
+
+    cdef inline int _there(self, Py_ssize_t offset, Py_ssize_t size) except -1:
+        if unlikely(offset < 0 or size < 0 or size > self._size - offset, 0):
+            self._refuse(offset, size)
+        if unlikely(self._eras[0] != self._era, 0):
+            self._refuse(offset, size)
+        return 0
+
+    cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
+
+    cdef inline int _used(self) except -1:
+        limpet_used()
+        if unlikely(self._lost[0] != 0 or self._states[0] != self._state, 0):
+            self.endpoint._mourn(self._addr >> 40)
+        return 0
+
+    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
+        """A word of it."""
+        self._there(8 * index, 8)
+        cdef u64 found = (<const u64*>self._at)[index]
+        self._used()
+        return found
+
+    cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:
+        """Whether its bytes from byte `offset` on begin with `data`."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if size > self._size - offset:
+            return False
+        self._there(offset, size)
+        cdef bint found = memcmp(self._at + offset, PyBytes_AS_STRING(data), size) == 0
+        self._used()
+        return found
+
+    cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size):
+        """`size` bytes of it from byte `offset` on."""
+        self._there(offset, size)
+        cdef bytes found = PyBytes_FromStringAndSize(self._at + offset, size)
+        self._used()
+        return found
+
+    cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
+        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        self._there(offset, size)
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef int order = memcmp(self._at + offset, PyBytes_AS_STRING(data), min(size, length))
+        self._used()
+        if order == 0:
+            order = (size > length) - (size < length)
+        return (order > 0) - (order < 0)
+
+    cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1:
+        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+
+        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
+        """
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        self._there(8 * first, 8 * count)
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = count
+        cdef Py_ssize_t middle, at, size
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef u64 slot
+        cdef int order
+        while low < high:
+            middle = (low + high) >> 1
+            slot = (<const u64*>self._at)[first + middle]
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            self._there(at, size)
+            order = memcmp(self._at + at, PyBytes_AS_STRING(data), min(size, length))
+            if order == 0:
+                if size == length:
+                    self._used()
+                    return middle
+                order = 1 if size > length else -1
+            if order < 0:
+                low = middle + 1
+            else:
+                high = middle
+        self._used()
+        return ~low
+
+    cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1:
+        """Append both pieces that each word from `first` on names, up to `count` times, or to a
+        word with any of the bits from 48 on; how many were appended.
+
+        A word: bits 0-15 byte of the first piece, 16-31 its size, 32-47 that of the second one,
+        which follows it.
+        """
+        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t at, size
+        cdef u64 slot
+        self._there(8 * first, 8 * count)
+        while index < count:
+            slot = (<const u64*>self._at)[first + index]
+            if slot >> 48:
+                break
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            self._there(at, size + (slot >> 32))
+            found.append(
+                (
+                    PyBytes_FromStringAndSize(self._at + at, size),
+                    PyBytes_FromStringAndSize(self._at + at + size, slot >> 32),
+                )
+            )
+            index += 1
+        self._used()
+        return index
+
+    cpdef int own(self) except -1:
+        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        if self._at != self._own:
+            self._there(0, self._size)
+            memcpy(<char*>self._own, self._at, self._size)
+            self._used()
+            self.forget()
+        return 0
+
+    cpdef int forget(self) except -1:
+        """Have `words`, as they are, be the image."""
+        self._at = self._own
+        self._size = self.words.shape[0] * 8
+        self._lost = &NOT_LOST
+        self._states = NO_STATES
+        self._state = 0
+        self._eras = &NO_ERA
+        self._era = 0
+        return 0

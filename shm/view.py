@@ -26,8 +26,11 @@ A node that is RESTORING while its leader is dead goes back to EXCLUDED before s
 Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the
 node states again. So either a leader sees that it is not parked any more and waits for it, or it
 sees the next FAILED node and parks again before it has done anything. Operations on replicated
-stores look at the view first and at the states if that has changed. What else changes groups of
-blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery), is pinned
+stores look at the view first and at the states if that has changed. They go by states that were
+settled when they were looked at, pinned: from then on, nobody excludes a node or puts one back
+without waiting for them. Whoever sees a node RESTORING may have pinned too late to be waited for,
+and in the next moment it is in service, and all others count it. What else changes groups of blocks
+or used bits of replicas, outside of them (claims, giving back, sweeps, recovery), is pinned
 meanwhile and calls `steady` first: it may go on while a node is lost, not while one is filled.
 """
 
@@ -37,11 +40,9 @@ from typing import TYPE_CHECKING
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import LEADER, NODE_STATES, VIEW
-from limpet.shm.membership import NODE_EXCLUDED, slot_address
+from limpet.shm.membership import NODE_EXCLUDED, hand_in, slot_address
 from limpet.shm.slots import (
     FREE,
-    HAND,
-    HAND_PAIRS,
     INCARNATION_BITS,
     PARKED,
     PROGRESS,
@@ -54,6 +55,7 @@ from limpet.shm.states import (
     RESTORING,
     STATE_MASK,
     generation_of,
+    settled,
     state_of,
 )
 from limpet.shm.words import REPLICATED
@@ -100,7 +102,7 @@ class View:
 
     def unsettled(self) -> bool:
         """Whether the view is being changed, or has to be."""
-        return any(state in (FAILED, RESTORING) for state in self.states())
+        return not settled(self.states())
 
     def _restoring(self) -> bool:
         return RESTORING in self.states()
@@ -111,12 +113,7 @@ class View:
 
     def hand(self, slot: int) -> list[tuple[int, int]]:
         """Of the hand in a client slot, the pairs with replicated links."""
-        words = HAND_PAIRS.unpack(self.endpoint.read(slot_address(slot) + HAND, HAND_PAIRS.size))
-        return [
-            (reference, home)
-            for reference, home in zip(words[::2], words[1::2], strict=True)
-            if reference and home & REPLICATED
-        ]
+        return [pair for pair in hand_in(self.endpoint, slot) if pair[1] & REPLICATED]
 
     def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.

@@ -28,7 +28,9 @@ number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 
 Link: a word in a store that makes an object reachable. Bits 1-47 are those of the object's
 reference; bit 0 marks it tentative, that is, not in force until cleared; the other bits are the
-store's.
+store's. With HELD in bits 1-3, as which no reference has them, a transaction holds the link, and
+the address is that of the part of its log which says what the link was and may become
+(stores/rtx/parts.py).
 """
 
 from typing import Final
@@ -67,6 +69,9 @@ REPLICATED: Final = 1
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
+HELD: Final = 0xE
+HELD_MASK: Final = 1 << 55 | HELD
+"""A transaction holds a link that has HELD of these bits; a vacant one has the other bit."""
 REPLICAS_MAX: Final = 7
 LARGE_CLASS: Final = 0
 TAIL_CLASS: Final = 255

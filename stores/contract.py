@@ -41,6 +41,8 @@ class Store:
     """
 
     ordered = False
+    grows = False
+    """Whether there is room for keys as long as there is memory."""
     replicated = False
     """Whether it has replicas of all that it has; then it `resolves`, and the class has `reconcile`
     and `refill`."""
@@ -117,6 +119,10 @@ class Store:
         `exclusively`, perhaps pinned: it does not pin.
         """
         raise NotImplementedError
+
+    def index_size(self) -> int:
+        """Bytes of the objects that have no pair: those that are the index itself."""
+        return 0
 
     def listed(self, reference: int, home: int) -> list[int]:
         """References to objects that a pair of a hand stands for, besides its own; for audits."""

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.heap cimport Heap
-from limpet.shm.verbs cimport Endpoint, hash64, u64, words_bytes, words_equal
+from limpet.shm.verbs cimport Endpoint, Image, hash64, u64
 
 cdef u64 ADDRESS_MASK
 cdef u64 HEADER
@@ -13,7 +13,8 @@ cdef u64 MASK
 cdef class Objects:
     cdef readonly Heap heap
     cdef readonly Endpoint endpoint
-    cdef u64[::1] image
+    cdef readonly Image image
+    cdef u64 sizes
     cdef u64[::1] header
     cdef readonly u64 value_max
     cdef u64 prefix

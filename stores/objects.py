@@ -17,7 +17,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
-from limpet.shm.fabric import hash64, words_bytes, words_equal
+from limpet.shm.fabric import hash64
 from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS
 from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
 
@@ -27,11 +27,14 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class Objects:
     """Writes objects, and reads them through one buffer, the image of the last one met."""
 
-    def __init__(self, heap: Any, replicas: int = 1) -> None:
-        """`replicas`: of the objects that are written; it bounds their size."""
+    def __init__(self, heap: Any, replicas: int = 1, in_place: bool = False) -> None:
+        """`replicas`: of the objects that are written; it bounds their size. `in_place`: what is
+        loaded is linked, by a client that has been pinned since before (`Image`)."""
         self.heap = heap
         self.endpoint = heap.endpoint
-        self.image = array("Q", bytes(IMAGE_SIZE))
+        self.image = heap.endpoint.image(IMAGE_SIZE, in_place)
+        self.sizes = 0
+        """Of the object in the image."""
         self.header = array("Q", [0, 0])
         self.value_max = heap.value_max(replicas)
         self.prefix = 0
@@ -60,7 +63,8 @@ class Objects:
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; one read."""
         self.address = reference & ADDRESS_MASK
-        self.endpoint.read_words(self.address, self.image, self._extent(reference) >> 3)
+        self.image.read(self.address, self._extent(reference) >> 3)
+        self.sizes = self.image.word(0)
 
     def _extent(self, reference: int) -> int:
         """How many bytes of an object to read into the image."""
@@ -70,32 +74,32 @@ class Objects:
 
     def key_is(self, key: bytes) -> bool:
         """Whether the object in the image has this key."""
-        if self.image[0] & 0xFFFF != len(key):
+        if self.sizes & 0xFFFF != len(key):
             return False
         if HEADER + len(key) <= IMAGE_SIZE:
-            return words_equal(self.image, HEADER, key)
+            return self.image.equal(HEADER, key)
         return self.endpoint.read(self.address + HEADER, len(key)) == key
 
     def key(self) -> bytes:
         """The key of the object in the image."""
-        length = self.image[0] & 0xFFFF
+        length = self.sizes & 0xFFFF
         if HEADER + length <= IMAGE_SIZE:
-            return words_bytes(self.image, HEADER, length)
+            return self.image.cut(HEADER, length)
         return self.endpoint.read(self.address + HEADER, length)
 
     def value(self) -> bytes:
         """The value of the object in the image; one more read for a large object."""
-        start = HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7)
-        length = self.image[0] >> 16
+        start = HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
+        length = self.sizes >> 16
         if self.complete or start + length <= IMAGE_SIZE:
-            return words_bytes(self.image, start, length)
+            return self.image.cut(start, length)
         value = self.endpoint.read(self.address + start, length)
         self.endpoint.wait()
         return value
 
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
-        size = self.prefix + HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7) + (self.image[0] >> 16)
+        size = self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)
         size_class = reference >> 48 & 0xFF
         return size <= (
             self.value_max if size_class == LARGE_CLASS else self.heap.sizes[size_class]
@@ -103,5 +107,5 @@ class Objects:
 
     def intact(self) -> bool:
         """Whether the checksum of the object in the image holds."""
-        seed = (hash64(self.key()) + self.image[0]) & MASK
-        return self.image[1] == hash64(self.value(), seed)
+        seed = (hash64(self.key()) + self.sizes) & MASK
+        return self.image.word(1) == hash64(self.value(), seed)

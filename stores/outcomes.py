@@ -1,10 +1,12 @@
-"""How an attempt at an operation on a hash store ended; and what it was to do. Plain constants."""
+"""How an attempt at an operation on a store ended; and what it was to do. Plain constants."""
 
 from typing import Final
 
 PUT: Final = 0
 INSERT: Final = 1
 UPDATE: Final = 2
+DELETE: Final = 3
+"""What a write is to do; `_write` is not given the last one."""
 
 DONE: Final = 0
 AGAIN: Final = 1

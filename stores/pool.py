@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,8 +16,19 @@ from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
 from limpet.shm.pool import Memory, alive
 from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
+from limpet.stores.loco.array import Array
+from limpet.stores.loco.barrier import Barrier
+from limpet.stores.loco.counter import Counter
+from limpet.stores.loco.event import Event
+from limpet.stores.loco.lock import PLACES, Lock
+from limpet.stores.loco.manager import Manager, opening
+from limpet.stores.loco.queue_fields import ITEM_SIZE, MAXSIZE
+from limpet.stores.loco.ring_buffer import RingBuffer
+from limpet.stores.loco.ring_fields import BLOCK, SIZE
+from limpet.stores.loco.shared_queue import SharedQueue
 from limpet.stores.mapping import SharedDict
 from limpet.stores.registry import kind_named, store_class
+from limpet.stores.rtx.parts import concerns
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 
 NAME_SIZE_MAX = 100
@@ -29,9 +41,12 @@ class Pool(Memory):
     own at its first operation), and pickles by name.
     """
 
+    _manager: weakref.ref[Manager] | None = None
+
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
         # What hangs on the pool must not keep it alive.
+        self.heap.concerned = functools.partial(concerns, self.endpoint)
         linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)
         self.heap.resolver = lambda reference, home: alive(linked)(reference, home)
         self.view.reconcile = lambda failed: alive(reconcile)(failed)
@@ -189,13 +204,102 @@ class Pool(Memory):
     def transaction(
         self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS
     ) -> Result:
-        """Call `work(tx)` as one transaction over named objects and keys of `rtx` stores.
+        """Call `work(tx)` as one transaction over named objects and keys of `rtx-...` stores.
 
         All that it reads and writes by `tx` happens at one moment, or nothing does, whoever is
         killed when; it is called again after a conflict. Returns what it returned. Raises what it
         raised, TransactionConflict, StoreFull, NodeFailed: nothing has happened then.
         """
         return run(self, work, attempts)
+
+    @property
+    def channels(self) -> Manager:
+        """The manager of this handle's channels: shared objects other than stores."""
+        with opening():
+            manager = self._manager() if self._manager is not None else None
+            if manager is None:
+                manager = Manager(self)
+                self._manager = weakref.ref(manager)
+        return manager
+
+    def barrier(
+        self,
+        name: str,
+        parties: int,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        *,
+        on_death: str = "break",
+    ) -> Barrier:
+        """The barrier of that name, as `threading.Barrier`, for threads of any processes.
+
+        When a participant dies, the others get BrokenBarrierError with its pid; with
+        on_death="continue" they go on without it.
+        """
+        return self.channels.open(
+            Barrier, name, parties=parties, action=action, timeout=timeout, on_death=on_death
+        )
+
+    def event(self, name: str) -> Event:
+        """The event of that name, as `threading.Event`, for threads of any processes."""
+        return self.channels.open(Event, name)
+
+    def counter(self, name: str) -> Counter:
+        """The counter of that name, a signed number of 64 bits: 0 at first."""
+        return self.channels.open(Counter, name)
+
+    def array(self, name: str, length: int, typecode: str = "q") -> Array:
+        """The array of that name: zeros at first, each element of eight bytes atomic.
+
+        `typecode`: "q" signed, "Q" unsigned, "d" double.
+        """
+        return self.channels.open(Array, name, length=length, typecode=typecode)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        recursive: bool = False,
+        places: int = PLACES,
+        overtaking: bool = True,
+    ) -> Lock:
+        """The lock of that name, free if it was not there; as threading.Lock, among processes.
+
+        Parameters: see `Lock`; all who use it give the same ones. Raises StoreMismatch.
+        """
+        found: Lock = self.channels.open(
+            Lock, name, recursive=recursive, places=places, overtaking=overtaking
+        )
+        return found
+
+    def queue(
+        self,
+        name: str,
+        maxsize: int = MAXSIZE,
+        *,
+        item_size: int = ITEM_SIZE,
+        codec: str = "pickle",
+    ) -> SharedQueue:
+        """The queue of that name: made if it is not there, else attached to. First in, first out.
+
+        Parameters: see `SharedQueue`; all who use it give the same ones. Raises StoreMismatch.
+        """
+        found: SharedQueue = self.channels.open(
+            SharedQueue, name, maxsize=maxsize, item_size=item_size, codec=codec
+        )
+        return found
+
+    def ring(
+        self, name: str, size: int | str = SIZE, *, overrun: str = BLOCK, codec: str = "pickle"
+    ) -> RingBuffer:
+        """The ring buffer of that name: a broadcast from one process, who sends, to all that read.
+
+        Parameters: see `RingBuffer`; all who use it give the same ones. Raises StoreMismatch.
+        """
+        found: RingBuffer = self.channels.open(
+            RingBuffer, name, size=size, overrun=overrun, codec=codec
+        )
+        return found
 
     def listed(self, reference: int, home: int) -> list[int]:
         store = self._store_of(Link.of(home).entry)

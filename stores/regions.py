@@ -14,8 +14,7 @@ from limpet.shm.errors import NodeFailed, StoreMismatch
 
 def make(pool: Any, name: str, tables: int, size: int) -> None:
     """Make the regions of a store's tables, of `size` bytes each."""
-    if tables != pool.parameters.nodes:
-        raise StoreMismatch(f"{name}: {tables} tables do not fit the nodes")
+    _check(pool, name, tables)
     for node in range(tables):
         _obtain(pool, name, size, node)
 
@@ -29,10 +28,16 @@ def unmake(pool: Any, name: str, tables: int) -> None:
 
 def attach(pool: Any, name: str, tables: int, size: int) -> list[int]:
     """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
+    _check(pool, name, tables)
     return [
         pool.regions.attach(node, name, functools.partial(_obtain, pool, name, size, node))
         for node in range(tables)
     ]
+
+
+def _check(pool: Any, name: str, tables: int) -> None:
+    if tables != pool.parameters.nodes:
+        raise StoreMismatch(f"{name}: {tables} tables do not fit the nodes")
 
 
 def _obtain(pool: Any, name: str, size: int, node: int) -> int:

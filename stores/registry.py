@@ -27,13 +27,16 @@ class Kind:
 
 
 KINDS: Final = {
-    "race": Kind("limpet.stores.race.table", "Race"),
+    "race": Kind("limpet.stores.race.growth", "Growing"),
+    "rtx-race": Kind("limpet.stores.race.rtx_growth", "RtxGrowing"),
     "fusee": Kind("limpet.stores.fusee.table", "Fusee"),
     "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
     "clover": Kind("limpet.stores.clover.table", "Clover"),
     "rcuckoo": Kind("limpet.stores.rcuckoo.table", "Rcuckoo"),
+    "loco": Kind("limpet.stores.loco.kvstore.table", "Kvstore"),
     "rtx-sherman": Kind("limpet.stores.sherman.table", "Sherman"),
+    "dtx-sherman": Kind("limpet.stores.inplace.logged", "Dtx"),
     "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
     "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
     "dm-abd": Kind(
@@ -41,19 +44,29 @@ KINDS: Final = {
     ),
 }
 
+UNRECOVERED: Final = {
+    "sherman": Kind("limpet.stores.inplace.table", "InPlace"),
+    "race-locks": Kind("limpet.stores.race.locked_growth", "LockedGrowing"),
+}
+"""Kinds that by their paper recover nothing: they go through the proofs in which nobody dies."""
+
 UNPROVED: Final = {"raw": Kind("limpet.stores.raw.table", "Raw")}
 """Kinds that show how fast memory is, and promise nothing when clients meet or die: they go through
 none of the proofs."""
 
 
+INTERNAL: Final = {"channels": Kind("limpet.stores.loco.memory", "ChannelMemory")}
+"""Stores that limpet makes for itself."""
+
+
 def kind_named(kind: str) -> Kind:
     """The kind of that name; ParameterError names those that there are."""
-    kinds = {**KINDS, **UNPROVED}
-    if kind not in kinds:
+    kinds = {**KINDS, **UNRECOVERED, **UNPROVED}
+    if kind not in kinds and kind not in INTERNAL:
         raise ParameterError(
             f"there is no store kind {kind!r}; there is {', '.join(sorted(kinds))}"
         )
-    return kinds[kind]
+    return kinds.get(kind) or INTERNAL[kind]
 
 
 def store_class(kind: str) -> Any:

@@ -51,6 +51,67 @@ def pytest_configure(config: pytest.Config) -> None:
     _before.update(_segments())
 
 
+LONG = (
+    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[da",
+    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[ic|ic",
+)
+"""What takes long in any build; for LIMPET_TEST_LONG=1, as in `make soak`."""
+
+LONG_IN_PURE = (
+    "bench/test_cuckoo.py::test_a_small_cache_of_rows_costs_round_trips_and_no_room",
+    "bench/test_cuckoo.py::test_equal_arguments_give_equal_figures",
+    "bench/test_expiry.py::",
+    "bench/test_factors.py::test_steps_add_what_the_paper_says",
+    "bench/test_kills.py::",
+    "bench/test_peers.py::test_failed_peer_makes_the_exit_status_1",
+    "bench/test_peers.py::test_missing_peer_is_named_and_does_not_fail_the_run",
+    "bench/test_peers.py::test_scans_are_measured_of_ordered_stores_and_peers",
+    "bench/test_roundtrips.py::test_command_prints_the_tables",
+    "bench/test_roundtrips.py::test_one_key_for_sixteen_clients",
+    "bench/test_roundtrips.py::test_table_2_of_the_paper",
+    "bench/test_timeline.py::",
+    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption",
+    "fault/test_kinds.py::test_matrix_of_a_replicated_kind",
+    "fault/test_matrix.py::test_mutant_is_caught",
+    "fault/test_queue_schedules.py::",
+    "fault/test_rtx_race_transactions.py::test_owner_may_stop_at_each_step",
+    "fault/test_rtx_race_transactions.py::test_repairer_may_stop_at_each_step",
+    "fault/test_rtx_race_transactions.py::test_transactions_hold_while_clients_die",
+    "fault/test_swarm_explorer.py::test_gets_take_a_bounded_time",
+    "fault/test_swarm_explorer.py::test_updates_take_a_bounded_time",
+    "shm/test_allocator.py::test_full_node_says_so_and_goes_on_when_something_is_deleted",
+    "shm/test_fuzz_pool.py::test_block_tables",
+    "shm/test_groups.py::test_client_may_be_killed_at_any_step",
+    "shm/test_groups.py::test_recoverer_may_be_killed_at_any_step",
+    "shm/test_groups.py::test_who_takes_hoarded_groups_may_be_killed_at_any_step",
+    "stores/test_fusee_rounds.py::test_conflicts_are_bounded_at_every_step",
+    "stores/test_node_loss.py::test_a_client_with_objects_on_the_lost_node_dies_and_is_recovered",
+    "stores/test_processes.py::test_memory_of_the_dead_is_used_again",
+    "stores/test_queue_as_pythons.py::TestStandardSimple::test_many_threads",
+    "stores/test_queue_tasks.py::test_a_kill_at_any_step_of_get_and_task_done",
+    "stores/test_replaced_nodes.py::test_every_node_is_replaced_in_turn",
+    "stores/test_replaced_nodes.py::test_what_was_copied_outlives_the_rest[dm-abd",
+    "stores/test_swarm_loss.py::test_clients_work_on_while_nodes_come_and_go[8",
+    "stores/test_swarm_loss.py::test_clients_work_on_while_nodes_come_and_go[1",
+    "stores/test_swarm_loss.py::test_every_node_is_replaced_in_turn_and_then_another_is_lost[5",
+    "stores/test_swarm_rounds.py::test_a_get_beside_a_write_that_stands_still[5",
+    "stores/test_swarm_rounds.py::test_a_get_that_wrote_back_is_known_to_the_next_update[5",
+    "test_cli.py::test_drill_matrix_",
+)
+"""What takes long where an atomic verb takes 20 us, and the compiled build does with the same lines
+of the protocols. LIMPET_TEST_LONG=1 has the pure build do it, too."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("LIMPET_TEST_LONG") == "1":
+        return
+    skip = pytest.mark.skip(reason="takes long: LIMPET_TEST_LONG=1")
+    long = LONG if limpet.build == "compiled" else (*LONG, *LONG_IN_PURE)
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(long):
+            item.add_marker(skip)
+
+
 def pytest_report_header() -> str:
     return f"limpet {limpet.__version__}, {limpet.build} build"
 

@@ -71,8 +71,10 @@ def _counted(verb: str, there: Callable[[int], bool], number: int) -> Where:
 class Puppet:
     """A client with a store of the pool, which does one operation at a time, step by step."""
 
+    pool_class: type[PuppetPool] = PuppetPool
+
     def __init__(self, pools: Any, url: str, kind: str, name: str = "test") -> None:
-        self.pool = pools.keep(PuppetPool.open(url))
+        self.pool = pools.keep(self.pool_class.open(url))
         self.store = self.pool.store(kind, name=name)
         self.result: Any = None
         self._until: Where | None = None

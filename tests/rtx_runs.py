@@ -1,14 +1,18 @@
 """Simulated runs in which clients do transactions, each judged as a whole.
 
-The accounts are keys of an `rtx-sherman` store. The value of one is its balance, and the name of
-every transfer that has changed it, in order. So what a run left behind, and what was read in it,
-say in which order the transactions took effect, and whether there is one: see `Judge`.
+The accounts are keys of an `rtx-sherman` store, of an `rtx-race` store, or some of each. The value
+of one is its balance, and the name of every transfer that has changed it, in order. So what a run
+left behind, and what was read in it, say in which order the transactions took effect, and whether
+there is one: see `Judge`.
 
 As text, a program is like the explorer's (fault/sim_program.py); an operation is a letter and
 accounts:
     mXY  a transaction moves 1 from account X to account Y
     cXY  a transaction reads account X, and changes account Y
-    s    a transaction reads all accounts;  n: it scans them
+    s    a transaction reads all accounts;  n: it scans them, if the store is ordered
+    fXY  a transaction inserts the flag X, if neither that nor the flag Y is there
+    t    a transaction puts a key that others put and delete, too, and moves 1 from a to b
+    p    a plain put of that key;  d: a plain delete
     gX   a plain get of an account
     o    a plain put of a key of the client's own, which is between the accounts
     i    a plain insert of one more such key
@@ -17,6 +21,7 @@ accounts:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -54,13 +59,21 @@ SMALL: Final[Mapping[str, Any]] = {
 """Nodes of few entries: the accounts are in several leaves, and inserts split them."""
 LARGE: Final[Mapping[str, Any]] = {**SMALL, "node_size": 3776}
 """Nodes that fill a block by four: memory is soon used again."""
+SLOTS: Final[Mapping[str, Any]] = {
+    "capacity": 1, "groups": 2, "bucket_size": 1, "drift_us": 60, "each_us": 60,
+}  # fmt: skip
+"""Subtables of six slots, of which a key may be in four: inserts split them."""
 FILLER_SIZE: Final = 16
 BESIDE_SIZE: Final = 40
 """Of values so large that accounts are in leaves of their own, where nodes are small."""
 KINDS: Final = {
     "m": "move", "c": "copy", "s": "sum", "n": "scan", "g": "get", "o": "own",
-    "i": "insert", "r": "recover",
+    "i": "insert", "r": "recover", "f": "flag", "t": "together", "p": "put", "d": "delete",
 }  # fmt: skip
+BOTH: Final = "both"
+"""In place of a kind: account b, and the flag a, are in a hash store, and all else in a tree."""
+IN_SECOND: Final = (b"account b", b"flag a")
+SHARED: Final = b"shared"
 
 
 def parse(text: str) -> Program:
@@ -75,7 +88,9 @@ def draw(rng: random.Random, clients: int, ops: int) -> Program:
     """A random program; most of it is transfers."""
 
     def call() -> Call:
-        kind = KINDS[rng.choice("mmmmccssngoioi")]
+        kind = KINDS[rng.choice("mmmmmccssngoioifftpd")]
+        if kind == "flag":
+            return Call(kind, rng.choice((b"ab", b"ba")))
         if kind in ("move", "copy"):
             return Call(kind, b"".join(rng.sample(ACCOUNTS, 2)))
         return Call(kind, rng.choice(ACCOUNTS) if kind == "get" else b"")
@@ -199,18 +214,45 @@ class Judge:
 class TxStage(Stage):
     """A stage with accounts; clocks go by the scheduler's."""
 
+    seconds: dict[int, Any]
+    """The second stores of the players, by their number, and of the founder, -1."""
+
     def _prepare(self) -> None:
         super()._prepare()
+        self.seconds = {}
+        if self.both:
+            self.seconds[-1] = self.founder.store("rtx-race", name="second", **SLOTS)
+            for player in self.players:
+                self.seconds[player.number] = player.pool.store("rtx-race", name="second")
         for account in ACCOUNTS:
-            self.store.put(key_of(account), encoded(BALANCE, ()))
+            self.store_of(None, key_of(account)).put(key_of(account), encoded(BALANCE, ()))
             for number in range(3):
                 self.store.put(b"%s beside%d" % (key_of(account), number), bytes(BESIDE_SIZE))
         for player in self.players:
             self.store.put(own_key(player.number), b"")
             player.endpoint.now_us = lambda: int((self.clock - self._began) * 1e6)
-        self.leaves = len({self._leaf(key_of(account)) for account in ACCOUNTS})
-        """In how many leaves the accounts are."""
+        self.leaves = 0
+        """In how many leaves the accounts are, if there is but a tree."""
+        if self.store.ordered and not self.both:
+            self.leaves = len({self._leaf(key_of(account)) for account in ACCOUNTS})
         self.image = self.founder.image()
+
+    both = False
+
+    def _node_size(self, least: int, clients: int) -> int:
+        """Pairs, logs and subtables are of many sizes, and each client has blocks of each."""
+        return super()._node_size(least, clients) * (1 if self.kind == "rtx-sherman" else 4)
+
+    def store_of(self, player: Player | None, key: bytes) -> Any:
+        """The store that has a key, of a player, or of the founder."""
+        if self.both and key in IN_SECOND:
+            return self.seconds[-1 if player is None else player.number]
+        return self.store if player is None else player.store
+
+    def reset(self) -> None:
+        super().reset()
+        for store in self.seconds.values():
+            store.forget()
 
     def _leaf(self, key: bytes) -> int:
         self.store.get(key)
@@ -222,11 +264,18 @@ def own_key(client: int) -> bytes:
     return b"account %s%d" % (ACCOUNTS[client % len(ACCOUNTS)], client)
 
 
-def stage(clients: int, **parameters: Any) -> TxStage:
+class BothStage(TxStage):
+    """A stage with stores of both kinds."""
+
+    both = True
+
+
+def stage(clients: int, kind: str = "rtx-sherman", **parameters: Any) -> TxStage:
     """A stage with so many clients."""
-    return TxStage(
-        "rtx-sherman", clients, parameters={**SMALL, **parameters}, value_size=FILLER_SIZE
-    )
+    made = BothStage if kind == BOTH else TxStage
+    kind = "rtx-sherman" if kind == BOTH else kind
+    usual = SMALL if kind == "rtx-sherman" else SLOTS
+    return made(kind, clients, parameters={**usual, **parameters}, value_size=FILLER_SIZE)
 
 
 class TxRun(Run):
@@ -241,6 +290,9 @@ class TxRun(Run):
         """What a client has put: what may be there at the end."""
         self.inserted: set[bytes] = set()
 
+    def _get(self, tx: Any, player: Player, key: bytes) -> Any:
+        return tx.get(self.stage.store_of(player, key), key)
+
     def _call(self, player: Player, call: Call) -> None:
         name = b"%d.%d" % (player.number, player.op)
         if call.kind == "recover":
@@ -249,7 +301,8 @@ class TxRun(Run):
             self._transfer(player, name, call)
         elif call.kind == "get":
             began = self.judge.now()
-            read = {call.key: self._balance(player.store.get(key_of(call.key)))[1]}
+            key = key_of(call.key)
+            read = {call.key: self._balance(self.stage.store_of(player, key).get(key))[1]}
             self._was_read(f"get {name!r}", began, read)
         elif call.kind == "own":
             self.own.setdefault(player.number, [b""]).append(name)
@@ -258,13 +311,32 @@ class TxRun(Run):
         elif call.kind == "insert":
             player.store.insert(b"account b%s" % name, name.ljust(FILLER_SIZE))
             self.inserted.add(name)
+        elif call.kind == "flag":
+            self._flag(player, call.key[:1], call.key[1:])
+        elif call.kind == "together":
+            self._transfer(player, name, Call("move", b"ab"), SHARED)
+        elif call.kind == "put":
+            player.store.put(SHARED, name)
+        elif call.kind == "delete":
+            with contextlib.suppress(KeyError):
+                player.store.delete(SHARED)
         else:
             self._look(player, name, call.kind == "scan")
 
     def _was_read(self, what: str, began: int, read: dict[bytes, tuple[bytes, ...]]) -> None:
         self.judge.reads.append(Happened(what, began, self.judge.now(), read))
 
-    def _transfer(self, player: Player, name: bytes, call: Call) -> None:
+    def _flag(self, player: Player, mine: bytes, other: bytes) -> None:
+        keys = b"flag " + mine, b"flag " + other
+
+        def work(tx: Any) -> None:
+            if all(self._get(tx, player, key) is None for key in keys):
+                tx.insert(self.stage.store_of(player, keys[0]), keys[0], b"")
+
+        with contextlib.suppress(TransactionConflict):
+            player.pool.transaction(work)
+
+    def _transfer(self, player: Player, name: bytes, call: Call, beside: bytes = b"") -> None:
         giver, taker = call.key[:1], call.key[1:]
         moves = call.kind == "move"
         happened = Happened(f"transfer {name!r}", self.judge.now())
@@ -274,13 +346,16 @@ class TxRun(Run):
             began = self.judge.now()
             happened.read = {}
             for account, change in ((giver, -moves), (taker, int(moves))):
-                balance, names = self._balance(tx.get(player.store, key_of(account)))
+                key = key_of(account)
+                balance, names = self._balance(self._get(tx, player, key))
                 happened.read[account] = names
                 if name in names:
                     raise AssertionError(f"{name!r} is made again, and is there")
                 if change or account == taker:
                     value = encoded(balance + change, (*names, name))
-                    tx.put(player.store, key_of(account), value)
+                    tx.put(self.stage.store_of(player, key), key, value)
+            if beside:
+                tx.put(player.store, beside, name)
             self._was_read(f"an attempt at {name!r}", began, happened.read)
 
         try:
@@ -301,11 +376,11 @@ class TxRun(Run):
 
         def work(tx: Any) -> dict[bytes, tuple[bytes, ...]]:
             start = self.judge.now()
-            if scan:
+            if scan and player.store.ordered and not self.stage.both:
                 pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
                 found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}
             else:
-                found = {x: self._balance(tx.get(player.store, key_of(x)))[1] for x in ACCOUNTS}
+                found = {x: self._balance(self._get(tx, player, key_of(x)))[1] for x in ACCOUNTS}
             self._was_read(f"an attempt to read, {name!r}", start, found)
             return found
 
@@ -313,9 +388,10 @@ class TxRun(Run):
 
     def _inspect(self) -> str:
         founder, store = self.stage.founder, self.stage.store
+        stores = {account: self.stage.store_of(None, key_of(account)) for account in ACCOUNTS}
         try:
             for look in ("before recovery", "after recovery"):
-                final = {x: self._balance(store.get(key_of(x))) for x in ACCOUNTS}
+                final = {x: self._balance(stores[x].get(key_of(x))) for x in ACCOUNTS}
                 wrong = self.judge.verdict(final) or self._wrong_keys(store)
                 if wrong:
                     return f"{wrong} ({look})"
@@ -323,10 +399,15 @@ class TxRun(Run):
                 self._was_read(look, began, {x: names for x, (_, names) in final.items()})
                 if look == "before recovery":
                     founder.recover()
-            store.check()
+            for each in (store, *stores.values()):
+                each.check()
             for account in ACCOUNTS:
-                store.put(key_of(account), b"")  # nothing is locked
-            store.check()
+                stores[account].put(key_of(account), b"")  # nothing is locked
+            store.put(SHARED, b"")
+            for each in (store, *stores.values()):
+                each.check()
+                if len(each) != len(list(each)):
+                    return f"check: {each} has {len(each)} keys and gives {len(list(each))}"
             audit = founder.audit()
         except (LimpetError, AssertionError) as error:
             return f"check: {type(error).__name__}: {error}"
@@ -341,6 +422,9 @@ class TxRun(Run):
             value = store.get(own_key(client))
             if value not in possible:
                 return f"own: the key of client {client} has {value!r}, not one of {possible}"
+        flags = [b"flag a", b"flag b"]
+        if all(self.stage.store_of(None, flag).get(flag) is not None for flag in flags):
+            return "order: each of two transactions has not seen the other one's insert"
         for name in self.inserted:
             if store.get(b"account b%s" % name) is None:
                 return f"own: the key inserted as {name!r} is missing"
@@ -391,11 +475,12 @@ def explore(
     stalls: int = 1,
     program: str = "",
     each: Callable[[TxRun], None] = lambda run: None,
+    kind: str = "rtx-sherman",
     **parameters: Any,
 ) -> Explored:
     """Random runs until one fails; run NUMBER of a seed is always the same."""
     found = Explored()
-    with stage(clients, **parameters) as made:
+    with stage(clients, kind, **parameters) as made:
         length = steps_of(made, "mab mbc s i")
         for number in range(count):
             rng = random.Random(f"{seed}:{number}")

@@ -54,10 +54,10 @@ class StillPool(PuppetPool):
 class Actor(Puppet):
     """A puppet with such a clock."""
 
+    pool_class = StillPool
+
     def __init__(self, pools: Any, url: str) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("puppets.PuppetPool", StillPool)
-            super().__init__(pools, url, "rtx-sherman")
+        super().__init__(pools, url, "rtx-sherman")
 
     def stay_away(self) -> None:
         """Recover nobody."""

@@ -19,6 +19,7 @@ import limpet
 from limpet.__main__ import main
 from limpet.cli.common import size_text, time_text
 from limpet.fault.workers import Workers
+from limpet.stores.loco.sst import SST
 
 
 def run(*arguments: str, stdin: bytes | None = None) -> Result:
@@ -175,15 +176,17 @@ def test_inspect_shows_everything(pool: str) -> None:
         pid = workers.start(0)
         workers.reap(pid)
         opened.recover()
+        opened.channels.open(SST, "progress", participants=2)
         shown = report("inspect", pool)
         assert [client["pid"] for client in shown["clients"]] == [os.getpid()]
         text = run("inspect", pool).stdout
     assert [node["state"] for node in shown["nodes"]] == ["in service"] * 2
     assert shown["stores"][0]["parameters"]["capacity"] == 100
+    assert [(one["name"], one["kind"]) for one in shown["channels"]] == [("progress", "sst")]
     assert shown["audit"]["leaked"] == 0
     assert [(event["kind"], event["pid"]) for event in shown["events"]] == [("recovered", pid)]
     assert shown["errors"] == {}
-    for word in ("node_size", "leaked", "in service", "race", "recovered", str(pid)):
+    for word in ("node_size", "leaked", "in service", "race", "progress", "recovered", str(pid)):
         assert word in text
 
 

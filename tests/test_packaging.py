@@ -38,6 +38,7 @@ def run(*command: str | Path, cwd: Path, pure: bool = False) -> str:
     """Standard output of a command that must succeed; it sees nothing of this tree's packages."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["LIMPET_PURE"] = "1" if pure else ""
+    environment["CFLAGS"] = "-O0"  # what is compiled here need not be fast
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,

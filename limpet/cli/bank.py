@@ -12,13 +12,20 @@ from limpet.cli.common import console, print_json
 from limpet.cli.drill_run import check_outputs, crew_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
 from limpet.fault.bank import run
-from limpet.fault.bank_report import BankParameters, BankReport
+from limpet.fault.bank_report import UNORDERED, BankParameters, BankReport
 
 KINDS: Final = ("read", "transfer")
 
 
 @click.command()
 @crew_options(kill_rate=50.0)
+@click.option(
+    "--store",
+    type=click.Choice(["rtx-sherman", *UNORDERED]),
+    default="rtx-sherman",
+    show_default=True,
+    help="What has the accounts; both: a store of each kind has some of them.",
+)
 @click.option("--accounts", type=click.IntRange(2, 100_000), default=64, show_default=True,
               help="Few of them make many conflicts.")  # fmt: skip
 def bank(history: str | None, as_json: bool, **given: Any) -> None:

@@ -93,6 +93,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
               help="Clients that stand still in a run, at most.")  # fmt: skip
 @click.option("--node-failures", type=click.IntRange(0, 16), default=0, show_default=True,
               help="Memory nodes that fail in a run, at most.")  # fmt: skip
+@click.option("--replace", is_flag=True, help="Nodes that fail are given new memory.")
 @nodes_option
 @parameter_option
 @click.option("--bound", type=click.IntRange(0, 8), default=2, show_default=True,
@@ -222,7 +223,7 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
 
 def _print_report(out: Console, report: Report) -> None:
     parameters = report.parameters
-    columns = ("runs", "steps", "crashes", "stalls", "nodes lost", "runs/s", "failures")
+    columns = ("runs", "steps", "crashes", "stalls", "nodes lost", "replaced", "runs/s", "failures")
     found = table(
         f"{parameters.store}: {parameters.clients} clients, {parameters.ops} operations each, "
         f"{parameters.strategy}, seed {parameters.seed}",
@@ -230,7 +231,7 @@ def _print_report(out: Console, report: Report) -> None:
     )  # fmt: skip
     found.add_row(
         f"{report.schedules:,}", f"{report.steps:,}", f"{report.crashes:,}", f"{report.stalls:,}",
-        f"{report.node_failures:,}",
+        f"{report.node_failures:,}", f"{report.replaced:,}",
         f"{report.schedules / max(report.seconds, 1e-9):,.0f}", str(len(report.failures)),
     )  # fmt: skip
     out.print(found)

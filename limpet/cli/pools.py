@@ -114,7 +114,7 @@ def ls(url: str | None, as_json: bool) -> None:
 @url_argument
 @json_option
 def inspect(url: str, as_json: bool) -> None:
-    """Show a pool: parameters, nodes, stores, clients, where every byte is, what happened last.
+    """Show a pool: parameters, nodes, stores, channels, clients, every byte, what happened last.
 
     What cannot be read, because a node is lost or damaged, is named; then the exit status is 1.
     """
@@ -128,6 +128,7 @@ def inspect(url: str, as_json: bool) -> None:
         for title, look in (
             ("nodes", pool.nodes),
             ("stores", pool.stores),
+            ("channels", pool.channels.list),
             ("clients", lambda: [client for client in pool.clients() if not client["ours"]]),
             ("audit", pool.audit),
             ("events", pool.events),
@@ -149,7 +150,7 @@ def inspect(url: str, as_json: bool) -> None:
 def _print_pool(report: dict[str, Any]) -> None:
     out = console()
     out.print(f"[bold]{report['url']}[/]  {report['uuid']}")
-    for title in ("parameters", "nodes", "stores", "clients", "audit", "events"):
+    for title in ("parameters", "nodes", "stores", "channels", "clients", "audit", "events"):
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
         elif title in ("parameters", "audit"):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreMismatch
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS
+from limpet.shm.membership import hand_in
+from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.states import former
 from limpet.shm.words import ADDRESS_MASK
+from limpet.stores import regions
 from limpet.stores.clover.parameters import CloverParameters
 from limpet.stores.clover.server import HEADER, table_of
 from limpet.stores.contract import Store
@@ -35,22 +35,18 @@ class Chains(Store):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.tables = _attach(pool, name, parameters)
+        size = HEADER + 8 * parameters.heads
+        self.tables = regions.attach(pool, name, parameters.tables, size)
         self.objects = LoggedObjects(pool.heap, 1)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: CloverParameters) -> None:
         """Make one region a table; zeros are an empty one."""
-        if parameters.tables != pool.parameters.nodes:
-            raise StoreMismatch(f"{name}: {parameters.tables} tables do not fit the nodes")
-        for node in range(parameters.tables):
-            _obtain(pool, name, parameters, node)
+        regions.make(pool, name, parameters.tables, HEADER + 8 * parameters.heads)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: CloverParameters) -> None:
-        for node in range(parameters.tables):
-            with contextlib.suppress(NodeFailed):  # then its region is gone with the node
-                pool.regions.discard(node, name)
+        regions.unmake(pool, name, parameters.tables)
 
     def replaced(self, node: int) -> None:
         self.tables = [former(table, node) for table in self.tables]
@@ -186,11 +182,9 @@ class Chains(Store):
         return bool(self.objects.key_is(key))
 
     def left_by(self, ident: int) -> set[str]:
-        at = slot_address(ident >> INCARNATION_BITS) + HAND
-        hand = HAND_PAIRS.unpack(self.endpoint.read(at, HAND_PAIRS.size))
         found = set()
-        for version, home in zip(hand[::2], hand[1::2], strict=True):
-            if version and home and self.heap.used(version):
+        for version, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
+            if home and self.heap.used(version):
                 mine = self._is_head(home)
                 linked = self.endpoint.load(home) == version
                 if linked and not mine:
@@ -202,17 +196,3 @@ class Chains(Store):
     def _is_head(self, address: int) -> bool:
         start = self.tables[address >> NODE_SHIFT] + HEADER
         return start <= address < start + 8 * self.parameters.heads
-
-
-def _obtain(pool: Any, name: str, parameters: CloverParameters, node: int) -> int:
-    """Address of the table on a node, made if it is not there."""
-    region = pool.regions.obtain(node, name, HEADER + 8 * parameters.heads)
-    return int(region.address)
-
-
-def _attach(pool: Any, name: str, parameters: CloverParameters) -> list[int]:
-    """Addresses of the tables; of one that is lost, one that raises NodeFailed."""
-    return [
-        pool.regions.attach(node, name, functools.partial(_obtain, pool, name, parameters, node))
-        for node in range(parameters.tables)
-    ]

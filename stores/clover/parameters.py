@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_fields
+from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
 
 if TYPE_CHECKING:
     from limpet.shm.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
-
-SPREAD: Final = 4
-"""Keys fall on nodes by chance: each has room for this many standard deviations more."""
-CAPACITY_MAX: Final = 1 << 36
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,16 +23,7 @@ class CloverParameters:
     heads: int
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("capacity", 1, CAPACITY_MAX),
-            ("tables", 1, 255),
-            ("heads", 1, 1 << 36),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ParameterError(
-                    f"{name} must be a whole number from {low} to {high}: {value!r}"
-                )
+        check_fields(self, capacity=(1, CAPACITY_MAX), tables=TABLES, heads=(1, 1 << 36))
 
     @classmethod
     def for_pool(
@@ -51,10 +40,6 @@ class CloverParameters:
                 "a clover store changes words of its objects by CAS; create the pool with "
                 "coherent=True"
             )
-        if capacity is None:
-            capacity = max(64, pool.nodes * layout.block_count * layout.block_size // 512)
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-            raise ParameterError(f"capacity must be a whole number of keys, not {capacity!r}")
-        share = capacity / pool.nodes
-        heads = capacity if pool.nodes == 1 else int(share + SPREAD * share**0.5 + 8)
+        capacity = capacity_for(pool, layout, capacity)
+        heads = capacity if pool.nodes == 1 else int(share_of(capacity, pool) + 8)
         return cls(capacity, pool.nodes, heads)

@@ -115,4 +115,5 @@ class LoggedObjects(Objects):
         size = self._extent(reference)
         if self.complete:
             size -= ENTRY_SIZE
-        self.endpoint.read_words(self.address, self.image, size >> 3)
+        self.image.read(self.address, size >> 3)
+        self.sizes = self.image.word(0)

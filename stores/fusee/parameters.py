@@ -6,7 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_fields, check_flag, check_number
 from limpet.shm.words import REPLICAS_MAX
+from limpet.stores.parameters import PAIR_SIZE, capacity_for, check_replicas
 from limpet.stores.race.parameters import RaceParameters
 
 if TYPE_CHECKING:
@@ -37,12 +39,10 @@ class FuseeParameters(RaceParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
-        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+        check_fields(self, replicas=(1, REPLICAS_MAX), cache_size=(0, CACHE_SIZE_MAX))
         check_flag("sequential", self.sequential)
         threshold = self.cache_threshold
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-            raise ParameterError(f"cache_threshold must be a number, not {threshold!r}")
+        check_number("cache_threshold", threshold)
         if not 0 <= threshold <= 1:
             raise ParameterError(f"cache_threshold must be from 0 to 1: {threshold!r}")
 
@@ -65,14 +65,8 @@ class FuseeParameters(RaceParameters):
         """
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
-        check_whole("replicas", replicas, 1, REPLICAS_MAX)
-        if replicas > pool.nodes:
-            raise ParameterError(
-                f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
-            )
-        if capacity is None:
-            size = pool.nodes * layout.block_count * layout.block_size
-            capacity = max(64, size // replicas // 512)
+        check_replicas(replicas, REPLICAS_MAX, pool)
+        capacity = capacity_for(pool, layout, capacity, replicas * PAIR_SIZE)
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
         return cls(
             base.capacity, base.subtables, base.groups, replicas, sequential,
@@ -83,13 +77,3 @@ class FuseeParameters(RaceParameters):
 def cache_size_for(base: RaceParameters, cache_size: int | None) -> int:
     """What was asked for; or room for all keys, or for 131,072 of them."""
     return min(base.capacity, CACHE_SIZE_DEFAULT_MAX) if cache_size is None else cache_size
-
-
-def check_flag(name: str, value: bool) -> None:
-    if not isinstance(value, bool):
-        raise ParameterError(f"{name} must be True or False, not {value!r}")
-
-
-def check_whole(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ParameterError(f"{name} must be a whole number from {low} to {high}: {value!r}")

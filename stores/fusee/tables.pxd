@@ -28,7 +28,7 @@ cdef class ReplicatedTables(Race):
 
     cdef int _place(self, u64 hashed) except -1
     cpdef int _renew(self) except -1
-    cpdef int _look(self) except -1
+    cpdef bint _look(self) except -1
     cpdef bint _outlive(self, int node) except -1
     cdef u64 _backup(self, u64 slot, u64 k) noexcept
     cdef u64 _home(self, u64 slot) noexcept

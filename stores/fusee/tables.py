@@ -10,7 +10,9 @@ whoever meets it can bring it to its end: `resolve`.
 
 Vacant slots. 0 at first; later a number that never comes again (tickets.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
-as long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3).
+as long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3). Leaders do
+bring what the primary has back to backups, `_level` and reconcile.py: when nobody is in the midst
+of a round, as whoever parks begins nothing again before it has looked how its round ended.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.replacement import copy
 from limpet.shm.slots import INCARNATION_BITS
-from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former
+from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former, settled
 from limpet.shm.tickets import Tickets
 from limpet.shm.words import REFERENCE_MASK, REPLICATED, TENTATIVE
 from limpet.stores.fusee.links import BUFFER, OFFSET_BITS, Link
@@ -126,20 +128,19 @@ class ReplicatedTables(Race):
 
     def _renew(self) -> None:
         """Look at the view, in an operation; wait first until it is settled."""
-        self._look()
-        while self.view.unsettled():
+        while not self._look() or self.view.unsettled():
             self.view.settle()
-            self._look()
         self.looked = True
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
         """Find the replicas on nodes in service; before the next operation, `_renew` comes.
 
-        Others may not have left an older view yet.
+        Whether all states were settled that it went by. Others may not have left an older view yet.
         """
         viewed = self.view.number()
-        self.view.remap()
         states = self.view.states()
+        # ORDER: the memory after the states: what they say is in service is mapped, or lost again.
+        self.view.remap()
         for subtable in range(self.subtables):
             found = [
                 self._region(node, subtable)
@@ -153,6 +154,7 @@ class ReplicatedTables(Race):
                 self.bases[REPLICAS_ROW * subtable + k] = base
         self.viewed = viewed
         self.looked = False
+        return settled(states)
 
     def _lost(self, subtable: int, states: list[int]) -> int:
         """An address for a subtable that is lost altogether: every access raises NodeFailed."""
@@ -337,7 +339,7 @@ class ReplicatedTables(Race):
 
     def _clear_tentative(self, subtable: int) -> None:
         """Take back inserts that nobody has decided, of a subtable that had one replica left."""
-        words = self._slots_of(subtable).ravel()
+        words = self._slots_of(self.tables[subtable]).ravel()
         tentative = (words & np.uint64(TENTATIVE) != 0) & (np.arange(len(words)) % 8 != 0)
         for index in np.flatnonzero(tentative).tolist():
             for k in range(self.counts[subtable]):
@@ -436,7 +438,7 @@ class ReplicatedTables(Race):
         size = self.groups * GROUP_SIZE
         base = self.bases[REPLICAS_ROW * subtable + k]
         there = np.frombuffer(self.endpoint.read(base, size), dtype="<u8")
-        here = self._slots_of(subtable).ravel()
+        here = self._slots_of(self.tables[subtable]).ravel()
         for index in np.flatnonzero(here != there).tolist():
             self._explain(subtable, 8 * index, base)
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.verbs cimport u64
 from limpet.stores.contract cimport as_bytes
 from limpet.stores.race.index cimport Index, is_valid
 
@@ -19,10 +19,10 @@ cdef int MISSING
 cdef int FULL
 
 cdef class HashStore(Index):
-    cdef u64[::1] hashes
+    cdef u64[::1] places
     cdef readonly int replicas
 
-    @cython.locals(row=int, index=int, word=u64, key=bytes)
+    @cython.locals(row=int, side=int, index=int, word=u64, fingerprint=u64, key=bytes)
     cdef int _get_batch(self, list keys, list found) except -1
     @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
     cpdef int _write(self, key, value, int mode) except -1
@@ -31,6 +31,8 @@ cdef class HashStore(Index):
     @cython.locals(node=u64, reference=u64)
     cdef u64 _make(self, bytes key, bytes value, u64 size) except? 0
     cdef int _replenish(self, u64 size) except -1
+    cdef int _give_way(self, u64 attempt) except -1
+    cdef int _make_room(self, bytes key, bint swept) except -1
     @cython.locals(slot=u64)
     cdef int _delete_once(self, bytes key) except -1
     cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1

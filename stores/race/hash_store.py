@@ -10,7 +10,6 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import StoreFull
-from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import LINK_MASK
 from limpet.stores.contract import as_bytes
@@ -44,7 +43,8 @@ class HashStore(Index):
         self, pool: Any, kind: str, name: str, parameters: Any, objects: Any, tables: list[int]
     ) -> None:
         super().__init__(pool, kind, name, parameters, objects, tables)
-        self.hashes = array("Q", bytes(8 * BATCH))
+        self.places = array("Q", bytes(32 * BATCH))
+        """Of the keys of a batch: hash, subtable, and the two combined buckets."""
         self.replicas = 1
 
     # ---- operations -------------------------------------------------------------------------
@@ -80,20 +80,28 @@ class HashStore(Index):
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
         """Append the values of at most BATCH keys: the reads of a phase overlap."""
         for row, key in enumerate(keys):
-            self.hashes[row] = hash64(key)
-            self._place(self.hashes[row])
-            self.endpoint.prefetch(self.at[0], 128)
-            self.endpoint.prefetch(self.at[1], 128)
+            self._choose(key)
+            self.places[4 * row] = self.hash
+            self.places[4 * row + 1] = self.base
+            for side in range(2):
+                self.places[4 * row + 2 + side] = self.at[side]
+                self.endpoint.prefetch(self.at[side], 128)
+        self._found_places()
         for row in range(len(keys)):
-            self._place(self.hashes[row])
+            self.base = self.places[4 * row + 1]
+            for side in range(2):
+                self.at[side] = self.places[4 * row + 2 + side]
             self._read_row(row)
+            fingerprint = self.places[4 * row] & 0xFF
             for index in range(32 * row, 32 * row + 32):
                 word = self.slots[index]
-                if index & 7 and word >> 56 == self.hash & 0xFF and is_valid(word):
+                if index & 7 and word >> 56 == fingerprint and is_valid(word):
                     self.endpoint.prefetch(word & LINK_MASK, PREFETCH_SIZE)
         self.endpoint.wait()
         for row, key in enumerate(keys):
-            self._place(self.hashes[row])
+            self.hash = self.places[4 * row]
+            for side in range(2):
+                self.at[side] = self.places[4 * row + 2 + side]
             found.append(self.objects.value() if self._match(key, row, False) else None)
         self.endpoint.wait()
 
@@ -101,6 +109,7 @@ class HashStore(Index):
         """Delete; KeyError if the key is not there. 3 round trips."""
         data = as_bytes("key", key)
         self.operations += 1
+        attempt = 0
         while True:
             self.client.enter()
             try:
@@ -111,7 +120,11 @@ class HashStore(Index):
                 raise KeyError(key)
             if outcome == DONE:
                 return
+            if outcome == FULL:
+                self._make_room(data, False)
+            attempt += 1
             self.retries += 1
+            self._give_way(attempt)
 
     # ---- changing ---------------------------------------------------------------------------
 
@@ -136,20 +149,28 @@ class HashStore(Index):
                 attempt += 1
                 self.retries += 1
                 self.endpoint.pause(attempt)
-            elif outcome == FULL and not swept:
-                # a dead client's tentative slots are room
-                self.pool.recover()
-                swept = True
+                self._give_way(attempt)
             elif outcome == FULL:
-                raise StoreFull(self._why_full(key))
+                self._make_room(key, swept)
+                swept = True
             else:
                 return outcome
 
-    def _why_full(self, key: bytes) -> str:
-        return (
-            f"{self.name}: no free slot for the key {key!r} among its 28; the store was made with "
-            f"capacity {self.parameters.capacity}"
-        )
+    def _give_way(self, attempt: int) -> None:
+        """After AGAIN, wait for who is in the way, where somebody can be."""
+
+    def _make_room(self, key: bytes, swept: bool) -> None:
+        """None of the key's slots can be filled; `swept`: nor could they before we were called.
+
+        Raises StoreFull if there is nothing to be done about it.
+        """
+        if swept:
+            raise StoreFull(
+                f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
+                f"with capacity {self.parameters.capacity}"
+            )
+        # a dead client's tentative slots are room
+        self.pool.recover()
 
     def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
         self._choose(key)

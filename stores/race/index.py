@@ -17,9 +17,11 @@ it was put into.
 
 Slot word
     bits 56-63  fingerprint: 8 bits of the key's hash
-    bits 48-55  size class of the object: how much to read, in place of the paper's length
+    bit 55      frozen: the subtable is being split (growth.py); never changed again
+    bits 48-54  size class of the object: how much to read, in place of the paper's length
     bits 4-47   address of the object (objects.py)
-    bits 1-3    replicas of the object, less one
+    bits 1-3    replicas of the object, less one; HELD: a transaction holds the slot, and the
+                address is that of its part (stores/rtx/parts.py; only in `rtx-race`)
     bit 0       tentative: written by an insert that is not yet decided; readers pass over it
     vacant      0, or size class 255 and a number that no other word of the pool has
 
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -39,14 +41,16 @@ from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
+from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, TENTATIVE
 from limpet.stores.contract import Store
 from limpet.stores.outcomes import BATCH, VACANT_CLASS
-from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS, RaceParameters
-
-MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
-MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+from limpet.stores.race.fields import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK
+from limpet.stores.race.parameters import (
+    GROUP_SIZE,
+    GROUP_WORDS,
+    SLOTS_PER_BUCKET,
+    RaceParameters,
+)
 
 
 def is_vacant(word: int) -> bool:
@@ -72,6 +76,8 @@ class Index(Store):
         self.tables = array("Q", tables)
         self.slots = memoryview(bytearray(256 * BATCH)).cast("Q")
         self.at = array("Q", [0, 0])
+        self.bucket_size = SLOTS_PER_BUCKET
+        self.base = 0
         self.word = 0
         self.hash = 0
         self.table = 0
@@ -89,18 +95,26 @@ class Index(Store):
     def _place(self, hashed: int) -> None:
         self.hash = hashed
         self.table = (self.hash >> 32) * self.subtables >> 32
+        self._place_in(self.tables[self.table])
+
+    def _place_in(self, base: int) -> None:
+        """Work out where the key's combined buckets are in the subtable at this address."""
         combined = 2 * self.groups
         first = ((self.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
         second = ((self.hash * MIX_SECOND & MASK) >> 32) * combined >> 32
         if first >> 1 == second >> 1:
             # one group would give the key 14 slots instead of 28
             second = (second + 2) % combined
-        base = self.tables[self.table]
+        self.base = base
         self.at[0] = base + (first >> 1) * GROUP_SIZE + (first & 1) * 64
         self.at[1] = base + (second >> 1) * GROUP_SIZE + (second & 1) * 64
 
+    def _found_places(self) -> None:
+        """End the phase that worked out where buckets are, if that took one."""
+
     def _read_buckets(self) -> None:
         """Read both combined buckets into row 0 of `slots`."""
+        self._found_places()
         self._read_row(0)
         self.endpoint.wait()
 
@@ -126,13 +140,27 @@ class Index(Store):
         for index in range(32):
             word = self.slots[32 * row + index]
             if word >> 56 == fingerprint and index & 7 and is_valid(word):
-                self.objects.load(word & REFERENCE_MASK)
+                reference = word & OBJECT_MASK
+                if word & HELD_MASK == HELD:
+                    reference = self._held(self._address(index), word, key)
+                    if not reference:
+                        continue
+                self.objects.load(reference)
                 if phases:
                     self.endpoint.wait()
                 if self.objects.key_is(key):
                     self.word = word
                     return self._address(index)
         return 0
+
+    def _held(self, slot: int, word: int, key: bytes) -> int:
+        """Reference to the pair of a slot that a transaction holds, for a search; 0: it has none,
+        or nobody can say yet."""
+        raise StoreCorrupt(f"{self.name}: a transaction holds the slot at {slot:#x}: {word:#x}")
+
+    def _settled(self, slot: int, word: int) -> int:
+        """The word of a slot; of one that a transaction holds, what it is if that is over now."""
+        return word
 
     def _address(self, index: int) -> int:
         """Address of the slot at this place of `slots`."""
@@ -147,7 +175,7 @@ class Index(Store):
             main = 16 * side + (8 if self._is_second(side) else 0)
             empty = 0
             last = -1
-            for index in range(main + 1, main + 8):
+            for index in range(main + 1, main + 1 + self.bucket_size):
                 if is_vacant(self.slots[index]):
                     empty += 1
                     last = index
@@ -156,24 +184,28 @@ class Index(Store):
                 best = last
         if best < 0:
             for index in range(32):
-                if index & 7 and is_vacant(self.slots[index]):
+                if 0 < index & 7 <= self.bucket_size and is_vacant(self.slots[index]):
                     return index
         return best
 
     def _is_second(self, side: int) -> bool:
         """Whether combined bucket `side` is the overflow bucket and then main bucket 1."""
-        return bool((self.at[side] - self.tables[self.table]) % GROUP_SIZE)
+        return bool((self.at[side] - self.base) % GROUP_SIZE)
 
     # ---- the whole table --------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self.pool.exclusively(
-            lambda: sum(len(self._references(subtable)) for subtable in range(self.subtables))
+            lambda: sum(self._count(self.tables[subtable]) for subtable in range(self.subtables))
         )
 
-    def _slots_of(self, subtable: int) -> Any:
-        """A copy of a subtable as an array of shape (groups, 3 buckets, 8 words)."""
-        raw = self.endpoint.read(self.tables[subtable], self.groups * GROUP_SIZE)
+    def _count(self, base: int) -> int:
+        """How many valid slots the subtable there has."""
+        return len(self._references(base))
+
+    def _slots_of(self, base: int) -> Any:
+        """A copy of the subtable there as an array of shape (groups, 3 buckets, 8 words)."""
+        raw = self.endpoint.read(base, self.groups * GROUP_SIZE)
         return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
 
     def references(self) -> Any:
@@ -181,14 +213,19 @@ class Index(Store):
         found = [np.empty(0, dtype=np.uint64)]
         for subtable in range(self.subtables):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
-                found.append(self._references(subtable))
+                found.append(self._references(self.tables[subtable]))
         return np.concatenate(found)
 
-    def _references(self, subtable: int) -> Any:
-        words = self._slots_of(subtable)[:, :, 1:].ravel()
+    def _references(self, base: int) -> Any:
+        """References to all validly linked objects of the subtable there."""
+        table = self._slots_of(base).ravel().copy()
+        for index in np.flatnonzero(table & np.uint64(HELD_MASK) == HELD).tolist():
+            if index & 7:
+                table[index] = self._settled(base + 8 * index, int(table[index]))
+        words = table.reshape(-1, 8)[:, 1:].ravel()
         vacant = words >> np.uint64(48) & np.uint64(0xFF) == VACANT_CLASS
         words = words[(words != 0) & ~vacant & (words & np.uint64(TENTATIVE) == 0)]
-        return words & np.uint64(REFERENCE_MASK)
+        return words & np.uint64(OBJECT_MASK)
 
     def keys(self) -> Any:
         """Every key, a group at a time; as weakly consistent as `iter` says."""
@@ -197,17 +234,22 @@ class Index(Store):
                 yield from self._keys_of(self.tables[subtable] + group * GROUP_SIZE)
 
     def _keys_of(self, group: int) -> list[bytes]:
-        found = []
+        """The keys of the group at this address."""
         self.client.enter()
         try:
-            self.endpoint.read_words(group, self.slots, GROUP_WORDS)
-            for index in range(GROUP_WORDS):
-                word = self.slots[index]
-                if index & 7 and is_valid(word):
-                    self.objects.load(word & REFERENCE_MASK)
-                    found.append(self.objects.key())
+            return self._keys_here(group)
         finally:
             self.client.leave()
+
+    def _keys_here(self, group: int) -> list[bytes]:
+        """The same within an operation."""
+        found = []
+        self.endpoint.read_words(group, self.slots, GROUP_WORDS)
+        for index in range(GROUP_WORDS):
+            word = self._settled(group + 8 * index, self.slots[index]) if index & 7 else 0
+            if is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                found.append(self.objects.key())
         return found
 
     def check(self) -> None:
@@ -221,27 +263,32 @@ class Index(Store):
         for subtable in range(self.subtables):
             try:
                 for group in range(self.groups):
-                    self._check_group(subtable, group, seen)
+                    self._check_group(subtable, self.tables[subtable], group, seen)
             except NodeFailed as error:
                 lost = error
         if lost is not None:
             raise lost
 
-    def _check_group(self, subtable: int, group: int, seen: dict[bytes, int]) -> None:
-        start = self.tables[subtable] + group * GROUP_SIZE
+    def _check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        """Check a group of the subtable of this number, which is at `base`."""
         self.client.enter()
         try:
-            words = np.frombuffer(self.endpoint.read(start, GROUP_SIZE), dtype="<u8").tolist()
-            for index in range(GROUP_WORDS):
-                word = words[index]
-                where = f"{self.name}: subtable {subtable}, group {group}, word {index} = {word:#x}"
-                if index & 7 == 0:
-                    if word != subtable << 32 | group:
-                        raise StoreCorrupt(f"{where}: not the bucket's header")
-                elif is_valid(word):
-                    self._check_slot(start, start + 8 * index, word, where, seen)
+            self._check_here(number, base, group, seen)
         finally:
             self.client.leave()
+
+    def _check_here(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        """The same within an operation."""
+        start = base + group * GROUP_SIZE
+        words = np.frombuffer(self.endpoint.read(start, GROUP_SIZE), dtype="<u8").tolist()
+        for index in range(GROUP_WORDS):
+            word = words[index]
+            where = f"{self.name}: subtable {number}, group {group}, word {index} = {word:#x}"
+            if index & 7 == 0:
+                if word != number << 32 | group:
+                    raise StoreCorrupt(f"{where}: not the bucket's header")
+            elif is_valid(self._settled(start + 8 * index, word)):
+                self._check_slot(start, start + 8 * index, word, where, seen)
 
     def _check_slot(
         self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]
@@ -253,7 +300,8 @@ class Index(Store):
 
     def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
         """What is wrong with a slot, or "" if nothing is."""
-        reference = word & REFERENCE_MASK
+        word = self._settled(slot, word)
+        reference = word & OBJECT_MASK
         if not self.heap.plausible(reference):
             return "points to no object"
         if not self.heap.used(reference):
@@ -263,6 +311,7 @@ class Index(Store):
             return "the object's sizes or checksum do not hold"
         key = self.objects.key()
         self._choose(key)
+        self._found_places()
         if word >> 56 != self.hash & 0xFF:
             return f"the fingerprint is not that of {key!r}"
         if slot not in [self._address(index) for index in range(32)]:
@@ -274,10 +323,10 @@ class Index(Store):
         return ""
 
     def _holds(self, slot: int, key: bytes) -> bool:
-        word = self.endpoint.load(slot)
+        word = self._settled(slot, self.endpoint.load(slot))
         if not is_valid(word):
             return False
-        self.objects.load(word & REFERENCE_MASK)
+        self.objects.load(word & OBJECT_MASK)
         return self.objects.key_is(key)
 
 

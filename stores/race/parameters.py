@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_whole
+from limpet.stores.race.fields import DIRECTORY_ENTRY
 
 if TYPE_CHECKING:
     from limpet.shm.layout import NodeLayout
@@ -13,11 +15,20 @@ if TYPE_CHECKING:
 
 GROUP_SIZE: Final = 192
 GROUP_WORDS: Final = GROUP_SIZE // 8
+SLOTS_PER_BUCKET: Final = 7
 SLOTS_PER_GROUP: Final = 21
 FILL_PERCENT: Final = 70
 """Share of the slots that `capacity` keys take: with two choices of 14 slots, none is then full."""
+TABLE_GROUPS_MAX: Final = 1 << 31
+GROUPS_MIN: Final = 32
+GROUPS_MAX: Final = 256
+"""Groups of a subtable that can be split, if nobody asks for others: 6 to 48 KiB."""
+SUBTABLES_MAX: Final = 1 << 18
+"""About as many subtables a node, at most, if nobody asks: on a large one they have more groups."""
+DEPTH_MAX: Final = 24
 SPREAD: Final = 4
 """Keys fall on subtables by chance: each has room for this many standard deviations more."""
+CAPACITY: Final = 1000
 CAPACITY_MAX: Final = 1 << 36
 
 
@@ -33,13 +44,9 @@ class RaceParameters:
         for name, low, high in (
             ("capacity", 1, CAPACITY_MAX),
             ("subtables", 1, 255),
-            ("groups", 2, 1 << 31),
+            ("groups", 2, TABLE_GROUPS_MAX),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ParameterError(
-                    f"{name} must be a whole number from {low} to {high}: {value!r}"
-                )
+            check_whole(name, getattr(self, name), low, high)
 
     @classmethod
     def for_pool(
@@ -50,6 +57,64 @@ class RaceParameters:
             capacity = max(64, pool.nodes * layout.block_count * layout.block_size // 512)
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise ParameterError(f"capacity must be a whole number of keys, not {capacity!r}")
-        share = capacity / pool.nodes
-        slots = (share + SPREAD * share**0.5 + 8) * 100 / FILL_PERCENT
-        return cls(capacity, pool.nodes, max(2, int(-(-slots // SLOTS_PER_GROUP))))
+        return cls(capacity, pool.nodes, groups_for(capacity / pool.nodes))
+
+
+@dataclasses.dataclass(frozen=True)
+class GrowingParameters(RaceParameters):
+    """`capacity`: keys that surely fit before a subtable is split; `subtables`: directories, one a
+    node; `groups`: of a subtable; `depth`: how often the first ones are split already, `depth_max`:
+    how often any can be; `bucket_size`: slots of a bucket that are used, 7 but in tests of growth.
+    """
+
+    depth: int
+    depth_max: int
+    bucket_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("depth_max", self.depth_max, 0, DEPTH_MAX)
+        check_whole("depth", self.depth, 0, self.depth_max)
+        check_whole("bucket_size", self.bucket_size, 1, SLOTS_PER_BUCKET)
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        groups: int | None = None,
+        bucket_size: int = SLOTS_PER_BUCKET,
+    ) -> GrowingParameters:
+        """The parameters for a pool. By default room for 1,000 keys at first."""
+        wanted = CAPACITY if capacity is None else capacity
+        base = RaceParameters.for_pool(pool, layout, capacity=wanted)
+        share = base.capacity / pool.nodes
+        blocks = layout.block_count * layout.block_size
+        if groups is None:
+            few = blocks // (GROUP_SIZE * SUBTABLES_MAX)
+            groups = max(min(max(base.groups, GROUPS_MIN), GROUPS_MAX), few)
+        check_whole("groups", groups, 2, TABLE_GROUPS_MAX)
+        depth = 0
+        while groups_for(share / 2**depth) > groups and depth < DEPTH_MAX:
+            depth += 1
+        subtables = blocks // (groups * GROUP_SIZE)
+        depth_max = min(max(depth, subtables.bit_length()), DEPTH_MAX)
+        return cls(base.capacity, base.subtables, groups, depth, depth_max, bucket_size)
+
+    @property
+    def subtable_size(self) -> int:
+        """Bytes of a subtable."""
+        return self.groups * GROUP_SIZE
+
+    @property
+    def directory_size(self) -> int:
+        """Bytes of a directory."""
+        return DIRECTORY_ENTRY << self.depth_max + 1
+
+
+def groups_for(keys: float) -> int:
+    """Groups of a subtable in which so many keys, by chance some more, surely fit."""
+    slots = (keys + SPREAD * keys**0.5 + 8) * 100 / FILL_PERCENT
+    return max(2, int(-(-slots // SLOTS_PER_GROUP)))

@@ -1,7 +1,7 @@
 """RACE hashing: a lock-free, one-sided hash index (Zuo et al., ATC '21; fusee.txt section 4.2).
 
-The table of index.py, one subtable on each memory node; a pair's object lies on the node of its
-subtable.
+How slots are changed, in tables of index.py, one subtable on each memory node; a pair's object lies
+on the node of its subtable. The `race` store has others in their place, which grow (growth.py).
 
 Search, update and delete are the paper's: read both combined buckets, read the objects whose
 fingerprint matches, CAS the slot. The paper's insert writes the slot and then looks for a
@@ -35,6 +35,7 @@ from limpet.shm.errors import NodeFailed, StoreMismatch
 from limpet.shm.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, DONE, FULL
+from limpet.stores.race.fields import FROZEN
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import attach, obtain_subtable, region_name
 from limpet.stores.race.parameters import RaceParameters
@@ -44,13 +45,13 @@ PATIENCE: Final = 8
 
 
 class Race(HashStore):
-    """The `race` store: unreplicated RACE hashing of a fixed capacity. `RaceParameters`."""
+    """Unreplicated RACE hashing of a fixed capacity. `RaceParameters`."""
 
     Parameters: type[RaceParameters] = RaceParameters
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RaceParameters) -> None:
         tables = attach(pool, name, parameters)
-        super().__init__(pool, kind, name, parameters, Objects(pool.heap), tables)
+        super().__init__(pool, kind, name, parameters, Objects(pool.heap, in_place=True), tables)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: RaceParameters) -> None:
@@ -102,7 +103,7 @@ class Race(HashStore):
         fingerprint = self.hash & 0xFF
         for index in range(32):
             word = self.slots[index]
-            if not (word & TENTATIVE and index & 7 and word >> 56 == fingerprint):
+            if not (word & TENTATIVE and index & 7 and word >> 56 == fingerprint) or word & FROZEN:
                 continue
             theirs = self._address(index)
             if theirs == slot:
@@ -117,10 +118,14 @@ class Race(HashStore):
                 return True
         return False
 
+    def _vacant(self, word: int) -> int:
+        """What becomes of a slot whose pair, with this word, is deleted."""
+        return 0
+
     def _remove(self, slot: int, word: int) -> int:
         self.client.hold(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
-        lost = self.endpoint.cas(slot, word, 0) != word
+        lost = self.endpoint.cas(slot, word, self._vacant(word)) != word
         # CRASH(deleted): the old object is in the hand and no longer linked.
         self.endpoint.wait()
         return AGAIN if lost else DONE

@@ -42,18 +42,18 @@ class RawObjects(Objects):
 
     def deleted(self) -> bool:
         """Whether the pair in the image was deleted."""
-        return self.image[0] & DELETED != 0
+        return self.sizes & DELETED != 0
 
     def value(self) -> bytes:
         """The value of the object in the image, as far as its sizes can be right."""
-        self.image[0] &= SIZES_MASK
-        if self.image[0] >> 16 > self.room:
-            self.image[0] = self.image[0] & 0xFFFF | self.room << 16
+        self.sizes &= SIZES_MASK
+        if self.sizes >> 16 > self.room:
+            self.sizes = self.sizes & 0xFFFF | self.room << 16
         return Objects.value(self)
 
     def fits(self, reference: int) -> bool:
         """Whether the sizes in the image are possible for an object of that class."""
-        return self.image[0] & SIZES_MASK <= self.room << 16 | 0xFFFF
+        return self.sizes & SIZES_MASK <= self.room << 16 | 0xFFFF
 
     def intact(self) -> bool:
         """Nothing is said about that."""

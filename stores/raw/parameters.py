@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for, check_whole
+from limpet.shm.parameters import check_fields
+from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
 from limpet.stores.race.parameters import RaceParameters
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ class RawParameters(RaceParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("room", self.room, 0, ROOM_MAX)
-        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+        check_fields(self, room=(0, ROOM_MAX), cache_size=(0, CACHE_SIZE_MAX))
 
     @classmethod
     def for_pool(

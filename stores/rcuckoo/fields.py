@@ -38,8 +38,6 @@ SEQUENCE_SHIFT: Final = 16
 
 LOST: Final = 8
 """An outcome: there is no path among the locked rows."""
-DELETE: Final = 9
-"""A mode of writing."""
 FOUND: Final = 0
 NO_PATH: Final = 1
 LACKING: Final = 2

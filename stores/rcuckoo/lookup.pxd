@@ -1,8 +1,8 @@
 cimport cython
 
 from limpet.shm.verbs cimport hash64, u64
-from limpet.stores.contract cimport Store, as_bytes
-from limpet.stores.objects cimport Objects
+from limpet.stores.contract cimport as_bytes
+from limpet.stores.inline cimport InlineStore
 from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
 from limpet.stores.rcuckoo.journal cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
@@ -20,16 +20,13 @@ cdef int BATCH
 cdef int DONE
 cdef int MISSING
 
-cdef class Lookup(Store):
+cdef class Lookup(InlineStore):
     cdef u64 link
     cdef readonly u64[::1] tables
     cdef readonly u64 journal_size
     cdef readonly u64 locks_at
     cdef readonly u64 rows_at
     cdef readonly u64 row_count
-    cdef readonly u64 key_size
-    cdef readonly u64 value_size
-    cdef readonly Objects objects
     cdef readonly DependentHash places
     cdef readonly Rows rows
     cdef readonly Journal journal
@@ -64,7 +61,7 @@ cdef class Lookup(Store):
     cdef bytes _value(self)
     cdef bytes _value_at(self, u64 header)
     @cython.locals(again=bint, size=u64, key=bytes, value=bytes, header=u64)
-    cdef list _get_batch(self, list keys, list found)
+    cpdef list _get_batch(self, list keys, list found)
     cdef int _stay(self, u64 attempt) except -1
     @cython.locals(attempt=int)
     cdef int _refuse_stray(self) except -1

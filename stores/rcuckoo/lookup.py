@@ -21,9 +21,9 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
 from limpet.shm.words import REFERENCE_MASK, REPLICATED
 from limpet.stores import regions
-from limpet.stores.contract import Store, as_bytes
-from limpet.stores.objects import Objects
-from limpet.stores.outcomes import AGAIN, BATCH, DONE, MISSING
+from limpet.stores.contract import as_bytes
+from limpet.stores.inline import InlineStore
+from limpet.stores.outcomes import AGAIN, DONE, MISSING
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX
 from limpet.stores.rcuckoo.journal import Journal
@@ -37,7 +37,7 @@ PATIENCE: Final = 8
 """After so many attempts, and as many more each time, a client looks whom it waits for."""
 
 
-class Lookup(Store):
+class Lookup(InlineStore):
     """The tables of an `rcuckoo` store, and finding keys in them. `RcuckooParameters`."""
 
     Parameters = RcuckooParameters
@@ -53,9 +53,6 @@ class Lookup(Store):
         self.locks_at = parameters.locks_at(clients)
         self.rows_at = parameters.rows_at(clients)
         self.row_count = parameters.rows
-        self.key_size = parameters.key_size
-        self.value_size = parameters.value_size
-        self.objects = Objects(pool.heap)
         self.places = DependentHash(parameters.rows, parameters.locality)
         self.rows = Rows(pool.endpoint, parameters)
         self.journal = Journal(pool.endpoint)
@@ -106,24 +103,6 @@ class Lookup(Store):
                 return default
             attempt += 1
             self._stay(attempt)
-
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing. The reads overlap:
-        1 round trip for each 32 keys, 2 if one of them is missing or has a long value.
-        """
-        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
-        found: list[bytes | None] = []
-        self.operations += len(wanted)
-        for start in range(0, len(wanted), BATCH):
-            # one pin a batch: a pin held for long looks like a process that stands still
-            self.client.enter()
-            try:
-                busy = self._get_batch(wanted[start : start + BATCH], found)
-            finally:
-                self.client.leave()
-            for index in busy:
-                found[index] = self.get(wanted[index])
-        return found
 
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
         """Append the values of at most BATCH keys; the places of those whose rows are changing."""
@@ -302,7 +281,7 @@ class Lookup(Store):
     def _refuse_stray(self) -> None:
         """StoreCorrupt when we wait for a lock that is set, and that no client has."""
         base, word, bits = self.tables[self.table], self.locks.busy, self.locks.busy_bits
-        survey = Survey(self)
+        survey = self.survey()
         for attempt in range(LOOKS_MAX):
             if word == 0 or not survey.stray(base, word) & bits:
                 break
@@ -323,22 +302,5 @@ class Lookup(Store):
         """Decide a pair of a hand: repair for a dead client, or for ourselves (contract.py)."""
         return bool(Repair.resolved(self, reference))
 
-    # ---- the whole table ------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return int(self.pool.exclusively(Survey(self).count))
-
-    def keys(self) -> Any:
-        """Every key that was there all the while; see Survey.keys."""
-        return Survey(self).keys()
-
-    def references(self) -> Any:
-        """References to all extents on nodes in service, as uint64; for audits."""
-        return Survey(self).references()
-
-    def check(self) -> None:
-        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold."""
-        Survey(self).check()
-
-    def left_by(self, ident: int) -> set[str]:
-        return Survey(self).left_by(ident)
+    def survey(self) -> Survey:
+        return Survey(self)

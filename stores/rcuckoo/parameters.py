@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.fusee.parameters import check_whole
+from limpet.shm.parameters import check_fields, check_number, check_whole
+from limpet.stores.parameters import PAIR_SIZE, TABLES, aligned, capacity_for, share_of
 from limpet.stores.rcuckoo.fields import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
 
 if TYPE_CHECKING:
@@ -29,13 +30,7 @@ CACHE_ROWS: Final = 2048
 ROWS_MAX: Final = 1 << 31
 FILL_PERCENT: Final = 85
 """Share of the entries that `capacity` keys take; at f = 2.3 inserts fail above 95."""
-SPREAD: Final = 4
-"""Keys fall on tables by chance: each has room for this many standard deviations more."""
 CAPACITY_MAX: Final = 1 << 34
-
-
-def _aligned(size: int) -> int:
-    return size + 63 & ~63
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,19 +58,19 @@ class RcuckooParameters:
     cache_rows: int
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("capacity", 1, CAPACITY_MAX),
-            ("tables", 1, 255),
-            ("rows", 2, ROWS_MAX),
-            ("key_size", 0, KEY_SIZE_MAX),
-            ("value_size", 0, VALUE_SIZE_MAX),
-            ("rows_per_lock", 1, ROWS_MAX),
-            ("locks", 64, LOCKS_MAX),
-            ("locks_per_message", 1, 64),
-            ("depth", 1, PATH_MAX - 1),
-            ("cache_rows", 1, 1 << 24),
-        ):
-            check_whole(name, getattr(self, name), low, high)
+        check_fields(
+            self,
+            capacity=(1, CAPACITY_MAX),
+            tables=TABLES,
+            rows=(2, ROWS_MAX),
+            key_size=(0, KEY_SIZE_MAX),
+            value_size=(0, VALUE_SIZE_MAX),
+            rows_per_lock=(1, ROWS_MAX),
+            locks=(64, LOCKS_MAX),
+            locks_per_message=(1, 64),
+            depth=(1, PATH_MAX - 1),
+            cache_rows=(1, 1 << 24),
+        )
         if self.rows % 2:
             raise ParameterError(f"rows must be an even number: {self.rows}")
         if self.locks % 64:
@@ -85,8 +80,7 @@ class RcuckooParameters:
                 f"locks_per_message must be a power of two: {self.locks_per_message}"
             )
         locality = self.locality
-        if isinstance(locality, bool) or not isinstance(locality, (int, float)):
-            raise ParameterError(f"locality must be a number, not {locality!r}")
+        check_number("locality", locality)
         if locality and not 1 < locality <= LOCALITY_MAX:
             raise ParameterError(
                 f"locality must be 0, or above 1 and at most {LOCALITY_MAX}: {locality!r}"
@@ -116,12 +110,9 @@ class RcuckooParameters:
         check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
         check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
         check_whole("rows_per_lock", rows_per_lock, 1, ROWS_MAX)
-        if capacity is None:
-            size = pool.nodes * layout.block_count * layout.block_size
-            capacity = max(64, size // max(512, 32 * entry_words(key_size, value_size)))
-        check_whole("capacity", capacity, 1, CAPACITY_MAX)
-        share = capacity / pool.nodes
-        entries = (share + SPREAD * share**0.5 + 8) * 100 / FILL_PERCENT
+        each = max(PAIR_SIZE, 32 * entry_words(key_size, value_size))
+        capacity = capacity_for(pool, layout, capacity, each, CAPACITY_MAX)
+        entries = (share_of(capacity, pool) + 8) * 100 / FILL_PERCENT
         rows = max(2, 2 * int(-(-entries // (2 * SLOTS))))
         if locks is None:
             locks = min(LOCKS_MAX, (-(-rows // rows_per_lock) + 63) // 64 * 64)
@@ -145,7 +136,7 @@ class RcuckooParameters:
     @property
     def journal_size(self) -> int:
         """Bytes of a client's journal."""
-        return _aligned(REDO + 8 * self.entry_words)
+        return aligned(REDO + 8 * self.entry_words)
 
     def locks_at(self, clients: int) -> int:
         """Where in a table the locks begin, if the pool has so many client slots."""
@@ -153,7 +144,7 @@ class RcuckooParameters:
 
     def rows_at(self, clients: int) -> int:
         """Where in a table the rows begin."""
-        return _aligned(self.locks_at(clients) + self.locks // 8)
+        return aligned(self.locks_at(clients) + self.locks // 8)
 
     def table_size(self, clients: int) -> int:
         """Bytes of a table."""

@@ -1,7 +1,6 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.contract cimport as_bytes
 from limpet.stores.rcuckoo.journal cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport Lookup
@@ -38,10 +37,8 @@ cdef class Rcuckoo(Lookup):
     cdef u64[::1] plan_rows
     cdef u64 plan_hash
 
-    @cython.locals(size=u64)
-    cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(attempt=u64, lost=int, tried=bint, outcome=int)
-    cdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(reference=u64, outcome=int, held=int)
     cdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint again) except -1
     @cython.locals(base=u64, slot=u64)

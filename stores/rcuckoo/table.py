@@ -48,13 +48,13 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import KeyTooLarge, StoreFull
+from limpet.shm.errors import StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
-from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import (
     AGAIN,
+    DELETE,
     DONE,
     EXISTS,
     FULL,
@@ -64,7 +64,6 @@ from limpet.stores.outcomes import (
     UPDATE,
 )
 from limpet.stores.rcuckoo.fields import (
-    DELETE,
     FOUND,
     INLINE,
     JOURNALS,
@@ -105,27 +104,7 @@ class Rcuckoo(Lookup):
     def forget(self) -> None:
         self.searches = [None] * len(self.searches)
 
-    # ---- operations -----------------------------------------------------------------------------
-
-    def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 2 round trips."""
-        if self._change(as_bytes("key", key), b"", 0, DELETE) == MISSING:
-            raise KeyError(key)
-
     # ---- changing -------------------------------------------------------------------------------
-
-    def _write(self, key: Any, value: Any, mode: int) -> int:
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        if type(value) is not bytes:
-            value = as_bytes("value", value)
-        if len(key) > self.key_size:
-            raise KeyTooLarge(
-                f"{self.name}: the key has {len(key)} bytes; the store was made with "
-                f"key_size={self.key_size}"
-            )
-        size = 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
-        return self._change(key, value, size, mode)
 
     def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         """Make attempts at a write until one comes to something; `size`: bytes of its extent."""

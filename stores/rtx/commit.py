@@ -2,18 +2,32 @@
 
 The figure is missing from the text that we have; rebuilt from the prose.
 
-    1. write the new data of each object, and the log that names it (log.py); publish the log
+    1. write the new data of each object and slot, and the log that names it (log.py, parts.py);
+       publish the log
     2. lock each object from the version that was read, in the order of addresses; one that has
-       another version, or is locked, is a conflict
-    3. validate: each object that was only read has the lock word and the pointer that it had, so
-       it is not locked, or without a log, when its pointer counts (lllock.py)
+       another version, or is locked, is a conflict. Then hold each slot from the word that was
+       read, likewise; where a key is inserted, look whether it has come into another slot
+       meanwhile (race/transactional.py)
+    3. validate (reads.py): each object that was only read has the lock word and the pointer that it
+       had, so it is not locked, or without a log, when its pointer counts (lllock.py); each key
+       that was only read has the value that it had, or none, and nobody holds its slot
     4. INIT -> DOING; carry it out; DONE; give back the old data
 
 So all that was read was true at one moment, after 2 and before 4, and what is written follows from
-it; hence transactions are strictly serialisable, with gets (sherman/lookup.py) among them.
+it; hence transactions are strictly serialisable, with gets (sherman/lookup.py, race/hash_store.py)
+among them: a get of what is written waits from 2 until 4.
 
 A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT, unlock to the
-versions from before (others, to new ones), give back the new data.
+versions from before (others, to new ones), let go of the slots as they were, give back the new
+data.
+
+What a kill leaves behind, where the log is in the hand from its first word on:
+    before 2          new data in the log, or in the hand: freed
+    in 2 and 3        some objects are locked, some slots held, the log INIT: aborted by whoever
+                      meets them when the lease is over, or recovers the dead
+    after INIT -> DOING, until DONE
+                      some objects and slots are new, others locked or held: carried out likewise
+    DONE              the old data is given back, by who recovers the dead
 
 Conflicts never wait, so nobody waits in a circle. All of it is one operation of the client.
 """
@@ -21,22 +35,33 @@ Conflicts never wait, so nobody waits in a circle. All of it is one operation of
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import LOGGED, POINTER
+from limpet.stores.rtx.fields import LOGGED, PART, POINTER, SLOT
 from limpet.stores.rtx.lllock import is_vacant, vacated
 from limpet.stores.rtx.log import Entry, Log
+from limpet.stores.rtx.parts import Change, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet.stores.rtx.lllock import LLLocks
-    from limpet.stores.sherman.page import Page
+    from limpet.stores.rtx.reads import Place, Reads
     from limpet.stores.sherman.staging import Staging
+
+
+class SlotWrite(NamedTuple):
+    """What a transaction does to a slot: `old`, its word; None: the key is deleted."""
+
+    store: Any
+    key: bytes
+    value: bytes | None
+    old: int
+    inserts: bool
 
 
 class Commit:
@@ -48,30 +73,46 @@ class Commit:
         self.allocator = pool.allocator
         self.heap = pool.heap
         self.locks = locks
-        self.reads: dict[int, tuple[int, int]] = {}
-        """Lock and pointer of objects that were read in operations before this one."""
+        self.effort = 0
+        """By how many objects the lease is to be longer than for those written."""
+        self.reads: Reads | None = None
+        """What was read in operations before this one."""
         self.begin(0)
 
     def begin(self, link: int) -> None:
         """Forget what is staged. `link`: how the hand names a store that resolves the log."""
         self.link = link
-        self.pages: dict[int, Page | None] = {}
-        """New data of objects; None: to be vacated."""
+        self.pages: dict[int, Any] = {}
+        """New data of objects, of `size` bytes, which `write(address, state)` writes; None: to be
+        vacated."""
         self.versions: dict[int, int] = {}
         self.extents: list[tuple[Staging, int, bytes, bytes]] = []
         self.dropped: list[int] = []
         self.swings: dict[int, tuple[int, int]] = {}
         """Old and new pointer of each object."""
+        self.slots: dict[int, SlotWrite] = {}
+        self.parts: list[tuple[Part, list[Change]]] = []
         self.busy = 0
-        """The object that was in the way."""
+        """The object that was in the way, or slot, with SLOT."""
+        self.owners: dict[int, Place] = {}
+        """For which key of which store each of these is written."""
 
     def expect(self, at: int, version: int) -> None:
         """An object has been read in this version; if it is written, it is locked from that."""
         self.versions.setdefault(at, version)
 
-    def write(self, at: int, page: Page | None) -> None:
+    def write(self, at: int, page: Any) -> None:
         """Stage the new data of an object; None: vacate it."""
         self.pages[at] = page
+
+    def write_slot(self, slot: int, write: SlotWrite) -> None:
+        """Stage what becomes of a slot."""
+        self.slots[slot] = write
+
+    def complete(self) -> bool:
+        """Write what new data depends on the locks; all are held, and nothing is decided. False:
+        somebody is in the way."""
+        return True
 
     # ---- committing -----------------------------------------------------------------------------
 
@@ -84,11 +125,12 @@ class Commit:
         if not self._write_all(log, state):
             self._abort(log, {}, state)
             return NO_MEMORY
-        log.publish(state, len(self.pages))
+        log.publish(state, len(self.pages) + self.effort)
         # CRASH(published): nothing is locked; recovery aborts it.
         held = self._lock_all(log, state)
         self.endpoint.wait()
-        if len(held) < len(self.pages) or not self.validate() or not log.begin():
+        whole = len(held) == len(self.pages) and self._hold_slots() and self.validate()
+        if not (whole and self.complete() and log.begin()):
             self._abort(log, held, state)
             return AGAIN
         # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
@@ -109,36 +151,69 @@ class Commit:
             with contextlib.suppress(NodeFailed):
                 self.locks.install(at, *self.swings[at])
                 self.locks.release(at, state)
+        for part, changes in self.parts:
+            with contextlib.suppress(NodeFailed):
+                for change in changes:
+                    part.let_go_of(change, True)
+                for reference in (part.reference, *part.references(True)):
+                    self.heap.free(reference)
         for pointer in (*self.dropped, *(old for old, _ in self.swings.values())):
             if not is_vacant(pointer):
                 self.heap.free(pointer & REFERENCE_MASK)
 
+    def _slots_by_node(self) -> dict[int, list[int]]:
+        """The slots that are written on each memory node, in order."""
+        found: dict[int, list[int]] = {}
+        for slot in sorted(self.slots):
+            found.setdefault(slot >> NODE_SHIFT & 0xFF, []).append(slot)
+        return found
+
     def _sizes(self) -> Iterator[tuple[int, int]]:
-        """Node and size of all memory that is needed, the log first."""
-        count = len(self.pages) + len(self.extents) + len(self.dropped)
-        # No smaller than a page, whose memory there is; that of another size may be missing.
-        usual = max((page.size for page in self.pages.values() if page is not None), default=0)
-        yield min(self.pages) >> NODE_SHIFT & 0xFF, max(usual, Log.size(count))
+        """Node and size of all memory that is needed, the log first, then the parts."""
+        parts = self._slots_by_node()
+        size = self._size_by_words(parts)
+        yield min(self.pages or self.slots) >> NODE_SHIFT & 0xFF, size
+        for node in parts:
+            yield node, size
         for staging, at, key, value in self.extents:
             yield at >> NODE_SHIFT & 0xFF, staging.store.objects.size_of(key, value)
         for at, page in self.pages.items():
             if page is not None:
                 yield at >> NODE_SHIFT & 0xFF, page.size
+        for slot, size in self._pairs():
+            yield slot >> NODE_SHIFT & 0xFF, size
+
+    def _size_by_words(self, parts: dict[int, list[int]]) -> int:
+        """Bytes of the log, and of each part."""
+        count = len(self.pages) + len(self.extents) + len(self.dropped) + len(parts)
+        size = max([Log.size(count), *(Part.size(len(slots)) for slots in parts.values())])
+        # As large as some new data, for which there is memory; that of another size may be missing.
+        usual = [page.size for page in self.pages.values() if page is not None]
+        usual += [of_pair for _, of_pair in self._pairs()]
+        return min((each for each in usual if each >= size), default=size)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """The slots that get a new pair, and the bytes of that."""
+        for slot, write in self.slots.items():
+            if write.value is not None:
+                yield slot, write.store.objects.size_of(write.key, write.value)
 
     def replenish(self, sparing: int = 0) -> None:
         """Have memory ready for all of it, `sparing` free blocks of each memory node.
 
         Outside of operations. Raises StoreFull.
         """
-        sizes: dict[int, list[int]] = {}
-        for node, size in self._sizes():
-            sizes.setdefault(node, []).append(size)
-        for node, some in sizes.items():
-            self.allocator.replenish_all(node, some, 1, sparing)
+        sizes: dict[tuple[Any, int], list[int]] = {}
+        by_words = 1 + len(self._slots_by_node())
+        for index, (node, size) in enumerate(self._sizes()):
+            allocator = self.allocator.coherent() if index < by_words else self.allocator
+            sizes.setdefault((allocator, node), []).append(size)
+        for (allocator, node), some in sizes.items():
+            allocator.replenish_all(node, some, 1, sparing)
 
     def _open(self, state: int) -> Log | None:
         node, size = next(self._sizes())
-        reference = self.allocator.allocate(node, size, 1)
+        reference = self.allocator.coherent().allocate(node, size, 1)
         if not reference:
             return None
         log = Log(self.locks, reference)
@@ -150,17 +225,21 @@ class Commit:
     def _write_all(self, log: Log, state: int) -> bool:
         """Write all new data, and its entries in the log; False: there is no memory ready."""
         index = 0
-        for staging, at, key, value in self.extents:
-            node, size = at >> NODE_SHIFT & 0xFF, staging.store.objects.size_of(key, value)
-            reference = self.allocator.allocate(node, size, 1)
+        for staged in self.extents:
+            reference = self._new_extent(*staged)
             if not reference:
                 return False
-            staging.store.objects.write(reference, key, value)
-            staging.place(at, key, reference)
             self._noted(log, index, Entry(0, 0, reference))
             index += 1
         for reference in self.dropped:
             log.note(index, Entry(0, reference, 0))
+            index += 1
+        parts = self._slots_by_node()
+        size = self._size_by_words(parts)
+        for node, slots in parts.items():
+            reference = self.allocator.coherent().allocate(node, size, 1)
+            if not reference or not self._write_part(log, index, reference, slots):
+                return False
             index += 1
         self.first = index
         for at in sorted(self.pages):
@@ -179,6 +258,34 @@ class Commit:
             index += 1
         return True
 
+    def _write_part(self, log: Log, index: int, reference: int, slots: list[int]) -> bool:
+        """Write a part, in hand, and the pairs for its slots; False: there is no memory ready."""
+        part = Part(self.endpoint, reference)
+        part.open(log.reference)
+        self._noted(log, index, Entry(PART, reference, reference))
+        changes: list[Change] = []
+        for slot in slots:
+            write = self.slots[slot]
+            new = write.store.pair_for(write.key, write.value, write.old)
+            if not new:
+                return False
+            changes.append(Change(slot, write.old, new))
+            part.note(len(changes) - 1, changes[-1])
+            if write.value is not None:
+                self.client.keep(1)
+        self.parts.append((part, changes))
+        return True
+
+    def _new_extent(self, staging: Staging, at: int, key: bytes, value: bytes) -> int:
+        """Write an extent, in hand, and have its key's entry name it; 0: no memory is ready."""
+        objects = staging.store.objects
+        node = at >> NODE_SHIFT & 0xFF
+        reference: int = self.allocator.allocate(node, objects.size_of(key, value), 1)
+        if reference:
+            objects.write(reference, key, value)
+            staging.place(at, key, reference)
+        return reference
+
     def _noted(self, log: Log, index: int, entry: Entry) -> None:
         log.note(index, entry)
         # CRASH(noted): it is in the log and in the hand; recovery frees it.
@@ -189,8 +296,8 @@ class Commit:
         held: dict[int, int] = {}
         for index, at in enumerate(sorted(self.pages), self.first):
             version = self.versions[at]
-            read = self.reads.get(at)
-            if (read and read[0] != version) or not self.locks.acquire(at, version, state):
+            read = self.reads.lock_of(at, version) if self.reads else version
+            if read != version or not self.locks.acquire(at, version, state):
                 self.busy = at
                 break
             # CRASH(locked): whoever meets the lock aborts it when the lease is over.
@@ -200,14 +307,32 @@ class Commit:
             log.amend(index, self.swings[at][0])
         return held
 
+    def _hold_slots(self) -> bool:
+        """Hold the slots, in order, and see that nobody else inserts a key; False: somebody is in
+        the way."""
+        for part, changes in self.parts:
+            for change in changes:
+                self.busy = change.slot | SLOT
+                if not part.hold(change):
+                    return False
+                # CRASH(locked): whoever meets the slot aborts it when the lease is over.
+        for slot, write in self.slots.items():
+            self.busy = slot | SLOT
+            # ORDER: held before we look: who inserts the key looks after he has put it down, too.
+            if write.inserts and not write.store.is_alone(write.key, slot):
+                return False
+        self.busy = 0
+        return True
+
     def validate(self) -> bool:
         """Whether all that was only read is as it was."""
-        load = self.endpoint.load
-        for at, (lock, pointer) in self.reads.items():
-            if at not in self.pages and (load(at) != lock or load(at + POINTER) != pointer):
-                self.busy = at
-                return False
-        return True
+        if self.reads is None:
+            return True
+        keys = {(write.store.link, write.key) for write in self.slots.values()}
+        if self.reads.hold(self.pages, keys):
+            return True
+        self.busy = self.reads.changed.at
+        return False
 
     def _abort(self, log: Log, held: dict[int, int], state: int) -> None:
         log.take_over()

@@ -24,7 +24,7 @@ cdef class LLLocks:
     @cython.locals(slot=u64)
     cpdef u64 draw(self, u64 logged) except 0
     cpdef bint acquire(self, u64 at, u64 version, u64 state) except -1
-    cpdef int release(self, u64 at, u64 state) except -1
+    cpdef bint release(self, u64 at, u64 state) except -1
     cpdef bint install(self, u64 at, u64 old, u64 new) except -1
     cpdef u64 lease(self, u64 objects) except 0
     cpdef u64 now(self) except? 0

@@ -72,9 +72,9 @@ class LLLocks:
         """Lock the object at this version; False if it has another one, or is locked."""
         return self.endpoint.cas(at, version, state) == version
 
-    def release(self, at: int, state: int) -> None:
+    def release(self, at: int, state: int) -> bool:
         """Unlock the object, if it is locked with this state; its version is a new one."""
-        self.endpoint.cas(at, state, state & VERSION_MASK)
+        return self.endpoint.cas(at, state, state & VERSION_MASK) == state
 
     def install(self, at: int, old: int, new: int) -> bool:
         """Change the pointer of a locked object; False if it was changed already."""

@@ -13,6 +13,7 @@ state hits another one's (R4).
     24    count    entries
     32    entries  24 bytes each: object, old pointer, new pointer
                    object 0: `new` was allocated for the transaction, `old` is freed by it
+                   object PART: `old` and `new` are a part, with slots of a hash index (parts.py)
                    new VACATED: the object is given up
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
@@ -28,8 +29,9 @@ States
            an object, and will release it, or who recovers it will, or who meets it (R2)
 
 Who finds DOING and the lease over takes the log over, by a CAS that counts the takeovers, and goes
-through all of it: the pointer of each object from old to new, its lock from m to the version. All
-these are CASes that succeed once, so any number of clients may be at it (lllock.py).
+through all of it: the pointer of each object from old to new, its lock from m to the version, each
+slot of a part from held to what it becomes. All these are CASes that succeed once, so any number of
+clients may be at it (lllock.py).
 
 Memory is given back by the owner when its transaction is DONE, or by whoever recovers it: the old
 objects if it was COMMITTED, else the new ones. Until then the log is in the owner's hand
@@ -40,7 +42,8 @@ memory given back.
 
 What is on a lost memory node is passed over. If that is the log's node, which is that of its first
 object, and the owner does not go on, then nobody knows what was decided for objects on other nodes:
-they are unlocked as they are, and what was allocated there is not given back. So a transaction over
+they are unlocked as they are, slots let go of as they were, and what was allocated there is not
+given back. So a transaction over
 several memory nodes is whole only as long as none of them is lost in the midst of it.
 """
 
@@ -64,16 +67,19 @@ from limpet.stores.rtx.fields import (
     INIT,
     LEASE,
     OWNER,
+    PART,
     ROUND,
     STATE,
     STATE_MASK,
     TIME_MASK,
 )
 from limpet.stores.rtx.lllock import LLLocks, is_vacant, slot_of
+from limpet.stores.rtx.parts import Part
 
 
 class Entry(NamedTuple):
-    """What a transaction does to an object; object 0: it only has `new`, or drops `old`."""
+    """What a transaction does to an object; object 0: it only has `new`, or drops `old`; object
+    PART: both are the part."""
 
     at: int
     old: int
@@ -83,7 +89,7 @@ class Entry(NamedTuple):
 class Log:
     """A log, by whoever works on it. `reference`: of its object."""
 
-    def __init__(self, locks: LLLocks, reference: int) -> None:
+    def __init__(self, locks: Any, reference: int) -> None:
         self.locks = locks
         self.endpoint = locks.endpoint
         self.reference = reference
@@ -161,6 +167,18 @@ class Log:
         load = self.endpoint.load
         return [Entry(*(load(at + offset) for offset in (0, 8, 16))) for at in places]
 
+    def parts(self) -> list[Part]:
+        """Its parts."""
+        return [Part(self.endpoint, entry.new) for entry in self.entries() if entry.at == PART]
+
+    def pairs(self, committed: bool) -> list[int]:
+        """References to the pairs of its parts that are not linked when it was decided so."""
+        found: list[int] = []
+        for part in self.parts():
+            with contextlib.suppress(NodeFailed):  # then they are lost with it
+                found += part.references(committed)
+        return found
+
     def is_expired(self) -> bool:
         """Whether its lease is over."""
         return self.locks.now() > self.endpoint.load(self.at + LEASE)
@@ -185,7 +203,7 @@ class Log:
         state = self.owner()
         word = self.state()
         commits = word & STATE_MASK == DOING or bool(word & COMMITTED)
-        entries = [entry for entry in self.entries() if entry.at]
+        entries = [entry for entry in self.entries() if entry.at > PART]
         if word & STATE_MASK == DOING:
             for entry in entries:
                 with contextlib.suppress(NodeFailed):  # then the object is lost
@@ -195,6 +213,9 @@ class Log:
             with contextlib.suppress(NodeFailed):
                 self.locks.release(entry.at, state)
             # CRASH(releasing): some locks are released; the next one goes on.
+        for part in self.parts():
+            with contextlib.suppress(NodeFailed):
+                part.let_go(commits)
         # ORDER: after the locks.
         while (word := self.state()) & STATE_MASK != DONE:
             self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if commits else 0))
@@ -206,7 +227,14 @@ class Log:
         slot = slot_address(slot_of(state))
         # ORDER: nobody finds the log any more before it is freed.
         self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)
-        for entry in self.entries():
-            pointer = entry.old if committed else entry.new
-            if not is_vacant(pointer):
-                heap.free(pointer & REFERENCE_MASK)
+        for reference in self.pairs(committed):
+            heap.free(reference)
+        free_entries(heap, self.entries(), committed)
+
+
+def free_entries(heap: Any, entries: list[Entry], committed: bool) -> None:
+    """Free the old objects of a transaction if it was committed, else the new ones."""
+    for entry in entries:
+        pointer = entry.old if committed else entry.new
+        if not is_vacant(pointer):
+            heap.free(pointer & REFERENCE_MASK)

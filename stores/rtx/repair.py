@@ -9,6 +9,7 @@ The figure is missing from the text that we have; rebuilt from the prose. On a l
     INIT, lease over         INIT -> ABORT, then as ABORT
     DOING, lease over        take it over, carry it out (log.py)
     else                     wait
+A held slot (parts.py) says itself which log it is; all else is the same.
 
 What a dead owner left is repaired at once by whoever recovers it, who goes by its hand: a log, or
 without one the memory for the new data, which begins with m, and the object for which it is meant.
@@ -20,15 +21,29 @@ written there: the new data, which was whole before the hand named the object, i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx import fields
-from limpet.stores.rtx.fields import ABORT, EXTENT_PAIR, LOGGED, OBJECT_MASK, POINTER, STATE_MASK
+from limpet.stores.rtx.fields import (
+    ABORT,
+    EXTENT_PAIR,
+    LOCKED,
+    LOGGED,
+    OBJECT_MASK,
+    POINTER,
+    SLOT,
+    STATE_MASK,
+)
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.log import Log
+from limpet.stores.rtx.parts import Part, is_held
+
+PATIENCE: Final = 4
+"""After so many attempts, and as many more each time, a client looks whom it waits for."""
 
 
 class Repair:
@@ -40,6 +55,9 @@ class Repair:
         self.client = store.client
         self.heap = store.heap
         self.locks = locks
+        self.repairs = 0
+        """Locks without a log, and transactions with one, whose lease was over: released, or
+        carried out or aborted, by this handle."""
 
     def look_after(self, at: int, state: int) -> int:
         """See to a lock with this state, within an operation. DONE; AGAIN: wait; or NO_MEMORY."""
@@ -59,15 +77,37 @@ class Repair:
             self.locks.release(at, state)  # raises in turn if it is the object that is lost
             return DONE
 
+    def _slot(self, slot: int) -> int:
+        """See to a slot, if it is held."""
+        word = self.endpoint.load(slot)
+        if not is_held(word):
+            return DONE
+        # ORDER: after the word: the log was not given back when it was there, and we are pinned.
+        part = Part(self.endpoint, word)
+        try:
+            log = Log(self.locks, part.log())
+            return self._logged(0, log.owner(), log)
+        except NodeFailed:
+            if not self._is_overdue(word):
+                return AGAIN
+            for change in part.changes():  # raises in turn if it is the slot that is lost
+                part.let_go_of(change, False)
+            return DONE
+
     def _logged(self, at: int, state: int, log: Log) -> int:
+        """See to a log; `at`: the object that was met, or 0, if it was a slot."""
         decided = log.state() & STATE_MASK
         if decided == fields.DONE:
-            self.locks.release(at, state)
+            if at:
+                self.locks.release(at, state)
+            else:
+                log.finish()
             return DONE
         if decided != ABORT and not log.is_expired() and not self._is_overdue(state):
             return AGAIN
         if not log.take_over():
             return AGAIN
+        self.repairs += decided != ABORT
         # CRASH(taken-over): decided; the next one takes it over when the lease is over.
         log.finish()
         return DONE
@@ -83,7 +123,7 @@ class Repair:
         if self.endpoint.load(at) != state:
             return DONE
         if self._begins_with(old, state):
-            self.locks.release(at, state)
+            self.repairs += self.locks.release(at, state)
             return DONE
         new = self.store.copy_for(at, old, state)
         if not new:
@@ -93,12 +133,52 @@ class Repair:
             self.client.hold(old, at + POINTER)
         self.locks.install(at, old, new)
         # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
-        self.locks.release(at, state)
+        self.repairs += self.locks.release(at, state)
         return DONE
 
     def _begins_with(self, pointer: int, state: int) -> bool:
         """Whether the data there was installed under this lock state."""
-        return not is_vacant(pointer) and self.endpoint.load(pointer & ADDRESS_MASK) == state
+        return not is_vacant(pointer) and self._first_word(pointer) == state
+
+    def _first_word(self, pointer: int) -> int:
+        """That of the data there, whose memory need not be hardware-coherent."""
+        return int.from_bytes(self.endpoint.read(pointer & ADDRESS_MASK, 8), "little")
+
+    # ---- waiting --------------------------------------------------------------------------------
+
+    def stay(self, at: int, attempt: int, writes: bool) -> None:
+        """Wait a little for an object; look now and then whom we wait for. Outside of operations.
+
+        Who only reads does not wait for a lock without a log, so needs no memory to repair it.
+        """
+        self.endpoint.pause(attempt)
+        if attempt % PATIENCE == 0:
+            self.store.pool.exclusively(self.store.pool.membership.sweep_sometimes)
+            while self._look(at, writes) == NO_MEMORY:
+                self.store.allocator.replenish(at >> NODE_SHIFT & 0xFF, self.store.page.size)
+
+    def _look(self, at: int, writes: bool) -> int:
+        self.client.enter()
+        try:
+            return self.look(at, writes)
+        finally:
+            self.client.leave()
+
+    def look(self, at: int, writes: bool) -> int:
+        """See to the lock of an object, or to a slot, if it has one that we wait for. Within an
+        operation. `at`: 0, an object, or a slot with SLOT."""
+        if not at:
+            return DONE
+        lane = self.endpoint.background(True)
+        try:
+            if at & SLOT:
+                return self._slot(at & ~SLOT)
+            state = self.endpoint.load(at)
+            if not state & LOCKED or not (writes or state & LOGGED):
+                return DONE
+            return self.look_after(at, state)
+        finally:
+            self.endpoint.background(lane)
 
     # ---- pairs of a hand ------------------------------------------------------------------------
 
@@ -115,6 +195,19 @@ class Repair:
         self._settle_log(reference)
         return False
 
+    def listed(self, reference: int, home: int) -> list[int]:
+        """References to objects that a pair of a hand stands for: those of a log."""
+        if home & (OBJECT_MASK | EXTENT_PAIR):
+            return []
+        try:
+            log = Log(self.locks, reference)
+            entries = log.entries()
+            pairs = log.pairs(True) + log.pairs(False)
+        except StoreCorrupt:
+            return []  # of a client that is past it
+        pointers = [pointer for entry in entries for pointer in (entry.old, entry.new)]
+        return pairs + [pointer for pointer in pointers if not is_vacant(pointer)]
+
     def _settle_log(self, reference: int) -> None:
         log = Log(self.locks, reference)
         try:
@@ -124,7 +217,7 @@ class Repair:
             pass  # what it names is lost with it; or damaged, and recovery goes on
 
     def _settle_object(self, at: int, reference: int) -> bool:
-        state = self.endpoint.load(reference & ADDRESS_MASK)
+        state = self._first_word(reference)
         old = self.endpoint.load(at + POINTER)
         # ORDER: the pointer before the lock: it is one that it had under this lock.
         if self.endpoint.load(at) == state:

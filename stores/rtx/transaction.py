@@ -1,13 +1,27 @@
 """Transactions for users: `pool.transaction(fn)` (rtx.txt section 4.3, figure 7).
 
-The execution phase. A read finds the leaf with its key, notes the version of the leaf's object in
-the read set, and looks whether all others that were read have still theirs: so what a transaction
-has read was, at every moment, true together, and a function never works on what cannot be. A write
-is kept by key until the commit, which stages it in the nodes of trees (stores/sherman/staging.py)
-and commits them (commit.py).
+The execution phase. A read finds the key, notes in the read set (reads.py) what says that it is as
+it was - of a tree the version of the leaf's object, of a hash store the words that it was looked up
+in - and looks whether all others that were read are still so: what a transaction has read was, at
+every moment, true together, and a function never works on what cannot be. A write is kept by key
+until the commit, which stages it in the nodes of trees (stores/sherman/staging.py), or the slots of
+hash stores (stores/race/staging.py), and commits them (commit.py).
 
 A transaction that wrote nothing is over with its last read: it never writes to memory, and takes no
-lock. A key that is missing, and a range, are read as well as a key: the leaf is in the read set.
+lock. A key that is missing, and a range, are read as well as a key.
+
+Who takes part, `transactional` in class Store, gives
+    link                         how a hand names the store (stores/fusee/links.py)
+    locks, repair                lllock.py, repair.py
+    refuse(key, value)           raise KeyTooLarge or ValueTooLarge
+    at_key(key, work)            what `work` returns, called in an operation that has looked it up
+    value_here()                 the value that was found
+    note(reads, key, value)      note that look-up in the read set; False: it is not as it was
+    staging(commit)              with stage(key, value): DONE, AGAIN or FULL
+    make_room(key)               after FULL
+    busy_at()                    after AGAIN, what was in the way, as `Repair.look` takes it
+    tidy(key)                    after the key was deleted
+    at_leaf, range_here          if it is `ordered`
 """
 
 from __future__ import annotations
@@ -18,9 +32,9 @@ from typing import Any, Final, TypeVar
 
 from limpet.shm.errors import KeyExists, ParameterError, StoreError, TransactionConflict
 from limpet.stores.contract import as_bytes
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
+from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import POINTER
+from limpet.stores.rtx.reads import Place, Reads
 from limpet.stores.sherman.fields import SPARED_BLOCKS
 
 Result = TypeVar("Result")
@@ -42,12 +56,14 @@ class Transaction:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
-        self._reads: dict[int, tuple[int, int]] = {}
+        self._reads = Reads(pool.client)
         self._stores: dict[int, Any] = {}
         self._writes: dict[int, dict[bytes, bytes | None]] = {}
         """By the link of the store, of which there may be several handles."""
-        self._doomed: Any = None
-        """The store in which there was a conflict."""
+        self._doomed: Place | None = None
+        """Where there was a conflict."""
+        self._crowded: tuple[Any, bytes] | None = None
+        """The store and the key for which there is no room."""
         self._over = False
 
     # ---- keys of stores -------------------------------------------------------------------------
@@ -83,16 +99,24 @@ class Transaction:
         self._written(store)[as_bytes("key", key)] = None
 
     def scan(self, store: Any, low: Any = None, high: Any = None) -> list[tuple[bytes, bytes]]:
-        """The pairs with low <= key < high, in the order of keys, all of one moment."""
+        """The pairs with low <= key < high, in the order of keys, all of one moment.
+
+        Raises StoreError if the store is not ordered.
+        """
         written = self._written(store)
+        if not store.ordered:
+            raise StoreError(
+                f"{store!r} is not ordered: a transaction gets its keys, and scans none"
+            )
         first = b"" if low is None else as_bytes("key", low)
         last = None if high is None else as_bytes("key", high)
         found: dict[bytes, bytes] = {}
         for tree in range(len(store.roots)):
             start: bytes | None = first
             while start is not None and (last is None or start < last):
-                ask = functools.partial(store.range_here, start, last)
-                pairs, start = self._read(store, ask, tree, start)
+                ask = functools.partial(store.range_here, last)
+                at_leaf = functools.partial(store.at_leaf, tree, start)
+                pairs, start = self._read(store, start, ask, at_leaf)
                 found.update(pairs)
         for key, value in written.items():
             if first <= key and (last is None or key < last):
@@ -136,7 +160,8 @@ class Transaction:
             raise StoreError("this transaction is over: its function has returned")
         if not getattr(store, "transactional", False):
             raise ParameterError(
-                f"{store!r} takes part in no transactions; a store of kind rtx-sherman does"
+                f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
+                "rtx-race do"
             )
         if store.pool is not self._pool:
             raise ParameterError(
@@ -149,34 +174,30 @@ class Transaction:
         written = self._written(store)
         if key in written:
             return written[key]
-        ask = functools.partial(store.value_here, key)
-        value: bytes | None = self._read(store, ask, store.tree_of(key), key)
+        at_key = functools.partial(store.at_key, key)
+        value: bytes | None = self._read(store, key, store.value_here, at_key)
         return value
 
-    def _read(self, store: Any, what: Callable[[], Any], tree: int, key: bytes) -> Any:
-        """What the leaf of a key says; the leaf is in the read set then."""
+    def _read(
+        self, store: Any, key: bytes, what: Callable[[], Any], look: Callable[[Any], Any]
+    ) -> Any:
+        """What was found, by `what`, in an operation that looks a key up; it is in the read set
+        then."""
         if self._doomed is not None:
             raise Conflict(self)
 
         def read() -> Any:
             found = what()
-            if not self._holds(store):
-                self._doomed = store
+            if not self._holds(store, key, found):
+                self._doomed = self._reads.changed
                 raise Conflict(self)
             return found
 
-        return store.at_leaf(tree, key, read)
+        return look(read)
 
-    def _holds(self, store: Any) -> bool:
-        """Note the leaf that was read last; whether all that was read is as it was."""
-        found = (store.lock, store.pointer)
-        if self._reads.setdefault(store.at, found) != found:
-            return False
-        load = store.endpoint.load
-        return all(
-            load(at) == lock and load(at + POINTER) == pointer
-            for at, (lock, pointer) in self._reads.items()
-        )
+    def _holds(self, store: Any, key: bytes, found: Any) -> bool:
+        """Note what was looked up last; whether all that was read is true at one moment."""
+        return bool(store.note(self._reads, key, found)) and self._reads.hold()
 
     # ---- the end --------------------------------------------------------------------------------
 
@@ -189,11 +210,17 @@ class Transaction:
         commit = Commit(self._pool, store.locks)
         commit.reads = self._reads
         only_deletes = all(value is None for pairs in written.values() for value in pairs.values())
-        while (outcome := self._commit_once(commit, written)) == NO_MEMORY:
-            commit.replenish(0 if only_deletes else SPARED_BLOCKS)
+        while (outcome := self._commit_once(commit, written)) in (NO_MEMORY, FULL):
+            if outcome == NO_MEMORY:
+                commit.replenish(0 if only_deletes else SPARED_BLOCKS)
+            elif self._crowded is not None:
+                crowded, key = self._crowded
+                crowded.make_room(key)
         if outcome == AGAIN:
-            self._doomed = store
-            store.at = commit.busy or store.at
+            self._doomed = commit.owners.get(commit.busy) or self._reads.changed
+            if self._doomed is None:
+                # Somebody else has aborted it, as its lease was over.
+                self._doomed = Place(store, next(iter(written[store.link])), 0)
             return False
         for link, pairs in written.items():
             for key, value in pairs.items():
@@ -206,16 +233,28 @@ class Transaction:
         try:
             commit.begin(next(iter(written)))
             for link, pairs in written.items():
-                staging = self._stores[link].staging(commit)
-                for key in sorted(pairs):
-                    if staging.stage(key, pairs[key]) == AGAIN:
-                        commit.busy = self._stores[link].at
-                        return AGAIN
-            if commit.pages:
+                outcome = self._stage(self._stores[link], commit, pairs)
+                if outcome != DONE:
+                    return outcome
+            if commit.pages or commit.slots:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
         finally:
             self._pool.client.leave()
+
+    def _stage(self, store: Any, commit: Commit, pairs: dict[bytes, bytes | None]) -> int:
+        """Stage what is written to one store: DONE, AGAIN or FULL."""
+        staging = store.staging(commit)
+        for key in sorted(pairs):
+            outcome: int = staging.stage(key, pairs[key])
+            if outcome == FULL:
+                self._crowded = store, key
+            elif outcome == AGAIN:
+                commit.busy = store.busy_at()
+                commit.owners[commit.busy] = Place(store, key, commit.busy)
+            if outcome in (FULL, AGAIN):
+                return outcome
+        return DONE
 
     def end(self) -> None:
         """From now on, it cannot be used."""
@@ -225,10 +264,17 @@ class Transaction:
         """Whether there was a conflict."""
         return self._doomed is not None
 
+    def conflict(self) -> str:
+        """Over what there was one."""
+        if self._doomed is None:
+            return "nothing"
+        return f"the key {self._doomed.key!r} of the store {self._doomed.store.name!r}"
+
     def stay(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""
         if self._doomed is not None:
-            self._doomed.stay(attempt, True)
+            self._doomed.store.retries += 1
+            self._doomed.store.repair.stay(self._doomed.at, attempt, True)
 
 
 def _encoded(name: str) -> bytes:
@@ -261,6 +307,6 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
             transaction.end()
         transaction.stay(attempt)
     raise TransactionConflict(
-        f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts; make it "
-        "smaller, or allow more attempts"
+        f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts, the last one "
+        f"over {transaction.conflict()}; make it smaller, or allow more attempts"
     )

@@ -1,4 +1,4 @@
-"""Words of a tree's node; page.py says what they mean."""
+"""Words of a tree's node and of a hint; page.py and routes.py say what they mean."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ LENGTH_MASK: Final = 0xFFFF
 KEY_SHIFT: Final = 16
 VALUE_SHIFT: Final = 32
 EXTENT: Final = 1 << 48
+
+NUMBER_MASK: Final = 0xFFFF_FFFF
+SIGN: Final = 0x8000_0000
+LINE_SHIFT: Final = 32
+LINE_MASK: Final = 0x3FF
+PLACE_SHIFT: Final = 42
+PLACE_MASK: Final = 0x3F
+TAG_SHIFT: Final = 48
+
+SHRINK: Final = 4
+"""A mode of a change, besides those of outcomes.py."""
+LOGGED_WRITE: Final = 16
+SPARSE: Final = 17
+"""Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
+merged."""

@@ -1,18 +1,19 @@
-"""Where a key is in a tree store, and the operations that only read (table.py has the rest).
+"""Where a key is in a tree store, and gets (scans.py has scans, table.py what changes it).
 
 A get reads the lock and the pointer of the leaf's TXObj, and then the node (rtx.txt section 5). It
 needs no validation: a node is whole, and its pointer is that of a committed transaction. It waits
 only for a transaction with a log that holds the leaf (stores/rtx/lllock.py says why).
+
+Nodes are looked at in place (`Image`): they are not changed while they are linked, nor is their
+memory used again while a client is pinned. So what was read is for the operation that read it only.
 
 What is kept here between `enter` and `leave` is of the operation that is inside.
 """
 
 from __future__ import annotations
 
-import functools
-import heapq
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.errors import StoreCorrupt
@@ -21,57 +22,75 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
 from limpet.shm.words import ADDRESS_MASK, REPLICATED
 from limpet.stores import regions
-from limpet.stores.contract import Store, as_bytes
-from limpet.stores.objects import Objects
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, LOGGED, OBJECT_MASK, POINTER
+from limpet.stores.contract import as_bytes
+from limpet.stores.inline import InlineStore
+from limpet.stores.outcomes import AGAIN, BATCH, DONE
+from limpet.stores.rtx.fields import LOCKED, LOGGED, POINTER
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
-from limpet.stores.rtx.log import Log
+from limpet.stores.rtx.reads import ObjectRead
 from limpet.stores.rtx.repair import Repair
-from limpet.stores.sherman.fields import GONE
+from limpet.stores.sherman.fields import (
+    EXTENT,
+    GONE,
+    LINE_MASK,
+    LINE_SHIFT,
+    PLACE_MASK,
+    PLACE_SHIFT,
+)
 from limpet.stores.sherman.page import Page
-from limpet.stores.sherman.parameters import ShermanParameters
+from limpet.stores.sherman.parameters import ShermanParameters, TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.survey import Survey
 
-PATIENCE: Final = 4
-"""After so many attempts, and as many more each time, a client looks whom it waits for."""
 HOPS_MAX: Final = 1 << 20
+ENTRY_SIZE: Final = 128
+"""About as many bytes of an entry are fetched early."""
 
 
-class Lookup(Store):
+class Lookup(InlineStore):
     """The trees of a store, and finding keys in them. `ShermanParameters`."""
 
-    Parameters = ShermanParameters
+    Parameters: type[TreeParameters] = ShermanParameters
     ordered = True
+    grows = True
     resolves = True
     transactional = True
 
-    def __init__(self, pool: Any, kind: str, name: str, parameters: ShermanParameters) -> None:
+    def __init__(self, pool: Any, kind: str, name: str, parameters: TreeParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
         roots = regions.attach(pool, name, parameters.trees, parameters.table_size)
         self.roots = array("Q", roots)
         self.routes = [Routes(root, parameters.cache_size) for root in roots]
-        self.key_size = parameters.key_size
-        self.value_size = parameters.value_size
-        self.objects = Objects(pool.heap)
-        self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
-        self.repair = Repair(self, self.locks)
-        self.page = Page(pool.endpoint, parameters.node_size)
+        self.equip(parameters)
         self.tree = 0
         self.at = 0
         """The object that was read last, its lock and its pointer."""
         self.lock = 0
         self.pointer = 0
+        self.index = 0
+        """Of the first entry of the leaf that was read last at or above the key looked for."""
+        self.hints = array("Q", bytes(8 * BATCH))
+        self.pointers = array("Q", bytes(8 * BATCH))
+        """Of a batch of keys: where they may be, and the nodes there; 0: it is not known."""
+
+    def equip(self, parameters: Any) -> None:
+        """Have what nodes are locked and read with."""
+        self.locks = LLLocks(self.pool, parameters.drift_us, parameters.each_us)
+        self.repair: Any = Repair(self, self.locks)
+        self.page = Page(self.endpoint, parameters.node_size, in_place=True)
+
+    def blank(self) -> Page:
+        """A copy of no node yet."""
+        return Page(self.endpoint, self.parameters.node_size)
 
     @staticmethod
-    def make(pool: Any, name: str, parameters: ShermanParameters) -> None:
+    def make(pool: Any, name: str, parameters: TreeParameters) -> None:
         """Make the regions of the trees' objects; zeros are empty trees."""
         regions.make(pool, name, parameters.trees, parameters.table_size)
 
     @staticmethod
-    def unmake(pool: Any, name: str, parameters: ShermanParameters) -> None:
+    def unmake(pool: Any, name: str, parameters: TreeParameters) -> None:
         regions.unmake(pool, name, parameters.trees)
 
     def replaced(self, node: int) -> None:
@@ -96,46 +115,67 @@ class Lookup(Store):
             self.client.enter()
             try:
                 if self._find_leaf(key) == DONE:
-                    value = self.value_here(key)
-                    return default if value is None else value
+                    return self._value(self.page.slot) if self.page.exact else default
             finally:
                 self.client.leave()
             attempt += 1
             self.stay(attempt, False)
 
-    def scan(self, low: Any = None, high: Any = None) -> Any:
-        """The pairs with low <= key < high, in the order of keys; None: from the first, to the
-        last. A key that stays is met once; each node is as it was at one moment. To see all at one
-        moment, scan in a transaction.
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys that are where they were when they were last
+        met; the places in `found` of the others, for which None is appended. The reads of a phase
+        overlap.
         """
-        first = b"" if low is None else as_bytes("key", low)
-        last = None if high is None else as_bytes("key", high)
-        trees = [self._pairs_of(tree, first, last) for tree in range(len(self.roots))]
-        return heapq.merge(*trees)
-
-    def keys(self) -> Any:
-        """Every key, in order; as weakly consistent as `scan`."""
-        return (key for key, _ in self.scan())
-
-    def items(self) -> Any:
-        return self.scan()
-
-    def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
-        """How many keys from `start` on are in the leaf with it, and where the next one begins."""
+        missed: list[int] = []
         page = self.page
-        return self.at_leaf(tree, start, lambda: (page.count - page.find(start), page.high()))
+        for row in range(len(keys)):
+            self._foresee(row, keys[row])
+        for row in range(len(keys)):
+            self.pointers[row] = self._approach(row)
+        self.endpoint.wait()
+        for row in range(len(keys)):
+            place = self.hints[row] >> PLACE_SHIFT & PLACE_MASK
+            if self.pointers[row]:
+                page.read(self.pointers[row] & ADDRESS_MASK)
+                if page.level == 0 and page.is_at(place, keys[row]):
+                    found.append(self._value(page.slot))
+                    continue
+            missed.append(len(found))
+            found.append(None)
+        self.endpoint.wait()
+        return missed
 
-    def _pairs_of(self, tree: int, low: bytes, high: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        start: bytes | None = low
-        while start is not None and (high is None or start < high):
-            found, start = self.read_range(tree, start, high)
-            yield from found
+    def _foresee(self, row: int, key: bytes) -> None:
+        """Note in which leaf a key of a batch may be."""
+        hashed = hash64(key)
+        routes: Routes = self.routes[self._tree_of(hashed)]
+        hint = routes.hinted(hashed)
+        self.hints[row] = hint
+        self.pointers[row] = routes.hinted_leaf(hint) if hint else 0
+        self.endpoint.prefetch(self.pointers[row], POINTER + 8)
 
-    def read_range(
-        self, tree: int, start: bytes, high: bytes | None
-    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """The pairs from `start` on in the leaf with it, and where the next leaf begins."""
-        return self.at_leaf(tree, start, functools.partial(self.range_here, start, high))
+    def _approach(self, row: int) -> int:
+        """The pointer to the node in which a key of a batch may be; 0: it is not known."""
+        pointer = self._pointer_at(self.pointers[row]) if self.pointers[row] else 0
+        if pointer:
+            node = pointer & ADDRESS_MASK
+            self.endpoint.prefetch(node, ENTRY_SIZE)
+            self.endpoint.prefetch(node + self._near(self.hints[row]), ENTRY_SIZE)
+        return pointer
+
+    def _pointer_at(self, at: int) -> int:
+        """The pointer of an object; 0: it is vacant, or locked and may be decided."""
+        endpoint = self.endpoint
+        # ORDER: the lock before the pointer.
+        lock = endpoint.load(at)
+        pointer = endpoint.load(at + POINTER)
+        if is_vacant(pointer) or (lock & LOCKED and lock & LOGGED):
+            return 0
+        return pointer
+
+    def _near(self, hint: int) -> int:
+        """Where in the node an entry is, about, by a hint."""
+        return (hint >> LINE_SHIFT & LINE_MASK) << 6
 
     def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
         """What `work` returns, called in an operation when the leaf in whose range the key is has
@@ -151,62 +191,100 @@ class Lookup(Store):
             attempt += 1
             self.stay(attempt, False)
 
-    def range_here(
-        self, start: bytes, high: bytes | None
-    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """The pairs from `start` on in the leaf that was read, and where the next one begins."""
-        page = self.page
-        found: list[tuple[bytes, bytes]] = []
-        for index in range(page.find(start), page.count):
-            key = page.key(index)
-            if high is not None and key >= high:
-                return found, None
-            found.append((key, self._value(index)))
-        return found, page.high()
+    def at_key(self, key: bytes, work: Callable[[], Any]) -> Any:
+        """What `work` returns, called in an operation when the leaf with the key has been read."""
+        return self.at_leaf(self.tree_of(key), key, work)
 
-    def value_here(self, key: bytes) -> bytes | None:
-        """The value of a key that is in the range of the leaf that was read; None: it has none."""
-        index = self.page.find(key)
-        return self._value(index) if self.page.exact else None
+    def note(self, reads: Any, key: bytes, value: Any) -> bool:
+        """Note the leaf that was read last in a transaction's read set."""
+        found = ObjectRead(self.lock, self.pointer, self, key)
+        return bool(reads.note_object(self.at, found))
+
+    def value_here(self) -> bytes | None:
+        """The value of the key looked for, in the leaf that was read; None: it has none."""
+        return self._value(self.page.slot) if self.page.exact else None
 
     # ---- where a key is -------------------------------------------------------------------------
 
     def _find_leaf(self, key: bytes) -> int:
         """Read the leaf in whose range a key is, of the tree that it is in."""
-        return self.find_leaf_of(self.tree_of(key), key)
+        hashed = hash64(key)
+        return self._look(self._tree_of(hashed), hashed, key, 0)
 
     def tree_of(self, key: bytes) -> int:
         """The tree that a key is in; on the memory node of the same number."""
-        return (hash64(key) >> 32) * len(self.roots) >> 32
+        return self._tree_of(hash64(key))
+
+    def _tree_of(self, hashed: int) -> int:
+        return (hashed >> 32) * len(self.roots) >> 32
 
     def find_leaf_of(self, tree: int, key: bytes) -> int:
         """Read the leaf in whose range a key is. AGAIN: it is locked, and may be decided."""
+        return self._look(tree, hash64(key), key, 0)
+
+    def _look(self, tree: int, hashed: int, key: bytes, leaf: int) -> int:
+        """Read the leaf in whose range a key is, and find its entry: `index`, and `page.exact`.
+
+        `leaf`: the object of the leaf, as far as is known; 0: what is hinted at. An entry with the
+        key needs no look at the fences. AGAIN: it is locked, and may be decided.
+        """
         page = self.page
         routes: Routes = self.routes[tree]
         self.tree = tree
-        hashed = hash64(key)
-        at = known = routes.hinted(hashed)
-        hinted = at != 0
-        if not hinted:
-            at = known = routes.find(key)
+        hint = 0 if leaf else routes.hinted(hashed)
+        place = hint >> PLACE_SHIFT & PLACE_MASK
+        if hint:
+            leaf = routes.hinted_leaf(hint)
+        hinted = leaf != 0
+        at = known = leaf if hinted else routes.find(key)
+        descended = at == routes.root
         for _ in range(HOPS_MAX):
-            if not self.read_object(at, page):
+            if not self.read_object(at, page, self._near(hint)):
                 return AGAIN
-            if page.level == 0 and page.has(key):
-                if not hinted:
-                    routes.hint(hashed, at)
-                    if at != known or not routes.lows:
-                        routes.learn(page.low(), at)
+            if hinted and page.level == 0 and page.is_at(place, key):
+                self.index = place
+                return DONE
+            self.index = page.find(key) if page.level == 0 else 0
+            if page.level == 0 and (page.exact or page.has(key)):
+                if not hinted and (at != known or not routes.lows):
+                    routes.learn(page.low(), at)
+                if page.exact:
+                    if routes.is_new(hashed):
+                        self._hint_all(routes)
+                    routes.hint(hashed, at, self.index, page.offset(self.index))
                 return DONE
             if hinted:
                 hinted = False
                 at = known = routes.find(key)
+                descended = at == routes.root
             elif at == known and at != routes.root and page.low() != routes.low_at(key):
                 routes.drop(key)
                 at = known = routes.root
+                descended = True
+            elif at != known and not descended:
+                # Far to the left of it: few leaves are known yet.
+                at = routes.root
+                descended = True
             else:
+                if page.level == 1 and page.has(key):
+                    self._learn_children(routes)
                 at = self.next_hop(page, key, 0)
         raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
+
+    def _hint_all(self, routes: Routes) -> None:
+        """Note where all keys of the leaf that was read are, as far as nothing else is noted."""
+        page = self.page
+        for index in range(page.count):
+            hashed = hash64(page.key(index))
+            if routes.is_new(hashed):
+                routes.hint(hashed, self.at, index, page.offset(index))
+
+    def _learn_children(self, routes: Routes) -> None:
+        """Note all leaves below the inner node that was read."""
+        page = self.page
+        lows = [page.key(index) for index in range(page.count)]
+        leaves = [page.link(index) for index in range(page.count)]
+        routes.learn_all(lows, leaves, page.high())
 
     def next_hop(self, page: Page, key: bytes, level: int) -> int:
         """Where to look for a key's node on that level, from a node that is not it.
@@ -219,10 +297,11 @@ class Lookup(Store):
             return page.sibling()
         return page.child(key)
 
-    def read_object(self, at: int, page: Page) -> bool:
+    def read_object(self, at: int, page: Page, near: int = 0) -> bool:
         """Read an object and its node; False: it is locked, and its transaction may be decided.
 
-        The level is GONE if it was vacated; a root is an empty leaf then.
+        The level is GONE if it was vacated; a root is an empty leaf then. `near`: what is looked
+        for in the node may be there.
         """
         endpoint = self.endpoint
         # ORDER: the lock before the pointer.
@@ -233,18 +312,22 @@ class Lookup(Store):
         if self.lock & LOCKED and self.lock & LOGGED:
             return False
         if not is_vacant(self.pointer):
+            if near:
+                endpoint.prefetch((self.pointer & ADDRESS_MASK) + near, ENTRY_SIZE)
+            else:
+                endpoint.prefetch(self.pointer & ADDRESS_MASK, page.size)
             page.read(self.pointer & ADDRESS_MASK)
             endpoint.wait()
         else:
             page.reset(0 if at == self.roots[self.tree] else GONE, b"", None, 0)
         return True
 
-    def _value(self, index: int) -> bytes:
-        """The value of an entry of the leaf."""
-        page = self.page
-        if not page.has_extent(index):
-            return page.value(index)
-        self.objects.load(page.link(index))
+    def _value(self, slot: int) -> bytes:
+        """The value of the entry of the leaf that has this slot."""
+        value = self.page.value_of(slot)
+        if not slot & EXTENT:
+            return value
+        self.objects.load(int.from_bytes(value, "little"))
         self.endpoint.wait()
         return self.objects.value()
 
@@ -255,37 +338,9 @@ class Lookup(Store):
         return self.roots[self.tree_of(key)] >> NODE_SHIFT & 0xFF
 
     def stay(self, attempt: int, writes: bool) -> None:
-        """Wait a little for the object that was read last; look now and then whom we wait for.
-
-        Who only reads does not wait for a lock without a log, so needs no memory to repair it.
-        """
+        """Wait a little for the object that was read last (repair.py)."""
         self.retries += 1
-        self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
-            at = self.at
-            self.pool.exclusively(self.pool.membership.sweep_sometimes)
-            self._look_until_seen(at, writes)
-
-    def _look_until_seen(self, at: int, writes: bool) -> None:
-        outcome = NO_MEMORY
-        while outcome == NO_MEMORY:
-            self.client.enter()
-            try:
-                outcome = self._look_after(at, writes)
-            finally:
-                self.client.leave()
-            if outcome == NO_MEMORY:
-                self.allocator.replenish(at >> NODE_SHIFT & 0xFF, self.page.size)
-
-    def _look_after(self, at: int, writes: bool) -> int:
-        lane = self.endpoint.background(True)
-        try:
-            state = self.endpoint.load(at)
-            if not state & LOCKED or not (writes or state & LOGGED):
-                return DONE
-            return self.repair.look_after(at, state)
-        finally:
-            self.endpoint.background(lane)
+        self.repair.stay(self.at, attempt, writes)
 
     def copy_for(self, at: int, old: int, state: int) -> int:
         """A copy of the data at `old`, in hand, that begins with `state`; 0: no memory is ready."""
@@ -315,40 +370,23 @@ class Lookup(Store):
             return False
         attempt = 0
         while self._find_leaf(key) == AGAIN:
-            self._look_after(self.at, False)
+            self.repair.look(self.at, False)
             attempt += 1
             self.endpoint.pause(attempt)
-        index = self.page.find(key)
-        return (
-            self.page.exact and self.page.has_extent(index) and (self.page.link(index) == reference)
-        )
+        page, index = self.page, self.index
+        return page.exact and page.has_extent(index) and page.link(index) == reference
 
     def resolved(self, reference: int, home: int) -> bool:
         """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""
         return self.repair.resolved(reference, home)
 
     def listed(self, reference: int, home: int) -> list[int]:
-        if home & (OBJECT_MASK | EXTENT_PAIR):
-            return []
-        try:
-            entries = Log(self.locks, reference).entries()
-        except StoreCorrupt:
-            return []  # of a client that is past it
-        pointers = [pointer for entry in entries for pointer in (entry.old, entry.new)]
-        return [pointer for pointer in pointers if not is_vacant(pointer)]
+        return self.repair.listed(reference, home)
 
-    # ---- the whole store ------------------------------------------------------------------------
+    def stats(self) -> dict[str, Any]:
+        """As of every store; `repairs`: locks that this handle has found at the end of their lease,
+        and seen to. The owners of some may live (rtx.txt section 6.4)."""
+        return {**super().stats(), "repairs": self.repair.repairs}
 
-    def __len__(self) -> int:
-        return Survey(self).count()
-
-    def references(self) -> Any:
-        """References to all nodes and extents on memory nodes in service, as uint64."""
-        return Survey(self).references()
-
-    def check(self) -> None:
-        """Verify every invariant of the trees in memory; StoreCorrupt says what does not hold."""
-        Survey(self).check()
-
-    def left_by(self, ident: int) -> set[str]:
-        return Survey(self).left_by(ident)
+    def survey(self) -> Survey:
+        return Survey(self)

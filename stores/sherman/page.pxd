@@ -2,10 +2,9 @@ cimport cython
 
 from limpet.shm.verbs cimport (
     Endpoint,
+    Image,
     crc_pair,
     u64,
-    words_bytes,
-    words_compare,
     words_move,
     words_put,
 )
@@ -28,15 +27,19 @@ cdef int VALUE_SHIFT
 cdef class Page:
     cdef readonly Endpoint endpoint
     cdef readonly u64 size
-    cdef public u64[::1] words
+    cdef readonly Image image
+    cdef readonly u64[::1] words
     cdef public bint exact
+    cdef readonly u64 slot
     cdef public u64 level
     cdef public u64 count
     cdef public u64 heap
 
-    @cython.locals(shape=u64)
     cpdef int read(self, u64 at) except -1
+    @cython.locals(shape=u64)
+    cpdef int parse(self, u64 at) except -1
     cpdef int write(self, u64 at, u64 state) except -1
+    cpdef int seal(self) except -1
     cpdef bint is_whole(self) except -1
     cpdef Page copy(self)
     @cython.locals(end=u64)
@@ -45,21 +48,25 @@ cdef class Page:
     cpdef bytes low(self)
     @cython.locals(length=u64)
     cpdef bytes high(self)
-    cpdef u64 sibling(self) noexcept
+    cpdef u64 sibling(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(length=u64)
     cpdef bint is_below(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bint is_above(self, bytes key) except -1
     cpdef bint has(self, bytes key) except -1
-    @cython.locals(low=u64, high=u64, middle=u64, slot=u64, order=int)
+    @cython.locals(index=int)
     cpdef int find(self, bytes key) except -1
+    cpdef bint is_at(self, int index, bytes key) except -1
+    cpdef u64 offset(self, int index) except? 0
     @cython.locals(index=int)
     cpdef u64 child(self, bytes key) except? 0
     @cython.locals(slot=u64)
     cpdef bytes key(self, int index)
-    @cython.locals(slot=u64, start=u64)
     cpdef bytes value(self, int index)
-    cpdef bint has_extent(self, int index) noexcept
+    @cython.locals(start=u64)
+    cpdef bytes value_of(self, u64 slot)
+    cpdef int pairs(self, int first, int end, list found) except -1
+    cpdef bint has_extent(self, int index) except -1
     cpdef u64 link(self, int index) except? 0
     cpdef bint fits(self, bytes key, u64 size) noexcept
     @cython.locals(heap=u64, at=u64)
@@ -68,8 +75,8 @@ cdef class Page:
     cpdef int remove(self, int index) except -1
     @cython.locals(slot=u64, start=u64, before=u64)
     cpdef bint set_value(self, int index, bytes value, u64 flags) except -1
-    cpdef u64 used(self) noexcept
+    cpdef u64 used(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(fences=u64)
-    cdef u64 _entries_end(self) noexcept
+    cdef u64 _entries_end(self) except? 0xFEEDFACEDEADBEA7
     cpdef list entries(self)
     cpdef int fill(self, list entries) except -1

@@ -24,11 +24,10 @@ the values their objects, and the first key is its own low fence.
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 from limpet.shm.errors import StoreCorrupt
-from limpet.shm.fabric import crc_pair, words_bytes, words_compare, words_move, words_put
+from limpet.shm.fabric import crc_pair, words_move, words_put
 from limpet.stores.sherman.fields import (
     CHECKSUM,
     COUNT_SHIFT,
@@ -48,14 +47,18 @@ from limpet.stores.sherman.fields import (
 
 
 class Page:
-    """A copy of a node."""
+    """A node that was read, or is made. What changes it changes a copy, `words`."""
 
-    def __init__(self, endpoint: Any, size: int) -> None:
+    def __init__(self, endpoint: Any, size: int, in_place: bool = False, more: int = 0) -> None:
+        """`in_place`: as `Image` has it; `more`: bytes of the image besides the page."""
         self.endpoint = endpoint
         self.size = size
-        self.words = array("Q", bytes(size))
+        self.image = endpoint.image(size + more, in_place)
+        self.words = self.image.words
         self.exact = False
         """Whether the last search found its key."""
+        self.slot = 0
+        """The entry that it found, if it is exact."""
         self.level = 0
         self.count = 0
         self.heap = size
@@ -63,9 +66,13 @@ class Page:
     # ---- memory ---------------------------------------------------------------------------------
 
     def read(self, at: int) -> None:
-        """Copy the node at this address. Raises StoreCorrupt if it cannot be one."""
-        self.endpoint.read_words(at, self.words, self.size >> 3)
-        shape = self.words[SHAPE]
+        """Read the node at this address. Raises StoreCorrupt if it cannot be one."""
+        self.image.read(at, self.size >> 3)
+        self.parse(at)
+
+    def parse(self, at: int) -> None:
+        """Take in what was read at this address. Raises StoreCorrupt, as `read`."""
+        shape = self.image.word(SHAPE)
         self.level = shape & LEVEL_MASK
         self.count = shape >> COUNT_SHIFT & LENGTH_MASK
         self.heap = shape >> HEAP_SHIFT & LENGTH_MASK
@@ -76,6 +83,15 @@ class Page:
 
     def write(self, at: int, state: int) -> None:
         """Write it there, as installed under this lock state."""
+        self.image.own()
+        words = self.words
+        self.seal()
+        words[INSTALLED] = state
+        words[CHECKSUM] = crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
+        self.endpoint.write_words(at, words, self.size >> 3)
+
+    def seal(self) -> None:
+        """Have the words say what shape the page has now."""
         words = self.words
         words[SHAPE] = (
             words[SHAPE] & HAS_HIGH
@@ -83,19 +99,18 @@ class Page:
             | self.count << COUNT_SHIFT
             | self.heap << HEAP_SHIFT
         )
-        words[INSTALLED] = state
-        words[CHECKSUM] = crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
-        self.endpoint.write_words(at, words, self.size >> 3)
 
     def is_whole(self) -> bool:
         """Whether its checksum holds."""
+        self.image.own()
         words = self.words
         return words[CHECKSUM] == crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
 
     def copy(self) -> Page:
         """Another one like it."""
+        self.image.own()
         page = Page(self.endpoint, self.size)
-        page.words = array("Q", self.words)
+        page.words[:] = self.words
         page.level, page.count, page.heap = self.level, self.count, self.heap
         return page
 
@@ -103,6 +118,7 @@ class Page:
 
     def reset(self, level: int, low: bytes, high: bytes | None, sibling: int) -> None:
         """Make it an empty node."""
+        self.image.forget()
         words = self.words
         end = self.size - len(low)
         words_put(words, end, low, len(low))
@@ -120,32 +136,31 @@ class Page:
 
     def low(self) -> bytes:
         """The low fence."""
-        length = self.words[FENCES] & LENGTH_MASK
-        return words_bytes(self.words, self.size - length, length)
+        length = self.image.word(FENCES) & LENGTH_MASK
+        return self.image.cut(self.size - length, length)
 
     def high(self) -> bytes | None:
         """The high fence; None: there is none."""
-        if not self.words[SHAPE] & HAS_HIGH:
+        if not self.image.word(SHAPE) & HAS_HIGH:
             return None
-        length = self.words[FENCES] >> KEY_SHIFT & LENGTH_MASK
-        return words_bytes(self.words, self._entries_end(), length)
+        length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
+        return self.image.cut(self._entries_end(), length)
 
     def sibling(self) -> int:
         """The object of the next node."""
-        return self.words[SIBLING]
+        return self.image.word(SIBLING)
 
     def is_below(self, key: bytes) -> bool:
         """Whether all of it is below this key."""
-        words = self.words
-        if not words[SHAPE] & HAS_HIGH:
+        if not self.image.word(SHAPE) & HAS_HIGH:
             return False
-        length = words[FENCES] >> KEY_SHIFT & LENGTH_MASK
-        return words_compare(words, self._entries_end(), length, key) <= 0
+        length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
+        return self.image.compare(self._entries_end(), length, key) <= 0
 
     def is_above(self, key: bytes) -> bool:
         """Whether all of it is above this key."""
-        length = self.words[FENCES] & LENGTH_MASK
-        return words_compare(self.words, self.size - length, length, key) > 0
+        length = self.image.word(FENCES) & LENGTH_MASK
+        return self.image.compare(self.size - length, length, key) > 0
 
     def has(self, key: bytes) -> bool:
         """Whether the key is between the fences."""
@@ -155,21 +170,24 @@ class Page:
 
     def find(self, key: bytes) -> int:
         """Index of the first entry with this key or a larger one; `exact`: with this key."""
-        words = self.words
-        low, high = 0, self.count
+        index = self.image.search(SLOTS, self.count, key)
+        self.exact = index >= 0
+        if self.exact:
+            self.slot = self.image.word(SLOTS + index)
+        return index if self.exact else ~index
+
+    def is_at(self, index: int, key: bytes) -> bool:
+        """Whether the entry with this index, if there is one, has this key; it is `exact` then."""
         self.exact = False
-        while low < high:
-            middle = (low + high) >> 1
-            slot = words[SLOTS + middle]
-            order = words_compare(words, slot & LENGTH_MASK, slot >> KEY_SHIFT & LENGTH_MASK, key)
-            if order < 0:
-                low = middle + 1
-            else:
-                high = middle
-                if order == 0:
-                    self.exact = True
-                    return middle
-        return low
+        if index < self.count:
+            self.slot = self.image.word(SLOTS + index)
+            if self.slot >> KEY_SHIFT & LENGTH_MASK == len(key):
+                self.exact = self.image.equal(self.slot & LENGTH_MASK, key)
+        return self.exact
+
+    def offset(self, index: int) -> int:
+        """Where in the node the key of an entry is."""
+        return self.image.word(SLOTS + index) & LENGTH_MASK
 
     def child(self, key: bytes) -> int:
         """The object of the child in whose range the key is; of an inner node."""
@@ -180,18 +198,25 @@ class Page:
 
     def key(self, index: int) -> bytes:
         """The key of an entry."""
-        slot = self.words[SLOTS + index]
-        return words_bytes(self.words, slot & LENGTH_MASK, slot >> KEY_SHIFT & LENGTH_MASK)
+        slot = self.image.word(SLOTS + index)
+        return self.image.cut(slot & LENGTH_MASK, slot >> KEY_SHIFT & LENGTH_MASK)
 
     def value(self, index: int) -> bytes:
         """The value of an entry, as it is in the node."""
-        slot = self.words[SLOTS + index]
+        return self.value_of(self.image.word(SLOTS + index))
+
+    def value_of(self, slot: int) -> bytes:
+        """The value of the entry with this slot, as it is in the node."""
         start = (slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK)
-        return words_bytes(self.words, start, slot >> VALUE_SHIFT & LENGTH_MASK)
+        return self.image.cut(start, slot >> VALUE_SHIFT & LENGTH_MASK)
+
+    def pairs(self, first: int, end: int, found: list[tuple[bytes, bytes]]) -> int:
+        """Append the pairs of entries from `first` on, up to `end` or one with an extent; which."""
+        return first + self.image.pairs(SLOTS + first, end - first, found)
 
     def has_extent(self, index: int) -> bool:
         """Whether the value of an entry is in an object of its own."""
-        return bool(self.words[SLOTS + index] & EXTENT)
+        return bool(self.image.word(SLOTS + index) & EXTENT)
 
     def link(self, index: int) -> int:
         """The address or reference that is the value of an entry."""
@@ -203,6 +228,7 @@ class Page:
 
     def insert(self, index: int, key: bytes, value: bytes, flags: int) -> None:
         """Insert an entry, which `fits`."""
+        self.image.own()
         words = self.words
         heap = self.heap - len(key) - len(value)
         words_put(words, heap, key, len(key))
@@ -215,6 +241,7 @@ class Page:
 
     def remove(self, index: int) -> None:
         """Remove an entry, and close the gap."""
+        self.image.own()
         words = self.words
         slot = words[SLOTS + index]
         offset = slot & LENGTH_MASK
@@ -230,10 +257,11 @@ class Page:
 
     def set_value(self, index: int, value: bytes, flags: int) -> bool:
         """Replace the value of an entry; False: there is no room, and nothing changed."""
-        slot = self.words[SLOTS + index]
+        slot = self.image.word(SLOTS + index)
         start = (slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK)
         before = slot >> VALUE_SHIFT & LENGTH_MASK
         if before == len(value):
+            self.image.own()
             words_put(self.words, start, value, len(value))
             self.words[SLOTS + index] = slot & ~EXTENT | flags
             return True
@@ -249,13 +277,13 @@ class Page:
         return 8 * self.count + self._entries_end() - self.heap
 
     def _entries_end(self) -> int:
-        fences = self.words[FENCES]
+        fences = self.image.word(FENCES)
         return self.size - (fences & LENGTH_MASK) - (fences >> KEY_SHIFT & LENGTH_MASK)
 
     def entries(self) -> list[tuple[bytes, bytes, int]]:
         """Key, value as it is in the node, and flags of each entry."""
         return [
-            (self.key(index), self.value(index), self.words[SLOTS + index] & EXTENT)
+            (self.key(index), self.value(index), self.image.word(SLOTS + index) & EXTENT)
             for index in range(self.count)
         ]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.fusee.parameters import check_whole
+from limpet.shm.parameters import check_fields, check_flag, check_whole
+from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
 from limpet.stores.rtx.fields import DRIFT_US, EACH_US, OBJECT_SIZE
 from limpet.stores.sherman.fields import SLOTS
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from limpet.shm.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
@@ -22,23 +25,22 @@ NODE_SIZE: Final = 1024
 NODE_SIZE_MAX: Final = 1 << 15
 ENTRIES_MIN: Final = 4
 """Entries of the largest size for which every node has room, so that it can be split."""
-SPREAD: Final = 4
-"""Keys fall on trees by chance: each has room for this many standard deviations more."""
 OBJECTS_MIN: Final = 64
 CACHE_SIZE: Final = 1 << 16
-CAPACITY_MAX: Final = 1 << 36
 
 
 @dataclasses.dataclass(frozen=True)
-class ShermanParameters:
-    """Sizes in bytes.
+class TreeParameters:
+    """Of every tree store. Sizes in bytes.
 
     `capacity`: keys that surely fit, if there is memory for them; `trees`: one a memory node;
     `objects`: TXObjs of each tree, one a node of the tree; `node_size`: of these; `key_size`: of
     the longest key; `value_size`: of the longest value that is in the node itself; `cache_size`:
-    leaves that a handle remembers of each tree; `drift_us`, `each_us`: how long a lease is, in us,
-    and how much longer for each object of the transaction.
+    leaves that a handle remembers of each tree.
     """
+
+    overhead: ClassVar[int] = 0
+    """Bytes of a node that are not in a page (page.py)."""
 
     capacity: int
     trees: int
@@ -47,25 +49,21 @@ class ShermanParameters:
     key_size: int
     value_size: int
     cache_size: int
-    drift_us: int
-    each_us: int
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("capacity", 1, CAPACITY_MAX),
-            ("trees", 1, 255),
-            ("objects", 1, CAPACITY_MAX),
-            ("node_size", 256, NODE_SIZE_MAX),
-            ("key_size", 0, KEY_SIZE_MAX),
-            ("value_size", 0, VALUE_SIZE_MAX),
-            ("cache_size", 1, 1 << 24),
-            ("drift_us", 0, 1 << 32),
-            ("each_us", 0, 1 << 32),
-        ):
-            check_whole(name, getattr(self, name), low, high)
+        check_fields(
+            self,
+            capacity=(1, CAPACITY_MAX),
+            trees=TABLES,
+            objects=(1, CAPACITY_MAX),
+            node_size=(256, NODE_SIZE_MAX),
+            key_size=(0, KEY_SIZE_MAX),
+            value_size=(0, VALUE_SIZE_MAX),
+            cache_size=(1, 1 << 24),
+        )
         if self.node_size % 64:
             raise ParameterError(f"node_size must be a multiple of 64: {self.node_size}")
-        smallest = node_size_min(self.key_size, self.value_size)
+        smallest = self._node_size_min(self.key_size, self.value_size)
         if self.node_size < smallest:
             raise ParameterError(
                 f"node_size must be at least {smallest} for keys of up to {self.key_size} bytes "
@@ -83,35 +81,72 @@ class ShermanParameters:
         key_size: int = KEY_SIZE,
         value_size: int = VALUE_SIZE,
         cache_size: int = CACHE_SIZE,
-        drift_us: int = DRIFT_US,
-        each_us: int = EACH_US,
-    ) -> ShermanParameters:
-        """The parameters for a pool. By default a key for every 512 bytes of its blocks."""
+        **others: Any,
+    ) -> Self:
+        """The parameters for a pool. By default a key for every 512 bytes of its blocks.
+
+        `others`: fields that a class has besides.
+        """
         check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
         check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
         blocks = layout.block_count * layout.block_size
-        if capacity is None:
-            capacity = max(64, pool.nodes * blocks // 512)
-        check_whole("capacity", capacity, 1, CAPACITY_MAX)
+        capacity = capacity_for(pool, layout, capacity)
         if node_size is None:
             node_size = NODE_SIZE
-            while node_size < node_size_min(key_size, value_size):
+            while node_size < cls._node_size_min(key_size, value_size):
                 node_size *= 2
         check_whole("node_size", node_size, 256, NODE_SIZE_MAX)
-        share = capacity / pool.nodes
-        objects = max(OBJECTS_MIN, int(share + SPREAD * share**0.5), blocks // node_size)
+        objects = max(OBJECTS_MIN, int(share_of(capacity, pool)), blocks // node_size)
         return cls(
-            capacity, pool.nodes, objects, node_size, key_size, value_size, cache_size, drift_us,
-            each_us,
+            capacity, pool.nodes, objects, node_size, key_size, value_size, cache_size, **others
         )  # fmt: skip
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of the region of a tree."""
+        raise NotImplementedError
+
+    @classmethod
+    def _node_size_min(cls, key_size: int, value_size: int) -> int:
+        """Bytes of a node that can always be split, with such keys and values."""
+        entry = 8 + key_size + max(value_size, 8)
+        size = cls.overhead + 8 * SLOTS + 2 * key_size + ENTRIES_MIN * entry
+        return (size + 63) // 64 * 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ShermanParameters(TreeParameters):
+    """Those of every tree, and how long a lease is, in us.
+
+    `drift_us`, and `each_us` more for each object of the transaction. `opt1`: a change of one leaf
+    takes no log (rtx.txt section 4.5); it is there to be switched off for comparison.
+    """
+
+    drift_us: int
+    each_us: int
+    opt1: bool
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, drift_us=(0, 1 << 32), each_us=(0, 1 << 32))
+        check_flag("opt1", self.opt1)
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        drift_us: int = DRIFT_US,
+        each_us: int = EACH_US,
+        opt1: bool = True,
+        **others: Any,
+    ) -> Self:
+        """The parameters for a pool; `others` are those of every tree."""
+        lease = {"drift_us": drift_us, "each_us": each_us}
+        return super().for_pool(pool, layout, **lease, opt1=opt1, **others)
 
     @property
     def table_size(self) -> int:
         """Bytes of a tree's objects."""
         return self.objects * OBJECT_SIZE
-
-
-def node_size_min(key_size: int, value_size: int) -> int:
-    """Bytes of a node that can always be split, with such keys and values."""
-    entry = 8 + key_size + max(value_size, 8)
-    return (8 * SLOTS + 2 * key_size + ENTRIES_MIN * entry + 63) // 64 * 64

@@ -2,7 +2,14 @@ cimport cython
 
 from limpet.shm.verbs cimport u64
 
-cdef u64 ADDRESS_MASK
+cdef u64 LINE_MASK
+cdef int LINE_SHIFT
+cdef u64 NUMBER_MASK
+cdef u64 NUMBERS
+cdef u64 OBJECT_SIZE
+cdef u64 PLACE_MASK
+cdef int PLACE_SHIFT
+cdef u64 SIGN
 cdef int TAG_SHIFT
 cdef u64 HINTS_PER_LEAF
 
@@ -16,8 +23,16 @@ cdef class Routes:
     @cython.locals(index=int)
     cpdef u64 find(self, bytes key) except? 0
     @cython.locals(word=u64)
+    @cython.locals(first=int, end=int)
+    cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
+    @cython.locals(size=u64)
+    cdef int _make_room(self) except -1
     cpdef u64 hinted(self, u64 hashed) noexcept
-    cpdef int hint(self, u64 hashed, u64 leaf) except -1
+    cpdef bint is_new(self, u64 hashed) noexcept
+    @cython.locals(number=u64)
+    cpdef int hint(self, u64 hashed, u64 leaf, u64 place, u64 offset) except -1
+    cpdef int unhint(self, u64 hashed) except -1
+    cpdef u64 hinted_leaf(self, u64 hint) noexcept
     @cython.locals(index=int)
     cpdef int learn(self, bytes low, u64 leaf) except -1
     @cython.locals(index=int)

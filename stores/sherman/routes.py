@@ -1,25 +1,42 @@
 """The cache of inner nodes: which leaf a key is in (Sherman's index cache; rtx.txt section 5).
 
 The paper's clients cache the inner nodes. What one goes by is the lowest level of them only, so
-that is what is kept here: the low fence of each leaf that was met, and its object. A node that is
-split keeps its lower half, so what is kept is at most short of a leaf in between, which the
-siblings lead to; or the leaf was merged into another one, and its object perhaps made anew
-elsewhere: then it is gone, or its low fence another one, and it is forgotten.
+that is what is kept here: the low fence and the object of each leaf that was met, or is below an
+inner node that was. A node that is split keeps its lower half, so what is kept is at most short of
+a leaf in between, which the siblings lead to; or the leaf was merged into another one, and its
+object perhaps made anew elsewhere: then it is gone, or its low fence another one, and it is
+forgotten.
 
-Beside it, hints: for a hash, the leaf in which the key with it was last, if 16 bits tell it from
-others. A leaf's fences say whether that is true; where it is, nothing has to be searched.
+Beside it, hints: for a hash, where the key with it was last, if 16 bits tell it from others. If the
+key is there still, nothing has to be searched; else, the leaf's fences say whether it is the one.
+
+Hint
+    bits 0-31   1 + number of the leaf's object in its region; 0: no hint
+    bits 32-41  where in the node the entry is, in cache lines (to fetch it early)
+    bits 42-47  place of the entry, modulo 64
+    bits 48-63  of the hash
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
+
+from limpet.stores.rtx.fields import OBJECT_SIZE
+from limpet.stores.sherman.fields import (
+    LINE_MASK,
+    LINE_SHIFT,
+    NUMBER_MASK,
+    PLACE_MASK,
+    PLACE_SHIFT,
+    SIGN,
+    TAG_SHIFT,
+)
 
 HINTS_MIN: Final = 64
 HINTS_PER_LEAF: Final = 16
-TAG_SHIFT: Final = 48
-ADDRESS_MASK: Final = 0xFFFF_FFFF_FFFF
+NUMBERS: Final = (1 << 60) - 1
 
 
 class Routes:
@@ -48,17 +65,54 @@ class Routes:
                 index = 0
             self.lows.insert(index, low)
             self.leaves.insert(index, leaf)
-            if len(self.lows) * HINTS_PER_LEAF > len(self.hints):
-                self.hints = array("Q", [0] * (4 * len(self.hints)))
+            self._make_room()
+
+    def learn_all(self, lows: list[bytes], leaves: list[int], high: bytes | None) -> None:
+        """Note all leaves from `lows[0]` on to `high`, of the same moment, or to the last one."""
+        if len(self.lows) + len(lows) > self.room:
+            self.forget()
+        first = bisect_left(self.lows, lows[0])
+        end = len(self.lows) if high is None else bisect_left(self.lows, high)
+        self.lows[first:end] = lows
+        self.leaves[first:end] = leaves
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Have room for enough hints."""
+        size = len(self.hints)
+        while size < len(self.lows) * HINTS_PER_LEAF:
+            size *= 4
+        if size > len(self.hints):
+            self.hints = array("Q", [0] * size)
 
     def hinted(self, hashed: int) -> int:
-        """The leaf in which the key with this hash was last; 0: it is not known."""
+        """The hint for the key with this hash; 0: there is none."""
         word = self.hints[hashed & len(self.hints) - 1]
-        return word & ADDRESS_MASK if (word ^ hashed) >> TAG_SHIFT == 0 else 0
+        return word if (word ^ hashed) >> TAG_SHIFT == 0 and word & NUMBER_MASK else 0
 
-    def hint(self, hashed: int, leaf: int) -> None:
-        """Note in which leaf the key with this hash is."""
-        self.hints[hashed & len(self.hints) - 1] = hashed >> TAG_SHIFT << TAG_SHIFT | leaf
+    def is_new(self, hashed: int) -> bool:
+        """Whether nothing is noted where the hint for the key with this hash is kept."""
+        return self.hints[hashed & len(self.hints) - 1] == 0
+
+    def hint(self, hashed: int, leaf: int, place: int, offset: int) -> None:
+        """Note in which leaf the key with this hash is: its place, and its offset in the node."""
+        # it may lie before the root
+        number = (leaf - self.root) // OBJECT_SIZE + 1 + SIGN & NUMBERS
+        if number <= NUMBER_MASK:
+            self.hints[hashed & len(self.hints) - 1] = (
+                hashed >> TAG_SHIFT << TAG_SHIFT
+                | (place & PLACE_MASK) << PLACE_SHIFT
+                | (offset >> 6 & LINE_MASK) << LINE_SHIFT
+                | number ^ SIGN
+            )
+
+    def unhint(self, hashed: int) -> None:
+        """Forget the hint for the key with this hash."""
+        self.hints[hashed & len(self.hints) - 1] = 0
+
+    def hinted_leaf(self, hint: int) -> int:
+        """The leaf that a hint is about."""
+        return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1) * OBJECT_SIZE
 
     def low_at(self, key: bytes) -> bytes | None:
         """The low fence that was noted of the leaf that `find` gives; None: it gives the root."""

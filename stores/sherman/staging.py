@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.stores.outcomes import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
 from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
+from limpet.stores.rtx.reads import Place
 from limpet.stores.sherman.fields import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 
@@ -39,10 +40,13 @@ class Staging:
         self.store = store
         self.commit = commit
         self.endpoint = store.endpoint
+        self.key = b""
+        """That is staged, or was last."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
         store = self.store
+        self.key = key
         try:
             at, page = self._leaf(key)
         except Busy:
@@ -81,6 +85,7 @@ class Staging:
         return self._split(at, page, entries)
 
     def _write(self, at: int, page: Page | None) -> int:
+        self.commit.owners[at] = Place(self.store, self.key, at)
         self.commit.write(at, page)
         return DONE
 
@@ -109,7 +114,11 @@ class Staging:
         if at == root:
             children = [(low, _link(left), 0), (fence, _link(right), 0)]
             return self._make(at, page.level + 1, (low, None), 0, children)
-        parent, above = self._inner(fence, page.level + 1)
+        return self.link_above(page.level + 1, fence, right)
+
+    def link_above(self, level: int, fence: bytes, right: int) -> int:
+        """Have the node of that level link to a new one, which begins at this fence."""
+        parent, above = self._inner(fence, level)
         return self._put(parent, above, above.find(fence), (fence, _link(right), 0))
 
     def _make(
@@ -120,7 +129,7 @@ class Staging:
         sibling: int,
         entries: Entries,
     ) -> int:
-        page = Page(self.endpoint, self.store.page.size)
+        page = self.store.blank()
         page.reset(level, *fences, sibling)
         page.fill(entries)
         return self._write(at, page)
@@ -159,9 +168,7 @@ class Staging:
     def _merge(self, at: int, page: Page, key: bytes) -> int:
         root = self.store.roots[self.store.tree]
         if at == root:
-            if page.level or page.count or is_vacant(self.endpoint.load(at + POINTER)):
-                return MISSING
-            return self._write(root, None)
+            return self._vacate_root(page)
         parent, above = self._inner(key, page.level + 1)
         if above.count == 1:
             return self._merge(parent, above, key)
@@ -178,11 +185,19 @@ class Staging:
         entries = first.entries() + second.entries()
         self.commit.write(second_at, None)
         if parent == root and above.count == 2:
+            if high is not None:
+                return AGAIN  # there is another one, to which the root does not link yet
             self.commit.write(first_at, None)
             return self._make(root, page.level, (b"", None), 0, entries)
         self._make(first_at, page.level, (low, high), sibling, entries)
         above.remove(left + 1)
         return self._write(parent, above)
+
+    def _vacate_root(self, page: Page) -> int:
+        root = self.store.roots[self.store.tree]
+        if page.level or page.count or is_vacant(self.endpoint.load(root + POINTER)):
+            return MISSING
+        return self._write(root, None)
 
     # ---- finding --------------------------------------------------------------------------------
 
@@ -190,7 +205,12 @@ class Staging:
         """The leaf in whose range the key is: its object, and its page as it is staged."""
         tree = self.store.tree_of(key)
         self.store.tree = tree
-        return self._walk(key, 0, self.store.routes[tree].find(key))
+        routes = self.store.routes[tree]
+        known = routes.find(key)
+        at, page = self._walk(key, 0, known)
+        if at != known and at not in self.commit.pages:
+            routes.learn(page.low(), at)
+        return at, page
 
     def _inner(self, key: bytes, level: int) -> tuple[int, Page]:
         """The node of that level in whose range the key is."""
@@ -210,7 +230,7 @@ class Staging:
         """A node as it is staged; else a copy of it, whose version the transaction then expects."""
         page = self.commit.pages.get(at)
         if page is None:
-            page = Page(self.endpoint, self.store.page.size)
+            page = self.store.blank()
             if not self.store.read_object(at, page) or self.store.lock & LOCKED:
                 raise Busy
             self.commit.expect(at, self.store.lock)

@@ -7,13 +7,13 @@ fences, so that no key is met twice, or missed, because nodes are split meanwhil
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS
+from limpet.shm.membership import hand_in
+from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.stores.rtx import fields
 from limpet.stores.rtx.fields import (
@@ -31,12 +31,12 @@ from limpet.stores.rtx.lllock import is_vacant, slot_of
 from limpet.stores.rtx.log import Log
 from limpet.stores.sherman.page import Page
 
-LOOKS_MAX: Final = 200
-"""So many looks at what other clients are changing."""
-
 
 class Survey:
     """Looks by a store's handle, one operation at a time."""
+
+    looks_max = 200
+    """So many looks at what other clients are changing."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -80,7 +80,7 @@ class Survey:
         """The node of an object, and the extents that it links to, of one moment."""
         at = self.store.roots[tree] + number * OBJECT_SIZE
         page = Page(self.endpoint, self.size)
-        for _ in range(LOOKS_MAX):
+        for _ in range(self.looks_max):
             try:
                 page.read(pointer & ADDRESS_MASK)
                 links = [page.link(i) for i in range(page.count) if page.has_extent(i)]
@@ -114,7 +114,7 @@ class Survey:
             raise lost
 
     def _check_tree(self, tree: int) -> None:
-        for attempt in range(LOOKS_MAX):
+        for attempt in range(self.looks_max):
             seen: set[int] = set()
             before = self._versions(tree)
             wrong = self._wrong_below(tree, self.store.roots[tree], b"", None, None, seen)
@@ -135,7 +135,7 @@ class Survey:
     ) -> str:
         """What is wrong with the node of an object, which must have these fences, or below it."""
         seen.add(at)
-        page = Page(self.endpoint, self.size)
+        page = self.store.blank()
         self.store.client.enter()
         lane = self.endpoint.background(True)
         try:
@@ -162,16 +162,10 @@ class Survey:
         self, tree: int, at: int, page: Page, low: bytes, high: bytes | None, level: int | None
     ) -> str:
         """What is wrong with a node itself, or "" if nothing is."""
-        pointer = self.endpoint.load(at + POINTER)
         where = f"the node of object {at:#x}"
-        if is_vacant(pointer):
-            page.reset(0, b"", None, 0)
-            return "" if level is None else f"{where} is missing"
-        if not self.store.heap.plausible(pointer) or not self.store.heap.used(pointer):
-            return f"{where} is at {pointer:#x}, which is no object in use"
-        page.read(pointer & ADDRESS_MASK)
-        if not page.is_whole():
-            return f"{where} does not match its checksum"
+        wrong = self._wrong_memory(at, page, level is None)
+        if wrong:
+            return f"{where} {wrong}"
         if page.low() != low or page.high() != high:
             return f"{where} is from {page.low()!r} to {page.high()!r}, not {low!r} to {high!r}"
         if level is not None and page.level != level:
@@ -185,6 +179,17 @@ class Survey:
             return "" if keys and keys[0] == low else f"{where} does not begin with its low fence"
         extents = (self._wrong_extent(page, index) for index in range(page.count))
         return next(filter(None, (*extents, self._wrong_places(tree, keys))), "")
+
+    def _wrong_memory(self, at: int, page: Page, is_root: bool) -> str:
+        """Read the node of an object; what is wrong with where it is, or "" if nothing is."""
+        pointer = self.endpoint.load(at + POINTER)
+        if is_vacant(pointer):
+            page.reset(0, b"", None, 0)
+            return "" if is_root else "is missing"
+        if not self.store.heap.plausible(pointer) or not self.store.heap.used(pointer):
+            return f"is at {pointer:#x}, which is no object in use"
+        page.read(pointer & ADDRESS_MASK)
+        return "" if page.is_whole() else "does not match its checksum"
 
     def _wrong_places(self, tree: int, keys: list[bytes]) -> str:
         wrong = next((key for key in keys if self.store.tree_of(key) != tree), None)
@@ -225,11 +230,9 @@ class Survey:
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
         found: set[str] = set()
-        slot = slot_address(ident >> INCARNATION_BITS)
-        words = HAND_PAIRS.unpack(self.endpoint.read(slot + HAND, HAND_PAIRS.size))
-        pairs = list(zip(words[::2], words[1::2], strict=True))
+        pairs = hand_in(self.endpoint, ident >> INCARNATION_BITS)
         for reference, home in pairs:
-            if reference and home & REPLICATED:
+            if home & REPLICATED:
                 with contextlib.suppress(NodeFailed):
                     if home & OBJECT_MASK:
                         found |= self._left_without_log(reference, home & OBJECT_MASK)
@@ -255,7 +258,7 @@ class Survey:
         decided = log.state() & STATE_MASK
         if decided == fields.INIT:
             news = {entry.new for entry in log.entries()}
-            if any(r and r in news for r, _ in pairs):
+            if any(r in news for r, _ in pairs):
                 return {"noted"}
             return {"locked"} if any(locked) else {"published"}
         if decided == DOING and all(locked):

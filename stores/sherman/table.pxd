@@ -2,10 +2,9 @@ cimport cython
 
 from limpet.shm.client cimport Client
 from limpet.shm.verbs cimport u64
-from limpet.stores.contract cimport as_bytes
 from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
-from limpet.stores.sherman.lookup cimport Lookup
 from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.scans cimport Scans
 
 cdef u64 ADDRESS_MASK
 cdef u64 LOCKED
@@ -28,27 +27,28 @@ cdef int MISSING
 cdef int NO_MEMORY
 cdef int UPDATE
 
-cdef class Sherman(Lookup):
+cdef class Sherman(Scans):
     cdef object cursor
+    cdef bint opt1
 
     cpdef int refuse(self, bytes key, bytes value) except -1
-    @cython.locals(size=u64, attempt=u64, outcome=int)
-    cdef int _change(self, bytes key, bytes value, int mode) except -1
+    @cython.locals(attempt=u64, outcome=int)
+    cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(sparing=u64)
     cdef int _replenish(self, bytes key, u64 size, int mode) except -1
     @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
-    cdef int _change_once(self, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
     @cython.locals(client=Client, locks=LLLocks, at=u64, old=u64, state=u64, done=bint, index=int)
     cdef int _commit_leaf(self, u64 new, int news, u64 dropped) except -1
     @cython.locals(outcome=int)
-    cdef int _with_log(self, bytes key, bytes value, int mode) except -1
+    cpdef int _with_log(self, bytes key, bytes value, int mode) except -1
     @cython.locals(outcome=int)
-    cdef int _logged_once(self, commit, bytes key, bytes value, int mode) except -1
+    cpdef int _logged_once(self, commit, bytes key, bytes value, int mode) except -1
     @cython.locals(page=Page)
-    cdef bint _is_sparse(self) except -1
+    cpdef bint _is_sparse(self) except -1
     @cython.locals(lane=bint, sparse=bint)
     cpdef int tidy(self, bytes key) except -1
     @cython.locals(lane=bint, outcome=int, attempt=u64)
-    cdef int _shrink(self, bytes key) except -1
+    cpdef int _shrink(self, bytes key) except -1

@@ -37,12 +37,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.errors import KeyTooLarge, NodeFailed, StoreFull
+from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import (
     AGAIN,
+    DELETE,
     DONE,
     EXISTS,
     INSERT,
@@ -53,21 +53,21 @@ from limpet.stores.outcomes import (
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.sherman.fields import EXTENT, SPARED_BLOCKS
-from limpet.stores.sherman.lookup import Lookup
+from limpet.stores.sherman.fields import (
+    EXTENT,
+    LOGGED_WRITE,
+    SHRINK,
+    SPARED_BLOCKS,
+    SPARSE,
+)
+from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.staging import Staging
 
-DELETE: Final = 3
-SHRINK: Final = 4
 SHRINKS_MAX: Final = 32
 """How often a merge is tried while others are in the way; a later one takes in what it left."""
-LOGGED_WRITE: Final = 16
-SPARSE: Final = 17
-"""Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
-merged."""
 
 
-class Sherman(Lookup):
+class Sherman(Scans):
     """The `rtx-sherman` store. `ShermanParameters`."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
@@ -75,32 +75,16 @@ class Sherman(Lookup):
         self.cursor = self.client.ident
         """Where to look for the next vacant object; clients begin at different ones."""
 
-    def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 4 round trips."""
-        if self._change(as_bytes("key", key), b"", DELETE) == MISSING:
-            raise KeyError(key)
-
-    def _write(self, key: Any, value: Any, mode: int) -> int:
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        if type(value) is not bytes:
-            value = as_bytes("value", value)
-        self.refuse(key, value)
-        return self._change(key, value, mode)
+    def equip(self, parameters: Any) -> None:
+        super().equip(parameters)
+        self.opt1 = parameters.opt1
 
     def refuse(self, key: bytes, value: bytes) -> None:
         """Raise KeyTooLarge or ValueTooLarge if the pair is."""
-        if len(key) > self.key_size:
-            raise KeyTooLarge(
-                f"{self.name}: the key has {len(key)} bytes; the store was made with "
-                f"key_size={self.key_size}"
-            )
-        if len(value) > self.value_size:
-            self.objects.size_of(key, value)
+        self.object_size(key, value)
 
-    def _change(self, key: bytes, value: bytes, mode: int) -> int:
+    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         self.operations += 1
-        size = self.objects.size_of(key, value) if len(value) > self.value_size else 0
         attempt = 0
         while True:
             self.client.enter()
@@ -110,6 +94,8 @@ class Sherman(Lookup):
                 self.client.leave()
             if outcome == LOGGED_WRITE:
                 outcome = self._with_log(key, value, mode)
+                if outcome == DONE and mode == DELETE:
+                    self.tidy(key)
             if outcome == NO_MEMORY:
                 self._replenish(key, size, mode)
             elif outcome == AGAIN:
@@ -127,10 +113,11 @@ class Sherman(Lookup):
         self.allocator.replenish_all(self.node_of(key), sizes, 1, sparing)
 
     def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+        if not self.opt1:
+            return LOGGED_WRITE
         if self._find_leaf(key) == AGAIN:
             return AGAIN
-        page = self.page
-        index = page.find(key)
+        page, index = self.page, self.index
         if page.exact:
             if mode == INSERT:
                 return EXISTS
@@ -203,22 +190,33 @@ class Sherman(Lookup):
 
     def _with_log(self, key: bytes, value: bytes, mode: int) -> int:
         """The same as a transaction with a log. DONE, EXISTS, MISSING or AGAIN."""
-        commit = Commit(self.pool, self.locks)
+        commit = self.commit()
         while True:
             outcome = self._logged_once(commit, key, value, mode)
             if outcome != NO_MEMORY:
                 return outcome
-            commit.replenish(SPARED_BLOCKS)
+            commit.replenish(0 if mode == DELETE else SPARED_BLOCKS)
 
     def _logged_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
         self.client.enter()
         try:
             commit.begin(self.link)
             staging = self.staging(commit)
-            outcome = staging.shrink(key) if mode == SHRINK else staging.stage(key, value, mode)
+            if mode == SHRINK:
+                outcome = staging.shrink(key)
+            else:
+                outcome = staging.stage(key, None if mode == DELETE else value, mode)
             return commit.run() if outcome == DONE else outcome
         finally:
             self.client.leave()
+
+    def commit(self) -> Commit:
+        """A transaction of this store's client."""
+        return Commit(self.pool, self.locks)
+
+    def busy_at(self) -> int:
+        """The object that was in the way."""
+        return int(self.at)
 
     def staging(self, commit: Commit) -> Staging:
         """What the transaction of a commit changes here."""
@@ -253,7 +251,7 @@ class Sherman(Lookup):
         """
         lane = self.endpoint.background(True)
         try:
-            commit = Commit(self.pool, self.locks)
+            commit = self.commit()
             attempt = 0
             while attempt < SHRINKS_MAX:
                 outcome = self._logged_once(commit, key, b"", SHRINK)

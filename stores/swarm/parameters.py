@@ -6,12 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.fusee.parameters import (
-    CACHE_SIZE_MAX,
-    cache_size_for,
-    check_flag,
-    check_whole,
-)
+from limpet.shm.parameters import check_fields, check_flag, check_whole
+from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
+from limpet.stores.parameters import capacity_for, check_replicas
 from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.swarm.fields import WRITERS_MAX
 
@@ -22,6 +19,8 @@ if TYPE_CHECKING:
 REPLICAS: Final = 3
 REPLICAS_MAX: Final = 7
 WRITERS: Final = 8
+REGISTER_SIZE: Final = 2048
+"""Bytes of a node's blocks for each key, if nobody says how many keys there are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +43,11 @@ class SwarmParameters(RaceParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_whole("replicas", self.replicas, 1, REPLICAS_MAX)
+        check_fields(self, replicas=(1, REPLICAS_MAX))
         if not self.replicas % 2:
             raise ParameterError(f"replicas must be odd, for a majority: {self.replicas}")
-        check_whole("writers", self.writers, 1, WRITERS_MAX)
-        check_whole("buffers", self.buffers, 1, self.writers)
-        check_whole("cache_size", self.cache_size, 0, CACHE_SIZE_MAX)
+        check_fields(self, writers=(1, WRITERS_MAX))
+        check_fields(self, buffers=(1, self.writers), cache_size=(0, CACHE_SIZE_MAX))
         check_flag("guess", self.guess)
         check_flag("in_place", self.in_place)
 
@@ -76,15 +74,9 @@ class SwarmParameters(RaceParameters):
             raise ParameterError("a swarm store changes its objects by CAS: it needs coherent=True")
         if replicas is None:
             replicas = REPLICAS if pool.nodes >= REPLICAS else 1
-        check_whole("replicas", replicas, 1, REPLICAS_MAX)
-        if replicas > pool.nodes:
-            raise ParameterError(
-                f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
-            )
+        check_replicas(replicas, REPLICAS_MAX, pool)
         check_whole("writers", writers, 1, WRITERS_MAX)
-        if capacity is None:
-            size = pool.nodes * layout.block_count * layout.block_size
-            capacity = max(64, size // replicas // 2048)
+        capacity = capacity_for(pool, layout, capacity, replicas * REGISTER_SIZE)
         base = RaceParameters.for_pool(pool, layout, capacity=capacity)
         if buffers is None:
             buffers = writers

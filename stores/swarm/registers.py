@@ -74,9 +74,9 @@ class Registers(LoggedObjects):
 
     def words_after_key(self) -> tuple[int, int]:
         """Ident and capacity of the register in the image."""
-        at = OBJECT_HEADER + ((self.image[0] & 0xFFFF) + 7 & ~7)
+        at = OBJECT_HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
         if at + 16 <= IMAGE_SIZE:
-            return self.image[at >> 3], self.image[(at >> 3) + 1]
+            return self.image.word(at >> 3), self.image.word((at >> 3) + 1)
         return self.endpoint.load(self.address + at), self.endpoint.load(self.address + at + 8)
 
     def _checksum(self, key: bytes, sizes: int) -> int:
@@ -84,4 +84,4 @@ class Registers(LoggedObjects):
 
     def intact(self) -> bool:
         """Whether the checksum of the object in the image holds."""
-        return self.image[1] == self._checksum(self.key(), self.image[0])
+        return self.image.word(1) == self._checksum(self.key(), self.sizes)

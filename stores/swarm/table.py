@@ -194,12 +194,9 @@ class Swarm(Snapshot):
             elif outcome == AGAIN:
                 self.retries += 1
                 self.endpoint.pause(attempt)
-            elif outcome == FULL and not swept:
-                # a dead client's tentative slots are room
-                self.pool.recover()
-                swept = True
             elif outcome == FULL:
-                raise StoreFull(self._why_full(key))
+                self._make_room(key, swept)
+                swept = True
             else:
                 return outcome
 

@@ -13,13 +13,13 @@ import pytest
 
 import limpet
 from limpet.bench import drivers, peers
-from limpet.bench.drivers import Driver, LimpetDriver
+from limpet.bench.drivers import SCAN_LENGTH, Driver, LimpetDriver
 from limpet.bench.embedded import LmdbDriver, UltraDictDriver
 from limpet.bench.servers import RedisDriver
 from limpet.bench.ycsb import Workload
 
 WORKLOAD = Workload(records=200)
-STORES = ("race",)
+STORES = ("race", "rtx-sherman")
 SHARED = [name for name in (*STORES, *peers.PEERS) if name != "dict"]
 
 
@@ -110,6 +110,20 @@ def test_every_loaded_record_is_read_back(driver: Driver) -> None:
         assert remote.ask("get", b"no such key") is None
     finally:
         assert remote.end() == 0
+
+
+def test_an_ordered_store_is_scanned_from_a_key_on(driver: Driver) -> None:
+    connection = driver.attach()
+    try:
+        assert (connection.scan is not None) == driver.ordered
+        if connection.scan is not None:
+            pairs = sorted(WORKLOAD.pairs())
+            for first in (0, 5, len(pairs) - 3):
+                expected = pairs[first : first + SCAN_LENGTH]
+                assert connection.scan(pairs[first][0]) == expected
+            assert connection.scan(b"\xff") == []
+    finally:
+        connection.close()
 
 
 def test_processes_see_each_others_writes_at_once(driver: Driver) -> None:

@@ -243,11 +243,47 @@ def test_json_and_chart_from_the_command_line(tmp_path: pathlib.Path) -> None:
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
+def test_skews_are_run_one_after_the_other_and_drawn_as_lines(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    lines = tmp_path / "lines.png"
+    arguments = [*TINY_ARGUMENTS, "--store", "loco", "--peers", "dict", "--mix", "C,W"]
+    arguments += ["--rounds", "1", "--theta", "0,0.99"]
+    result = CliRunner().invoke(bench, [*arguments, "--json", "--lines", str(lines)])
+    assert result.exit_code == 0, result.output
+    uniform, skewed = json.loads(result.stdout)
+    for found, theta in ((uniform, 0), (skewed, 0.99)):
+        assert found["parameters"]["workload"]["theta"] == theta
+        mixes = {cell["loop"]: cell for cell in found["cells"] if cell["store"] == "loco"}
+        assert mixes["W"]["get_us_median"] is None
+        assert mixes["C"]["update_us_median"] is None
+        assert mixes["W"]["update_us_median"] > 0
+    assert lines.read_bytes().startswith(b"\x89PNG")
+    wrong = CliRunner().invoke(bench, [*arguments, "--png", str(lines)])
+    assert wrong.exit_code == 2
+    assert "--png" in wrong.output
+
+
 def test_tables_from_the_command_line() -> None:
     result = CliRunner().invoke(bench, [*TINY_ARGUMENTS, "--peers", "dict,sqlite", "--mix", "a"])
     assert result.exit_code == 0, result.output
     for text in (*STORES, "sqlite", "Gets only", "YCSB mixes", "50 records", "Zipfian 0.99"):
         assert text in result.stdout
+
+
+def test_scans_are_measured_of_ordered_stores_and_peers() -> None:
+    arguments = [*TINY_ARGUMENTS, "--store", "rtx-sherman,race", "--peers", "sqlite", "--mix", "C"]
+    arguments += ["--processes", "1"]
+    result = CliRunner().invoke(bench, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    cells = [
+        (cell["store"], cell["ns_per_op"])
+        for cell in json.loads(result.stdout)["cells"]
+        if cell["loop"] == "scan"
+    ]
+    assert [store for store, _ in cells] == ["rtx-sherman", "sqlite"]
+    assert all(ns > 0 for _, ns in cells)
+    result = CliRunner().invoke(bench, arguments)
+    assert "scans of 100 keys" in result.stdout
 
 
 def test_missing_peer_is_named_and_does_not_fail_the_run(

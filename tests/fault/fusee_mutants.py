@@ -157,9 +157,8 @@ STILL_HELPING: Final = """            still = self.endpoint.load(slot) == old
             self.endpoint.wait()
             if still:
                 # ORDER"""
-RENEW: Final = """        while self.view.unsettled():
+RENEW: Final = """        while not self._look() or self.view.unsettled():
             self.view.settle()
-            self._look()
 """
 NUMBER: Final = "        number: int = self.tickets.take()\n"
 BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
@@ -269,8 +268,15 @@ VOIDS_FIRST_BACKUP_FIRST: Final = Mutant(
     (),
     (("for k in range(self.backups, 0, -1):", "for k in range(1, self.backups + 1):"),),
 )
-ACTS_EARLY: Final = Mutant("acts-before-others-have-left-the-old-view", (), ((RENEW, ""),))
-"""These ten are shown step by step: it takes many schedules to come by them."""
+ACTS_EARLY: Final = Mutant(
+    "acts-before-others-have-left-the-old-view", (), ((RENEW, "        self._look()\n"),)
+)
+WITHOUT: Final = Mutant(
+    "goes-on-without-a-node-that-is-back",
+    (),
+    ((RENEW, RENEW.replace("not self._look()", "self._look() is None")),),
+)
+"""These eleven are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
     Mutant(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from unittest import mock
 
 import limpet
+from limpet.fault.kinds import PROOFS, Proof
 from limpet.fault.sim_program import VALUE_SIZE
 from limpet.shm import pool as pool_module
 from limpet.shm.allocator import Allocator
@@ -29,7 +30,8 @@ from limpet.stores import registry
 
 FOLDER: Final = Path(limpet.__file__).parent
 SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/race/table.py")
-"""What the store is made of; each is derived from the one before."""
+"""What a `race` store of fixed size is made of; each is derived from the one before."""
+FIXED: Final = Proof(capacity_never=2600, matrix_spare=1)
 
 
 def from_source(sources: Sequence[str], cls: str, *changes: tuple[str, str]) -> Any:
@@ -115,7 +117,7 @@ FIND_ANY: Final = """
         self._read_buckets()
         for word in self.slots[:32]:
             if word >> 56 == self.hash & 0xFF:
-                self.objects.load(word & REFERENCE_MASK & ~TENTATIVE)
+                self.objects.load(word & OBJECT_MASK & ~TENTATIVE)
                 if self.objects.key_is(key):
                     return True
         return False
@@ -244,15 +246,17 @@ MUTANTS: Final = (
 
 @contextlib.contextmanager
 def in_force(mutant: Mutant) -> Iterator[None]:
-    """Have pools made meanwhile be the mutant's."""
+    """Have pools made meanwhile be the mutant's; a `race` store has a fixed size then."""
     kinds = dict(registry.KINDS)
     get_class: Callable[[str], Any] = registry.store_class
     original = getattr(pool_module, mutant.replaced, None)
     made = race_from_source(*mutant.changes) if mutant.changes else None
     from limpet.stores import pool as stores_pool
 
+    proof = PROOFS["race"]
     try:
         if made is not None:
+            PROOFS["race"] = FIXED
             stores_pool.store_class = lambda kind: made  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, mutant.by)
@@ -261,5 +265,6 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         stores_pool.store_class = get_class  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, original)
+        PROOFS["race"] = proof
         registry.KINDS.clear()
         registry.KINDS.update(kinds)

@@ -7,40 +7,27 @@ as if they could be left out.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import pytest
+from mutant_tools import Change, Mutant, store_in_force
 from race_mutants import from_source
-
-from limpet.stores import pool as stores_pool
 
 _PARTS: Final = (
     "fields", "dependent_hash", "rows", "journal", "locks", "search", "repair", "survey", "lookup",
     "table",
 )  # fmt: skip
-SOURCES: Final = ("stores/objects.py", *(f"stores/rcuckoo/{name}.py" for name in _PARTS))
+SOURCES: Final = (
+    "stores/objects.py",
+    "stores/inline.py",
+    *(f"stores/rcuckoo/{name}.py" for name in _PARTS),
+)
 HASH: Final = ("stores/rcuckoo/dependent_hash.py",)
-Change = tuple[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class Mutant:
-    """`changes` of the store's source."""
-
-    name: str
-    changes: tuple[Change, ...] = ()
-
-
-@contextlib.contextmanager
-def in_force(mutant: Mutant) -> Iterator[None]:
+def in_force(mutant: Mutant) -> AbstractContextManager[None]:
     """Have pools made meanwhile be the mutant's."""
-    made = from_source(SOURCES, "Rcuckoo", *mutant.changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stores_pool, "store_class", lambda kind: made)
-        yield
+    return store_in_force(SOURCES, "Rcuckoo", mutant)
 
 
 def places_of_variant(change: Change, rows: int, locality: float) -> Any:
@@ -167,4 +154,3 @@ UNPINNED: Final = Mutant(
     "c11-extent-is-read-without-a-pin",
     ((GET, GET.replace("client.enter()", "client.begin()").replace("leave()", "end()")),),
 )
-UNCHANGED: Final = Mutant("unchanged")

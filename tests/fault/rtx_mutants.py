@@ -19,9 +19,10 @@ from limpet.shm import pool as shm_pool
 from limpet.stores import pool as stores_pool
 
 SOURCES: Final = (
-    "stores/objects.py", "stores/rtx/lllock.py", "stores/rtx/log.py", "stores/rtx/repair.py",
-    "stores/sherman/page.py", "stores/sherman/routes.py", "stores/sherman/survey.py",
-    "stores/sherman/lookup.py", "stores/sherman/staging.py", "stores/rtx/commit.py",
+    "stores/objects.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/rtx/parts.py",
+    "stores/rtx/log.py", "stores/rtx/reads.py", "stores/rtx/repair.py", "stores/sherman/page.py",
+    "stores/sherman/routes.py", "stores/sherman/survey.py", "stores/sherman/lookup.py",
+    "stores/sherman/scans.py", "stores/sherman/staging.py", "stores/rtx/commit.py",
     "stores/sherman/table.py", "stores/rtx/transaction.py",
 )  # fmt: skip
 Change = tuple[str, str]
@@ -54,14 +55,15 @@ MILLISECONDS: Final = "(self.endpoint.microseconds() - START_US) // 1000 * 1000"
 NOT_KEPT: Final = "max(self.now(), self.last + 1)"
 NOW: Final = """        self.drift_us = drift_us
 """
-DONE_LOG: Final = """        if decided == fields.DONE:
-            self.locks.release(at, state)
+DONE_LOG: Final = """            if at:
+                self.locks.release(at, state)
+            else:
+                log.finish()
             return DONE
 """
-NOT_RELEASED: Final = """        if decided == fields.DONE:
-            return AGAIN
+NOT_RELEASED: Final = """            return AGAIN
 """
-OPEN: Final = """        reference = self.allocator.allocate(node, size, 1)
+OPEN: Final = """        reference = self.allocator.coherent().allocate(node, size, 1)
         if not reference:
             return None
         log = Log"""
@@ -69,7 +71,7 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
         if reference:
             self.client.hold(reference, 0)
         else:
-            reference = self.allocator.allocate(node, size, 1)
+            reference = self.allocator.coherent().allocate(node, size, 1)
         if not reference:
             return None
         self.locks.buffer = reference
@@ -81,7 +83,7 @@ COMMITTED: Final = "            log.give_back(self.heap, True)\n"
 NOT_COMMITTED: Final = """        log.give_back(self.heap, False)
         self.client.release(0)
 """
-ENTRIES: Final = "        entries = [entry for entry in self.entries() if entry.at]\n"
+ENTRIES: Final = "        entries = [entry for entry in self.entries() if entry.at > PART]\n"
 HEADER_AGAIN: Final = ENTRIES + (
     "        if self.owner() != state:\n            return decided == DOING\n"
 )
@@ -103,18 +105,16 @@ BEGINS_WITH: Final = """            self.copy(old, reference, state)
 READ: Final = """        if self.lock & LOCKED and self.lock & LOGGED:
             return False
 """
-LEAF: Final = "            if page.level == 0 and page.has(key):\n                if not hinted"
-ANY_LEAF: Final = "            if page.level == 0:\n                if not hinted"
+LEAF: Final = "            if page.level == 0 and (page.exact or page.has(key)):\n"
+ANY_LEAF: Final = "            if page.level == 0:\n"
 ROUTED: Final = "            if hinted:\n                hinted = False\n"
-VALIDATED: Final = "not self.validate() or not log.begin()"
+VALIDATED: Final = "self._hold_slots() and self.validate()"
 BEGIN: Final = "        return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT\n"
 APPLIED: Final = """        for entry in self.entries():
-            if entry.at:
+            if entry.at > PART:
                 self.locks.install(entry.at, entry.old, entry.new)
 """
-HELD: Final = """        return all(
-            load(at) == lock and load(at + POINTER) == pointer
-"""
+HELD: Final = "return bool(store.note(self._reads, key, found)) and self._reads.hold()"
 COMMITS: Final = "        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)\n"
 NO_MORE: Final = """        if word & STATE_MASK == DONE:
             return commits
@@ -179,10 +179,10 @@ GONE_IS_EMPTY: Final = Mutant(
     ((ROUTED, "            if page.level == GONE:\n                return DONE\n" + ROUTED),),
 )
 NOT_VALIDATED: Final = Mutant(
-    "reads-are-not-validated", ((VALIDATED, VALIDATED.replace("not self.validate() or ", "")),)
+    "reads-are-not-validated", ((VALIDATED, VALIDATED.replace(" and self.validate()", "")),)
 )
 READS_TORN: Final = Mutant(
-    "what-was-read-is-not-looked-at-again", ((HELD, HELD.replace("all(", "True or all(")),)
+    "what-was-read-is-not-looked-at-again", ((HELD, HELD.replace(" and self._reads.hold()", "")),)
 )
 APPLIES_FIRST: Final = Mutant("applies-before-it-is-decided", ((BEGIN, APPLIED + BEGIN),))
 FREES_NEW: Final = Mutant(

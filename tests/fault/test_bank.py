@@ -75,9 +75,14 @@ def left(url: str) -> list[Path]:
 # ---- transactions of the pool --------------------------------------------------------------------
 
 
-def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race", "both"])
+def test_bank_kills_and_everything_holds(
+    make_url: Callable[[], str], tmp_path: Path, store: str
+) -> None:
     url, path = make_url(), tmp_path / "transactions.jsonl"
-    report = banked(url, history=str(path), kill_rate=KILL_RATE, stop_rate=0.0, seconds=0.8)
+    report = banked(
+        url, store=store, history=str(path), kill_rate=KILL_RATE, stop_rate=0.0, seconds=0.8
+    )
     assert report.ok, report.checks
     assert list(report.checks) == list(CHECKS)
     assert report.kills >= 3
@@ -91,10 +96,17 @@ def test_bank_kills_and_everything_holds(make_url: Callable[[], str], tmp_path: 
     assert not left(url)
 
 
-def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> None:
+@pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race"])
+def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str], store: str) -> None:
     """In a pool that never fences: their transactions are repaired around them."""
     report = banked(
-        make_url(), kill_rate=4.0, stop_rate=40.0, lease_ms=40, fence="wait", seconds=0.8
+        make_url(),
+        store=store,
+        kill_rate=4.0,
+        stop_rate=40.0,
+        lease_ms=40,
+        fence="wait",
+        seconds=0.8,
     )
     assert report.ok, report.checks
     assert report.last.stops >= 5
@@ -102,12 +114,12 @@ def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> 
 
 
 @needs_speed
+@pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race"])
 @pytest.mark.parametrize(
     ("owner", "method", "broken"),
     [
         (Commit, "validate", lambda commit: True),
-        (Transaction, "_holds",
-         lambda tx, store: bool(tx._reads.setdefault(store.at, (store.lock, store.pointer)))),
+        (Transaction, "_holds", lambda tx, store, key, found: store.note(tx._reads, key, found)),
     ],
 )  # fmt: skip
 def test_bank_catches_what_is_not_validated(
@@ -116,10 +128,12 @@ def test_bank_catches_what_is_not_validated(
     owner: type,
     method: str,
     broken: Callable[..., bool],
+    store: str,
 ) -> None:
     """Without validation, transactions commit on what others have changed meanwhile."""
     monkeypatch.setattr(owner, method, broken)
-    given: dict[str, Any] = {**QUIET, "accounts": 64, "clients": 4, "seconds": 0.6}
+    given: dict[str, Any] = {**QUIET, "store": store, "clients": 4, "seconds": 0.6}
+    given["accounts"] = 64
     reports = (banked(make_url(), **given, seed=seed) for seed in range(20))
     report = next(report for report in reports if not report.ok)
     assert failed(report) <= {HISTORY, TOTAL, WORKERS}
@@ -337,8 +351,8 @@ def test_bank_needs_two_accounts(make_url: Callable[[], str]) -> None:
 def command(*arguments: str) -> tuple[int, str]:
     url = f"test-{os.getpid()}-cli-bank"
     shown = CliRunner().invoke(
-        main, ["drill", "bank", "--seconds", "0.4", "--accounts", "12", "--clients", "2",
-               "--kill-rate", str(KILL_RATE), "--stop-rate", "0", "--url", url, *arguments],
+        main, ["drill", "bank", "--seconds", "0.8", "--accounts", "12", "--clients", "2",
+               "--kill-rate", str(KILL_RATE / 4), "--stop-rate", "0", "--url", url, *arguments],
         catch_exceptions=False,
     )  # fmt: skip
     assert not left(url)

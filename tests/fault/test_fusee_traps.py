@@ -22,6 +22,7 @@ from fusee_mutants import (
     UNCHANGED,
     UNDECIDED_KEPT,
     VOIDS_FIRST_BACKUP_FIRST,
+    WITHOUT,
     Mutant,
     crowded,
     in_force,
@@ -32,7 +33,7 @@ import limpet
 from limpet.fault.explorer import Exploration, explore
 from limpet.fault.sim_shrink import kind_of
 from limpet.shm.fabric import BUILD
-from limpet.shm.layout import LEADER, VIEW
+from limpet.shm.layout import LEADER, NODE_STATES, VIEW
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
@@ -276,6 +277,22 @@ def _view_changes_beside_an_undecided_insert(pools: Any) -> None:
     assert reader.result == scene.store.get(b"k") == SMALL
 
 
+def _node_back_when_a_client_has_looked(pools: Any) -> None:
+    """The client has seen the primary being replaced; the next moment, all others count it."""
+    scene = Scene(pools, 2, 2)
+    late, leader = scene.clients
+    scene.store.pool.fail_node(0)
+    late.store.put(b"k", b"old")  # so that it has memory at hand on the other node
+    put_back = verb_on_address("cas", NODE_STATES, 2)
+    assert not leader.begin(lambda: leader.pool.replace_node(0), put_back)
+    has_looked = verb_on_address("load", NODE_STATES, 2)
+    assert not late.begin(lambda: late.store.update(b"k", SMALL), has_looked)
+    assert leader.go()
+    assert late.go()
+    assert scene.store.get(b"k") == SMALL
+    scene.store.check()
+
+
 def _room(store: Any, key: bytes) -> int:
     """Which slot an insert of the key would choose now; of a store that is not compiled."""
     store._choose(key)
@@ -293,6 +310,7 @@ BY_PUPPETS: Final = (
     (SAME_OBJECT, _node_lost_beside_an_insert_that_had_failed),
     (UNDECIDED_KEPT, _node_lost_beside_an_undecided_insert),
     (ACTS_EARLY, _view_changes_beside_an_undecided_insert),
+    (WITHOUT, _node_back_when_a_client_has_looked),
     (MARKED_AT_ONCE, _node_lost_beside_an_undecided_insert),
 )
 

@@ -197,3 +197,25 @@ def test_every_way_to_lose_a_node_is_different() -> None:
     assert len(WAYS) == 6
     assert set(WAYS) == {way for way in possible if way.by_victim or way.killed}
     assert len({str(way) for way in WAYS}) == len(WAYS)
+
+
+# ---- nodes that are lost, and replaced -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "race", "rtx-race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "dtx-sherman", "loco",
+        "pdpm", "clover",
+    ],
+)  # fmt: skip
+def test_kind_holds_while_nodes_are_lost_and_replaced(kind: str) -> None:
+    """A handle of `loco` stayed in its operation when a node was lost as it had got a lock."""
+    report = explore(
+        Exploration(
+            store=kind, schedules=80 if COMPILED else 6, seed=11, node_failures=1, replace=True,
+            value_size=40,
+        )
+    )  # fmt: skip
+    assert report.failures == ()
+    assert report.replaced or not COMPILED

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from mutant_tools import UNCHANGED, Mutant
 from rcuckoo_mutants import (
     SPINS,
-    UNCHANGED,
     UNFENCED,
-    Mutant,
     in_force,
 )
 from rcuckoo_scenes import SMALL_RING, crowded

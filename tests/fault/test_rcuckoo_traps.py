@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from mutant_tools import UNCHANGED, Mutant
 from puppets import Where, verb_on, verb_on_address
 from rcuckoo_mutants import (
     ANYBODYS_BIT,
@@ -25,11 +26,9 @@ from rcuckoo_mutants import (
     PATH_LOCKED,
     SPINS,
     STATE_COMES_AGAIN,
-    UNCHANGED,
     UNFENCED,
     UNPINNED,
     VERSION_WRAPS,
-    Mutant,
     in_force,
     places_of_variant,
 )

@@ -53,6 +53,11 @@ def test_tree_holds_while_clients_die_and_stand_still(size: int, clients: int) -
     assert report.stalls > report.schedules / 10 or not COMPILED
 
 
+@compiled_only
+def test_tree_holds_without_hardware_coherence() -> None:
+    assert explored(400, value_size=40, crashes=2, stalls=2, coherent=False).failures == ()
+
+
 # ---- transactions --------------------------------------------------------------------------------
 
 
@@ -125,7 +130,7 @@ MUTANTS = (
 )
 def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says: str) -> None:
     with in_force(mutant):
-        found = explore_transactions(1000, crashes=2, stalls=2, program=program)
+        found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
 

@@ -36,7 +36,7 @@ compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many r
 REPLACE: Final = "            return self._replace(slot, self.word, desired)\n"
 IN_PLACE = Mutant(
     "update-in-place", ("history", "check"),
-    changes=((REPLACE, """            self.objects.write(self.word & REFERENCE_MASK, key, value)
+    changes=((REPLACE, """            self.objects.write(self.word & OBJECT_MASK, key, value)
             return DONE
 """),),
 )  # fmt: skip

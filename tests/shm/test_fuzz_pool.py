@@ -42,7 +42,8 @@ from limpet.shm.layout import (
 from limpet.shm.location import SHM_DIR
 from limpet.shm.parameters import PoolParameters
 from limpet.shm.slots import HAND, HAND_SIZE, PIN
-from limpet.shm.words import KINDS
+from limpet.shm.words import ADDRESS_MASK, KINDS
+from limpet.stores.race.parameters import GrowingParameters
 
 PURE = limpet.build == "pure"
 LIFETIME_S = 40 if PURE else 20
@@ -58,6 +59,7 @@ LAYOUT = NodeLayout.of(PARAMETERS)
 CLASSES = len(object_sizes(PARAMETERS.block_size))
 PAIRS = {b"%d" % i: bytes([i]) * (i * i % 3000) for i in range(60)} | {b"large": bytes(40_000)}
 
+STORE = GrowingParameters.for_pool(PARAMETERS, LAYOUT, capacity=100)
 fuzzed = settings(
     deadline=None,
     max_examples=8 if PURE else 40,
@@ -303,12 +305,14 @@ PAYLOADS = st.one_of(
         lambda kind, parameters: json.dumps({"kind": kind, "parameters": parameters}).encode(),
         st.sampled_from(["race", "race", "race", "nonesuch", 5, None, ["race"]]),
         st.one_of(
-            st.fixed_dictionaries(
-                {"capacity": JSON_VALUES, "subtables": JSON_VALUES, "groups": JSON_VALUES}
-            ),
+            st.fixed_dictionaries(dict.fromkeys(dataclasses.asdict(STORE), JSON_VALUES)),
             st.builds(
-                lambda s, g: {"capacity": 100, "subtables": s, "groups": g},
+                lambda s, g, d, m: {
+                    **dataclasses.asdict(STORE), "subtables": s, "groups": g, "depth": d,
+                    "depth_max": m,
+                },
                 st.integers(1, 9), st.one_of(st.integers(2, 40), st.just(1 << 31)),
+                st.integers(0, 24), st.integers(0, 24),
             ),
             st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=3),
             JSON_VALUES,
@@ -395,11 +399,21 @@ def test_used_bits(victim: Victim, words: dict[int, int]) -> None:
 
 
 def index_places(victim: Victim) -> list[int]:
-    """Offsets, on node 0, of the words of the store's index."""
+    """Offsets, on node 0, of the words of the store's index: its directory, and its subtables."""
     at = LAYOUT.region_directory
-    first, _, size, _ = struct.unpack_from("<4Q", victim.sound["0"], at + 24 + len(b"s/0"))
+    first, _, size, _ = struct.unpack_from("<4Q", victim.sound["0"], at + 24 + len(b"s"))
     start = LAYOUT.blocks + first * PARAMETERS.block_size
-    return list(range(start, start + size, 8))
+    return [*range(start, start + size, 8), *subtable_places(victim, start, size)]
+
+
+def subtable_places(victim: Victim, start: int, size: int) -> list[int]:
+    """Offsets of the words of the subtables that this directory leads to."""
+    words = struct.unpack_from(f"<{size // 8}Q", victim.sound["0"], start)
+    places: list[int] = []
+    for pointer in filter(None, words):
+        table = pointer & OFFSET_MASK & ADDRESS_MASK
+        places += range(table, table + STORE.subtable_size, 8)
+    return places
 
 
 def links(victim: Victim) -> list[int]:

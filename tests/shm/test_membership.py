@@ -209,6 +209,8 @@ def test_full_pool_says_so_and_room_is_found_when_clients_die_or_leave(pools: An
 def test_close_gives_back_slot_and_blocks(pools: Any) -> None:
     pool = pools()
     store = pool.store("race", capacity=64)
+    store.put(b"k", b"v")  # the subtable stays
+    store.delete(b"k")
     free = pool.audit()["free"]
     with limpet.open(pool.url) as other:
         kv = other.store("race")

@@ -9,7 +9,7 @@ from client_tools import child, ids, slot_of
 
 import limpet
 from limpet.shm.slots import HAND, PIN
-from limpet.shm.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word
+from limpet.shm.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word, class_of
 
 
 def free_blocks(pool: limpet.Pool) -> list[int]:
@@ -86,8 +86,9 @@ def test_abandoned_span_is_given_back_when_its_object_goes(pools: Any) -> None:
 def leak_used_bit(pool: limpet.Pool) -> None:
     pool.store("race").put(b"k", b"v")
     words = pool.blocks.words(0).tolist()
-    block = next(b for b, word in enumerate(words) if word >> 60 == SLAB)
-    pool.heap.take(pool.heap.reference(0, block, words[block] >> 52 & 0xFF, 5))
+    slabs = [b for b, word in enumerate(words) if word >> 60 == SLAB]
+    block = min(slabs, key=lambda b: class_of(words[b]))
+    pool.heap.take(pool.heap.reference(0, block, class_of(words[block]), 5))
 
 
 def leak_block(word: int) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import pinned
+from client_tools import pair_references, pinned
 from endpoint_tools import Interrupted, WatchedPool
 from process_tools import children, gather
 
@@ -55,14 +55,14 @@ def meanwhile(object_: Any, name: str, work: Any, *, first: bool) -> None:
     method = getattr(object_, name)
     done: list[bool] = []
 
-    def both(*arguments: Any) -> Any:
+    def both(*arguments: Any, **options: Any) -> Any:
         if done:
-            return method(*arguments)
+            return method(*arguments, **options)
         done.append(True)
         if first:
             work()
-            return method(*arguments)
-        result = method(*arguments)
+            return method(*arguments, **options)
+        result = method(*arguments, **options)
         work()
         return result
 
@@ -105,7 +105,7 @@ def test_horizon_holds_for_what_is_unlinked_after_it_was_taken(pools: Any) -> No
     dies(pool, lambda dying: stores(dying)[0].put(KEY, OLD))
     never_sweeps(updating)
     never_sweeps(writing)
-    (reference,) = pool.references().tolist()
+    (reference,) = pair_references(pool)
     of_updating.put(b"warm", OLD)
 
     def replaced() -> None:
@@ -139,7 +139,7 @@ def test_late_recoverer_frees_no_object_that_is_in_use_again(pools: Any) -> None
     slow, quick, owner = pools.keep(WatchedPool.open(pool.url)), pools.again(pool), pool
     (store,) = stores(owner)
     store.put(KEY, OLD)
-    (reference,) = pool.references().tolist()
+    (reference,) = pair_references(pool)
     dies(pool, lambda dying: stores(dying)[0].delete(KEY), MortalPool.open)
     assert not pool.heap.used(reference)
     never_sweeps(owner)

@@ -148,6 +148,7 @@ def test_a_crashed_client_changes_nothing_any_more(
         lambda: endpoint.mcas(0, 0, 1, 0, 1), lambda: endpoint.write(0, b"1"),
         lambda: endpoint.write_gather(0, array("Q", [1]), 1, b"", b""),
         lambda: endpoint.load(0), lambda: endpoint.read(0, 8), lambda: endpoint.pause(0),
+        lambda: endpoint.futex_wait(0, 0, 0),
     ]  # fmt: skip
     for verb in verbs:
         with pytest.raises(Crashed):
@@ -160,6 +161,21 @@ def test_pauses_take_no_time(endpoint: SimulatedEndpoint) -> None:
     for attempt in range(200):
         endpoint.pause(attempt)
     assert [step[1] for step in endpoint.trace] == [PAUSE] * 200
+
+
+def test_a_sleep_is_a_pause_in_which_the_word_may_change(
+    endpoint: SimulatedEndpoint, memory: mmap.mmap
+) -> None:
+    def turn(endpoint: Any, verb: str, addr: int, words: int) -> int:
+        memory[8] = changes.pop()
+        return words
+
+    changes = [6, 5]
+    endpoint.turn = turn
+    assert endpoint.futex_wait(8, 5, 1 << 40) == 0
+    assert endpoint.futex_wait(8, 5, 1 << 40) == 1
+    assert endpoint.futex_wake(8, 1) == 0
+    assert [step[1] for step in endpoint.trace] == [PAUSE] * 2
 
 
 def test_processes_die_when_they_are_ended() -> None:

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet.shm import portable
-from limpet.shm.errors import AddressError, ReentrantUse
+from limpet.shm.errors import AddressError, NodeFailed, ReentrantUse
+from limpet.shm.states import FORMER
 
 TOP = 1 << 63
 MAX = (1 << 64) - 1
@@ -26,7 +27,7 @@ ZERO = dict.fromkeys(
     ),
     0,
 )  # fmt: skip
-HOSTILE = (AddressError, OverflowError, ValueError)
+HOSTILE = (AddressError, NodeFailed, OverflowError, ValueError)
 
 
 @pytest.fixture(params=BOTH)
@@ -416,15 +417,15 @@ ANY_INT = (
 )
 
 
-@settings(deadline=None, max_examples=300)
-@given(addr=ANY_INT, size=ANY_INT)
-def test_hostile_addresses_and_sizes_are_errors(addr, size):
+def refuse_alike(addr, size):
+    """Hostile arguments are errors, and both fabrics name the same one."""
     buffer = words(*range(8))
     calls = {
         "read": (size,), "read_into": (bytearray(24),), "read_words": (buffer, size),
         "write": (b"x" * 24,), "write_gather": (buffer, size, b"x" * 16, b"y"), "load": (),
         "write_words": (buffer, size), "store": (1,), "swap": (1,), "cas": (0, 1), "faa": (1,),
-        "fetch_or": (1,), "mcas": (0, 1, 1, 1), "watch_states": (),
+        "fetch_or": (1,), "mcas": (0, 1, 1, 1), "futex_wait": (1, 0), "futex_wake": (1,),
+        "watch_states": (),
     }  # fmt: skip
 
     def outcomes(fabric):
@@ -444,11 +445,28 @@ def test_hostile_addresses_and_sizes_are_errors(addr, size):
         return found
 
     expected = outcomes(portable)
-    if not 0 <= addr <= SIZE - 8:
+    if not 0 <= addr < SIZE:
         results = {name: expected[name] for name in calls}
         assert all(result in HOSTILE for result in results.values()), results
     if NATIVE is not None:
         assert outcomes(NATIVE) == expected
+
+
+@settings(deadline=None, max_examples=300)
+@given(addr=ANY_INT, size=ANY_INT)
+def test_hostile_addresses_and_sizes_are_errors(addr, size):
+    refuse_alike(addr, size)
+
+
+EDGES = [0, 8, SIZE - 8, SIZE, 1 << 40, 255 << 40, 1 << 48, 1 << 61, FORMER, FORMER | 255 << 40]
+EDGES += [1 << 63, 1 << 64, 1 << 66]
+
+
+@pytest.mark.parametrize("off", [-8, -1, 0, 1])
+@pytest.mark.parametrize("edge", EDGES, ids=hex)
+def test_addresses_and_sizes_at_their_limits_are_errors(edge, off):
+    for size in (-1 << 63, -1, 0, 1, 8, 9, 1 << 32, 1 << 61, (1 << 63) - 1, 1 << 63, 1 << 64):
+        refuse_alike(edge + off, size)
 
 
 @pytest.mark.parametrize("size", [0, 8])
@@ -479,7 +497,7 @@ def test_accesses_across_the_end_are_refused_whole(endpoint):
 def test_misaligned_words_are_refused(endpoint, offset):
     for name, *values in (
         ("load",), ("store", 1), ("swap", 1), ("cas", 0, 1), ("faa", 1), ("fetch_or", 1),
-        ("mcas", 0, 1, 1, 1),
+        ("mcas", 0, 1, 1, 1), ("futex_wait", 0, 0), ("futex_wake", 1),
     ):  # fmt: skip
         with pytest.raises(AddressError, match="not aligned"):
             getattr(endpoint, name)(offset, *values)

@@ -36,8 +36,9 @@ VERBS = {
     "write_gather": (memoryview(bytearray(16)).cast("Q"), 2, b"x", b"y"),
     "write_words": (memoryview(bytearray(16)).cast("Q"), 2),
     "cas": (0, 1), "faa": (1,), "fetch_or": (1,), "mcas": (0, 1, MAX, MAX),
+    "futex_wait": (0, 0), "futex_wake": (1,),
 }  # fmt: skip
-ATOMICS = ("load", "store", "swap", "cas", "faa", "fetch_or", "mcas")
+ATOMICS = ("load", "store", "swap", "cas", "faa", "fetch_or", "mcas", "futex_wait", "futex_wake")
 needs_native = pytest.mark.skipif(NATIVE is None, reason="a pure build has no native fabric")
 
 

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 KEY_MAX: Final = 65535
-OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"value_size": 0}}
+OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "rcuckoo": {"value_size": 0},
+    "loco": {"value_size": 0, "key_size": 16, "locks": 16},
+}
 """By kind, parameters with which every value, but an empty one, is in an object."""
 
-SLACK: Final[Mapping[str, float]] = {"rtx-sherman": 0.1}
+_TREES: Final = ("rtx-sherman", "sherman", "dtx-sherman")
+SLACK: Final[Mapping[str, float]] = dict.fromkeys((*_TREES, "race", "rtx-race", "race-locks"), 0.1)
 """By kind, the share by which numbers of keys that fill the memory may differ: nodes of a tree take
-the same memory as extents, and are split in different ways."""
+the same memory as extents, and are split in different ways; subtables stay when keys go."""
 
 
 def key_max(store: Any) -> int:
@@ -27,3 +31,8 @@ def sound(store: Any) -> dict[str, int]:
     assert sum(audit[name] for name in audit if name != "total") == audit["total"]
     assert audit["leaked"] == audit["held"] == 0, audit
     return dict(audit)
+
+
+def linked(store: Any) -> int:
+    """Bytes that the pairs of the pool's only store take, when all is sound."""
+    return sound(store)["reachable"] - int(store.index_size())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+from functools import partial
 from typing import Any
 
 import pytest
 from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
+from puppets import Puppet, verb_on_address
 
 import limpet
-from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT, NODE_STATES
 from limpet.shm.words import REFERENCE_MASK
 
 
@@ -96,6 +100,33 @@ def test_view_changes_when_all_replicas_of_an_object_are_lost_at_once(pools: Any
         with pytest.raises(limpet.NodeFailed) as raised:
             store.get(b"k%d" % number)
         assert raised.value.node in lost
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3, 4])
+def test_nobody_goes_on_without_a_node_that_is_back(pools: Any, looks: int) -> None:
+    """A node was back before a client's so many-th look at its state, and was not counted.
+
+    What the client then wrote was not on that node, which for all others was the primary again.
+    """
+    pool = pools(nodes=3)
+    reader = pool.store("fusee", name="test", capacity=300, replicas=2)
+    writer, leader = (Puppet(pools, pool.url, "fusee") for _ in range(2))
+    primaries = {key: (hash64(key) >> 32) * 3 >> 32 for key in (b"%d" % i for i in range(60))}
+    there, absent = list(primaries)[:30], list(primaries)[30:]
+    writer.store.put_many((key, b"old") for key in there)  # so it has memory at hand on each node
+    for keys, node in itertools.product((there, absent), range(3)):
+        at_node = [key for key in keys if primaries[key] == node]
+        state = NODE_STATES + 8 * node
+        pool.fail_node(node)
+        writer.store.put_many((key, b"old") for key in there)
+        leader.begin(partial(leader.pool.replace_node, node), verb_on_address("cas", state, 2))
+        assert pool.nodes()[node]["state"] == "being replaced"
+        write = partial(writer.store.put, at_node[0], b"new")
+        writer.begin(write, verb_on_address("load", state, looks))
+        assert leader.go()
+        assert writer.go()
+        assert reader.get(at_node[0]) == writer.store.get(at_node[0]) == b"new"
+        reader.check()
 
 
 def _interrupted(work: Any) -> object:

@@ -14,7 +14,7 @@ from process_tools import gather
 
 import limpet
 from limpet.shm.location import SHM_DIR
-from limpet.stores.registry import KINDS, store_class
+from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 
 KEYS = [b"%d" % number for number in range(300)]
 NODES = 3
@@ -32,7 +32,9 @@ def mark(pool: Any, node: int) -> None:
 LOSSES = pytest.mark.parametrize("lose", [truncate, mark], ids=["truncated", "marked failed"])
 
 
-@pytest.fixture(params=[kind for kind in sorted(KINDS) if not store_class(kind).replicated])
+@pytest.fixture(
+    params=[k for k in sorted({**KINDS, **UNRECOVERED}) if not store_class(k).replicated]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

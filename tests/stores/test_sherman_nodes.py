@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import pytest
+from tree_tools import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
 from limpet.fault import remains
@@ -20,8 +20,6 @@ from limpet.fault.matrix import Matrix
 from limpet.fault.operations import KEY, NEW, OLD, Operation, demand
 from limpet.fault.scene import Scene
 from limpet.shm.fabric import BUILD
-from limpet.stores.rtx.fields import OBJECT_SIZE, POINTER
-from limpet.stores.rtx.lllock import is_vacant
 
 COMPILED: Final = BUILD == "compiled"
 SMALL: Final = {"node_size": 320, "key_size": 16, "value_size": 32}
@@ -31,64 +29,6 @@ COUNTED: Final = (b"none yet", b"counted")
 """Values of the other key of the transaction, before and after."""
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
-
-
-def nodes(store: Any) -> int:
-    """How many nodes the tree has."""
-    raw = store.endpoint.read(int(store.roots[0]), OBJECT_SIZE * store.parameters.objects)
-    pointers = np.frombuffer(raw, dtype="<u8")[POINTER // 8 :: OBJECT_SIZE // 8]
-    return sum(not is_vacant(pointer) for pointer in pointers.tolist())
-
-
-class TreeScene(Scene):
-    """A tree of so many nodes, the last leaf of which has no room for KEY."""
-
-    count = 1
-
-    def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
-        super().__init__(url, kind, fence)
-        while nodes(self.store) < self.count or self.has_room():
-            self.bystanders = (*self.bystanders, b"k%03d" % len(self.bystanders))
-            self.store.put(self.bystanders[-1], OLD)
-        demand(nodes(self.store) == self.count, "the tree was split too early")
-
-    def has_room(self) -> bool:
-        """Whether KEY fits the last leaf."""
-        self.store.get(KEY)
-        return bool(self.store.page.fits(KEY, len(NEW)))
-
-
-class RootSplit(TreeScene):
-    """One leaf, which is full."""
-
-
-class LeafSplit(TreeScene):
-    """A root with leaves, the last of which is full."""
-
-    count = 4
-
-
-class Merge(Scene):
-    """Two leaves under a root: KEY is alone in the second."""
-
-    def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
-        super().__init__(url, kind, fence)
-        self.store.put(KEY, OLD)
-        number = 0
-        while nodes(self.store) == 1:
-            self.store.put(b"a%03d" % number, OLD)
-            number += 1
-        for key in [key for key, _ in self.store.scan(b"a", b"key") if key > b"a000"]:
-            if nodes(self.store) == 3 and self.leaf_of(KEY) == self.leaf_of(key):
-                self.store.delete(key)
-        self.bystanders = tuple(key for key in self.store if key != KEY)
-        for key in self.bystanders:
-            self.store.put(key, OLD)
-
-    def leaf_of(self, key: bytes) -> bytes:
-        """Low fence of the leaf with a key."""
-        self.store.get(key)
-        return bytes(self.store.page.low())
 
 
 class Pair(Scene):

@@ -3,6 +3,7 @@ nothing does."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,9 +13,11 @@ from process_tools import gather
 from store_tools import sound
 
 import limpet
-from limpet.shm.fabric import BUILD
+from limpet.shm.fabric import BUILD, hash64
 
-KIND: Final = "rtx-sherman"
+TREE: Final = "rtx-sherman"
+HASH: Final = "rtx-race"
+KINDS: Final = (TREE, HASH)
 COMPILED: Final = BUILD == "compiled"
 START: Final = {b"a": b"1", b"b": b"2", b"c": b"3"}
 MANY: Final = 200
@@ -30,10 +33,18 @@ def pool(pools: Any) -> limpet.Pool:
     return pools(nodes=2)  # type: ignore[no-any-return]
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+only_trees = pytest.mark.parametrize("kind", [TREE], indirect=True)
+
+
 @pytest.fixture
-def store(pool: limpet.Pool) -> Any:
+def store(pool: limpet.Pool, kind: str) -> Any:
     """A store with the pairs of START."""
-    made = pool.store(KIND, name="test")
+    made = pool.store(kind, name="test")
     made.put_many(START)
     return made
 
@@ -41,12 +52,26 @@ def store(pool: limpet.Pool) -> Any:
 @pytest.fixture
 def other(pools: Any, pool: limpet.Pool, store: Any) -> Any:
     """The store, of another client."""
-    return pools.again(pool).store(KIND, name="test")
+    return pools.again(pool).store(store.kind, name="test")
 
 
-def key_of(store: Any, tree: int) -> bytes:
-    """A key that is in that tree, on the memory node of this number."""
-    return next(k for k in (b"%d" % n for n in range(1000)) if store.tree_of(k) == tree)
+@pytest.fixture(params=itertools.product(KINDS, KINDS), ids="-and-".join)
+def two(request: pytest.FixtureRequest, pool: limpet.Pool) -> list[Any]:
+    """Two stores, of the same kind or not."""
+    return [pool.store(kind, name=f"test {number}") for number, kind in enumerate(request.param)]
+
+
+@pytest.fixture
+def others(pools: Any, pool: limpet.Pool, two: list[Any]) -> list[Any]:
+    """The two stores, of another client."""
+    again = pools.again(pool)
+    return [again.store(store.kind, name=store.name) for store in two]
+
+
+def key_of(node: int, nodes: int = 2) -> bytes:
+    """A key that is on the memory node of this number, in a pool of so many."""
+    keys = (b"%d" % number for number in range(1000))
+    return next(key for key in keys if (hash64(key) >> 32) * nodes >> 32 == node)
 
 
 def once(work: Callable[[], object]) -> Callable[[], None]:
@@ -152,8 +177,9 @@ def test_keys_and_values_that_are_too_large_are_refused_at_the_put(
 
         return work
 
-    with pytest.raises(limpet.KeyTooLarge, match="65 bytes"):
-        pool.transaction(write(bytes(65), b""))
+    longest = {TREE: 64, HASH: 65_535}[store.kind]
+    with pytest.raises(limpet.KeyTooLarge, match=f"{longest + 1} bytes"):
+        pool.transaction(write(bytes(longest + 1), b""))
     with pytest.raises(limpet.ValueTooLarge):
         pool.transaction(write(b"b", bytes(4 << 20)))
     assert len(reached) == 2
@@ -161,7 +187,7 @@ def test_keys_and_values_that_are_too_large_are_refused_at_the_put(
 
     def handle(tx: limpet.Transaction) -> None:
         with pytest.raises(limpet.KeyTooLarge):
-            tx.put(store, bytes(65), b"")
+            tx.put(store, bytes(longest + 1), b"")
         tx.put(store, b"a", b"one")
 
     pool.transaction(handle)
@@ -187,7 +213,6 @@ def test_keys_and_values_are_bytes_or_like_it(pool: limpet.Pool, store: Any) -> 
         lambda tx: tx.put(store, b"a", "one"),
         lambda tx: tx.put(store, 1, b"one"),
         lambda tx: tx.delete(store, None),
-        lambda tx: tx.scan(store, "a"),
     ):
         with pytest.raises(TypeError, match="bytes"):
             pool.transaction(work)
@@ -197,6 +222,7 @@ def test_keys_and_values_are_bytes_or_like_it(pool: limpet.Pool, store: Any) -> 
 # ---- scans --------------------------------------------------------------------------------------
 
 
+@only_trees
 def test_a_scan_has_the_range_in_order_and_own_writes(pool: limpet.Pool, store: Any) -> None:
     def work(tx: limpet.Transaction) -> list[Any]:
         tx.put(store, b"aa", b"new")
@@ -210,6 +236,20 @@ def test_a_scan_has_the_range_in_order_and_own_writes(pool: limpet.Pool, store: 
     assert list(store.scan()) == whole
 
 
+@only_trees
+def test_bounds_of_a_scan_are_bytes_or_like_it(pool: limpet.Pool, store: Any) -> None:
+    with pytest.raises(TypeError, match="bytes"):
+        pool.transaction(lambda tx: tx.scan(store, "a"))
+
+
+def test_a_store_that_is_not_ordered_is_not_scanned(pool: limpet.Pool) -> None:
+    store = pool.store(HASH, name="test")
+    for bounds in ((), (b"a",), (b"a", b"b")):
+        with pytest.raises(limpet.StoreError, match="not ordered"):
+            pool.transaction(lambda tx, bounds=bounds: tx.scan(store, *bounds))
+
+
+@only_trees
 def test_a_scan_has_all_of_one_moment(pool: limpet.Pool, store: Any, other: Any) -> None:
     keys = [b"%03d" % number for number in range(60)]
     store.put_many(dict.fromkeys(keys, b"0"))
@@ -258,16 +298,15 @@ def test_a_mere_look_at_a_named_object_makes_no_store(pool: limpet.Pool) -> None
             pool.transaction(work)
     assert pool.stores() == []
     pool.transaction(lambda tx: tx.__setitem__("x", b"1"))
-    assert [made["kind"] for made in pool.stores()] == [KIND]
+    assert [made["kind"] for made in pool.stores()] == [TREE]
 
 
 # ---- several stores and nodes -------------------------------------------------------------------
 
 
-def test_it_spans_stores_memory_nodes_and_named_objects(pools: Any) -> None:
-    pool = pools(nodes=3)
-    here, there = (pool.store(KIND, name=name) for name in ("here", "there"))
-    keys = [key_of(here, 0), key_of(here, 1)]
+def test_it_spans_stores_memory_nodes_and_named_objects(pool: limpet.Pool, two: list[Any]) -> None:
+    here, there = two
+    keys = [key_of(0), key_of(1)]
 
     def move(tx: limpet.Transaction) -> None:
         for key in keys:
@@ -293,7 +332,7 @@ def test_it_spans_stores_memory_nodes_and_named_objects(pools: Any) -> None:
 def test_a_lost_memory_node_ends_transactions_that_need_it_and_no_others(
     pool: limpet.Pool, store: Any
 ) -> None:
-    here, there = key_of(store, 0), key_of(store, 1)
+    here, there = key_of(0), key_of(1)
     store.put_many({here: b"old", there: b"old"})
     pool.fail_node(1)
 
@@ -301,7 +340,7 @@ def test_a_lost_memory_node_ends_transactions_that_need_it_and_no_others(
         tx.put(store, here, b"new")
         tx.put(store, there, b"new")
 
-    for needs in (work, lambda tx: tx.get(store, there), lambda tx: tx.scan(store)):
+    for needs in (work, lambda tx: tx.get(store, there)):
         with pytest.raises(limpet.NodeFailed):
             pool.transaction(needs)
     assert store.get(here) == b"old"
@@ -329,9 +368,9 @@ def test_many_keys_in_one_transaction(pool: limpet.Pool, store: Any) -> None:
     sound(store)
 
 
-def test_when_there_is_no_room_everything_is_as_it_was(pools: Any) -> None:
+def test_when_there_is_no_room_everything_is_as_it_was(pools: Any, kind: str) -> None:
     pool = pools(node_size="512KiB", clients=16)
-    store = pool.store(KIND, name="test")
+    store = pool.store(kind, name="test")
     store.put_many(START)
 
     def fill(tx: limpet.Transaction) -> None:
@@ -348,10 +387,10 @@ def test_when_there_is_no_room_everything_is_as_it_was(pools: Any) -> None:
     assert dict(store.items()) == {b"b": b"2", b"c": b"3"}
 
 
-def test_keys_that_come_and_go_in_transactions_take_no_more_memory(pools: Any) -> None:
+def test_keys_that_come_and_go_in_transactions_take_no_more_memory(pools: Any, kind: str) -> None:
     """As those that are deleted without one: leaves that they leave empty are merged."""
     pool = pools(node_size="512KiB", clients=16)
-    store = pool.store(KIND, name="test")
+    store = pool.store(kind, name="test")
 
     def move_on(tx: limpet.Transaction, number: int) -> None:
         tx.insert(store, b"%064d" % number, bytes(60))
@@ -389,6 +428,53 @@ def test_what_a_function_sees_is_always_consistent(
     assert seen == [(b"2", b"1")]
 
 
+def test_what_it_sees_of_several_stores_is_consistent(
+    pool: limpet.Pool, two: list[Any], others: list[Any]
+) -> None:
+    seen = []
+    for store in two:
+        store.put(b"a", b"1")
+
+    def turn(tx: limpet.Transaction) -> None:
+        for store in others:
+            tx.put(store, b"a", b"2")
+            tx.put(store, b"b", b"2")
+
+    change = once(lambda: others[0].pool.transaction(turn))
+
+    def work(tx: limpet.Transaction) -> None:
+        first = tx.get(two[0], b"a"), tx.get(two[0], b"b")
+        change()
+        seen.append((*first, tx.get(two[1], b"a"), tx.get(two[1], b"b")))
+
+    pool.transaction(work)
+    assert seen == [(b"2",) * 4]
+
+
+def test_a_value_that_comes_again_is_no_conflict(pool: limpet.Pool, store: Any, other: Any) -> None:
+    """Of a hash store, of which a transaction goes by values; of a tree, it begins anew."""
+    calls = []
+
+    def there_and_back() -> None:
+        for number in range(200):
+            other.put(b"a", b"%d" % number)
+            other.insert(b"z", b"")
+            other.delete(b"z")
+        other.put(b"a", b"1")
+
+    change = once(there_and_back)
+
+    def work(tx: limpet.Transaction) -> None:
+        calls.append((tx.get(store, b"a"), tx.get(store, b"z")))
+        change()
+        tx.put(store, b"b", tx.get(store, b"c"))
+
+    pool.transaction(work)
+    assert calls == [(b"1", None)] * (1 if store.kind == HASH else 2)
+    assert store.get(b"b") == b"3"
+    sound(store)
+
+
 def test_no_update_is_lost(pool: limpet.Pool, store: Any, other: Any) -> None:
     calls = []
     change = once(lambda: other.put(b"a", b"100"))
@@ -404,26 +490,50 @@ def test_no_update_is_lost(pool: limpet.Pool, store: Any, other: Any) -> None:
     sound(store)
 
 
-def test_write_skew_is_refused(pool: limpet.Pool, store: Any, other: Any) -> None:
+def test_write_skew_is_refused(pool: limpet.Pool, two: list[Any], others: list[Any]) -> None:
     """Each takes the one that the other one only looks at, if both are there."""
-    one, two = key_of(store, 0), key_of(store, 1)
-    store.put_many({one: b"", two: b""})
+    keys = [key_of(0), key_of(1)]
+    for store, key in zip(two, keys, strict=True):
+        store.put(key, b"")
 
-    def take(store: Any, key: bytes, then: Callable[[], None]) -> Any:
+    def take(stores: list[Any], which: int, then: Callable[[], None]) -> Any:
         def work(tx: limpet.Transaction) -> bool:
-            both = all(tx.get(store, each) is not None for each in (one, two))
+            both = all(tx.get(*each) is not None for each in zip(stores, keys, strict=True))
             if both:
-                tx.delete(store, key)
+                tx.delete(stores[which], keys[which])
             then()
             return both
 
         return work
 
-    second = take(other, two, lambda: None)
-    first = take(store, one, once(lambda: other.pool.transaction(second)))
+    second = take(others, 1, lambda: None)
+    first = take(two, 0, once(lambda: others[0].pool.transaction(second)))
     assert not pool.transaction(first)
-    assert one in store
-    assert two not in store
+    assert keys[0] in two[0]
+    assert keys[1] not in two[1]
+
+
+def test_write_skew_over_missing_keys_is_refused(
+    pool: limpet.Pool, two: list[Any], others: list[Any]
+) -> None:
+    """Each inserts what the other one has looked for, if neither is there."""
+    keys = [key_of(0), key_of(1)]
+
+    def add(stores: list[Any], which: int, then: Callable[[], None]) -> Any:
+        def work(tx: limpet.Transaction) -> bool:
+            none = all(tx.get(*each) is None for each in zip(stores, keys, strict=True))
+            if none:
+                tx.insert(stores[which], keys[which], b"")
+            then()
+            return none
+
+        return work
+
+    second = add(others, 1, lambda: None)
+    first = add(two, 0, once(lambda: others[0].pool.transaction(second)))
+    assert not pool.transaction(first)
+    assert keys[0] not in two[0]
+    assert keys[1] in two[1]
 
 
 def test_a_missing_key_is_read_as_well_as_one_that_is_there(
@@ -440,6 +550,7 @@ def test_a_missing_key_is_read_as_well_as_one_that_is_there(
     assert store.get(b"a") == b"there"
 
 
+@only_trees
 def test_an_insert_into_a_range_that_was_scanned_is_a_conflict(
     pool: limpet.Pool, store: Any, other: Any
 ) -> None:
@@ -461,13 +572,15 @@ def test_who_meets_conflicts_in_all_attempts_is_told_how_many(
 
     def work(tx: limpet.Transaction) -> None:
         calls.append(tx.get(store, b"a"))
-        other.put(b"a", b"%d" % len(calls))
+        other.put(b"a", b"%d" % (len(calls) + 1))
         tx.put(store, b"b", b"two")
 
-    with pytest.raises(limpet.TransactionConflict, match=r"\b3 attempts"):
+    with pytest.raises(
+        limpet.TransactionConflict, match=r"\b3 attempts.*the key b'a' of the store 'test'"
+    ):
         pool.transaction(work, attempts=3)
-    assert calls == [b"1", b"1", b"2"]
-    assert dict(store.items()) == START | {b"a": b"3"}
+    assert calls == [b"1", b"2", b"3"]
+    assert dict(store.items()) == START | {b"a": b"4"}
     sound(store)
 
 
@@ -519,13 +632,21 @@ def test_a_function_that_swallows_even_the_conflict_is_called_again(
 
 def test_a_transaction_that_only_reads_writes_nothing(pool: limpet.Pool, store: Any) -> None:
     def work(tx: limpet.Transaction) -> object:
-        return tx.get(store, b"a"), tx.get(store, b"z"), tx.scan(store), "x" in tx
+        return tx.get(store, b"a"), tx.get(store, b"z"), "x" in tx
 
     pool.transaction(lambda tx: tx.__setitem__("y", b""))
     pool.endpoint.reset_counters()
-    assert pool.transaction(work) == (b"1", None, sorted(START.items()), False)
+    assert pool.transaction(work) == (b"1", None, False)
     found = pool.endpoint.counters()
     assert found["reads"] > 0
+    assert found["writes"] == found["cas"] == found["atomics"] == found["bytes_written"] == 0
+
+
+@only_trees
+def test_a_transaction_that_only_scans_writes_nothing(pool: limpet.Pool, store: Any) -> None:
+    pool.endpoint.reset_counters()
+    assert pool.transaction(lambda tx: tx.scan(store)) == sorted(START.items())
+    found = pool.endpoint.counters()
     assert found["writes"] == found["cas"] == found["atomics"] == found["bytes_written"] == 0
 
 
@@ -560,7 +681,7 @@ def test_a_store_of_another_kind_takes_no_part(pool: limpet.Pool, store: Any) ->
             lambda tx, wrong=wrong: tx.put(wrong, b"a", b"one"),
             lambda tx, wrong=wrong: tx.scan(wrong),
         ):
-            with pytest.raises(limpet.ParameterError, match="rtx-sherman"):
+            with pytest.raises(limpet.ParameterError, match="rtx-sherman and rtx-race"):
                 pool.transaction(work)
 
 
@@ -570,9 +691,9 @@ def test_a_store_of_another_pool_handle_takes_no_part(pool: limpet.Pool, other: 
     assert other.get(b"a") == b"1"
 
 
-def test_a_closed_pool_has_no_transactions(pools: Any, pool: limpet.Pool) -> None:
+def test_a_closed_pool_has_no_transactions(pools: Any, pool: limpet.Pool, kind: str) -> None:
     closed = pools.again(pool)
-    store = closed.store(KIND, name="test")
+    store = closed.store(kind, name="test")
     closed.close()
     for work in (
         lambda tx: tx.get(store, b"a"),
@@ -598,7 +719,6 @@ def test_a_transaction_is_of_no_use_after_its_end(pool: limpet.Pool, store: Any)
             lambda tx=tx: tx.get(store, b"a"),
             lambda tx=tx: tx.put(store, b"a", b"one"),
             lambda tx=tx: tx.delete(store, b"a"),
-            lambda tx=tx: tx.scan(store),
         ):
             with pytest.raises(limpet.StoreError, match="is over"):
                 use()

@@ -1,0 +1,37 @@
+"""`limpet bench`: the command line of the benchmarks."""
+
+from __future__ import annotations
+
+import click
+
+from limpet.bench.cli.channels import channels_command, power_command
+from limpet.bench.cli.peers import peers_command
+from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
+from limpet.bench.cli.virtual import (
+    cuckoo_command,
+    expiry_command,
+    factors_command,
+    roundtrips_command,
+    virtual_command,
+)
+
+
+@click.group()
+def bench() -> None:
+    """Measure limpet's stores."""
+
+
+for command in (
+    peers_command,
+    channels_command,
+    power_command,
+    contention_command,
+    kills_command,
+    timeline_command,
+    virtual_command,
+    roundtrips_command,
+    factors_command,
+    cuckoo_command,
+    expiry_command,
+):
+    bench.add_command(command)

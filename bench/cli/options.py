@@ -1,0 +1,81 @@
+"""What the commands of `limpet bench` have in common: options, progress, interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import pathlib
+from collections.abc import Callable, Iterator
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from limpet.bench.drivers import PEERS_EXTRA
+from limpet.fault.interrupt import Interrupted
+
+PATH = click.Path(dir_okay=False, writable=True, path_type=pathlib.Path)
+
+
+class List(click.ParamType):
+    """Words with commas between them, each converted, none twice."""
+
+    name = "list"
+
+    def __init__(self, convert: Callable[[str], object]) -> None:
+        self.convert_word = convert
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[object, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",") if word.strip()]
+        try:
+            return tuple(dict.fromkeys(self.convert_word(word) for word in words))
+        except ValueError:
+            self.fail(f"{value!r} is not a list such as 1,2", param, ctx)
+
+
+def check_files(option: str, png: pathlib.Path | None, *others: pathlib.Path | None) -> None:
+    """Refuse files that could not be written, before anything is run."""
+    if png is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(f"{option} needs matplotlib: {PEERS_EXTRA}")
+    for path in (png, *others):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise click.UsageError(f"{option}: there is no directory {path.absolute().parent}")
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr, drawn only when it is told to, so that it takes no time."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+    )
+
+
+@contextlib.contextmanager
+def advancing(total: int) -> Iterator[Callable[[str], None]]:
+    """With such a bar: what makes a step, and says what it was."""
+    with progress_bar() as bar:
+        task = bar.add_task("", total=total)
+
+        def advance(text: str) -> None:
+            bar.update(task, description=text, advance=1, refresh=True)
+
+        yield advance
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """An interrupt in the body becomes an exit status; processes and pools of the body are gone."""
+    try:
+        yield
+    except Interrupted as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(128 + error.signal) from error

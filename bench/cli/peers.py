@@ -1,0 +1,171 @@
+"""`limpet bench peers`: stores beside other systems."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import sys
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from limpet.bench import machine, peers, report
+from limpet.bench.cli.options import PATH, List, advancing, check_files
+from limpet.bench.ycsb import YCSB_MIXES, Workload
+from limpet.shm.errors import ParameterError
+
+
+@click.command("peers")
+@click.option(
+    "--store",
+    "stores",
+    type=List(str),
+    default="race",
+    show_default=True,
+    help="Kinds of limpet's stores to measure; with replicas: fusee:3.",
+)
+@click.option(
+    "--peers",
+    "names",
+    type=List(str),
+    default=",".join(peers.PEERS),
+    show_default=True,
+    help="What to measure them against.",
+)
+@click.option(
+    "--processes",
+    type=List(int),
+    default="1,2",
+    show_default=True,
+    help="Numbers of processes to run with.",
+)
+@click.option(
+    "--mix",
+    "mixes",
+    type=List(str.upper),
+    default=",".join(YCSB_MIXES),
+    show_default=True,
+    help="YCSB mixes to run; W: updates only.",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=5,
+    show_default=True,
+    help="How often everything is measured; medians are reported.",
+)
+@click.option(
+    "--seconds-per-cell",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Time that a slow store gets for one loop; it then runs fewer operations.",
+)
+@click.option(
+    "--operations",
+    type=int,
+    default=200_000,
+    show_default=True,
+    help="Operations of one process in one loop, at most.",
+)
+@click.option("--records", type=int, default=100_000, show_default=True)
+@click.option("--key-bytes", type=int, default=24, show_default=True)
+@click.option("--value-bytes", type=int, default=64, show_default=True)
+@click.option(
+    "--theta",
+    "thetas",
+    type=List(float),
+    default="0.99",
+    show_default=True,
+    help="Skews of the Zipfian distribution, one run each; 0 is uniform.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of every random choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@click.option(
+    "--png",
+    type=PATH,
+    help="Draw a bar chart into this file; of one skew.",
+)
+@click.option(
+    "--lines",
+    type=PATH,
+    help="Draw the rates of the mixes by the number of processes into this PNG file.",
+)
+def peers_command(
+    stores: tuple[str, ...],
+    names: tuple[str, ...],
+    processes: tuple[int, ...],
+    mixes: tuple[str, ...],
+    rounds: int,
+    seconds_per_cell: float,
+    operations: int,
+    records: int,
+    key_bytes: int,
+    value_bytes: int,
+    thetas: tuple[float, ...],
+    seed: int,
+    as_json: bool,
+    png: pathlib.Path | None,
+    lines: pathlib.Path | None,
+) -> None:
+    """Measure stores against LMDB, Redis and other peers, driven by the same loop.
+
+    A peer that is not installed is named as missing, with how to get it. Several skews: their
+    tables one after the other, as JSON a list. The exit status is 0 only if every store and every
+    peer that is there ran to its end.
+    """
+    try:
+        settings = [
+            peers.Options(
+                workload=Workload(records, key_bytes, value_bytes, theta, operations, seed),
+                processes=processes,
+                mixes=mixes,
+                rounds=rounds,
+                seconds_per_cell=seconds_per_cell,
+            )
+            for theta in thetas
+        ]
+        peers.drivers(stores, names)
+    except ParameterError as error:
+        raise click.UsageError(str(error)) from error
+    if not (stores or names):
+        raise click.UsageError("there is nothing to measure: name a --store or one of the --peers")
+    if not thetas or (png is not None and len(thetas) > 1):
+        raise click.UsageError("there must be a --theta, and with --png just one")
+    if lines is not None and not mixes:
+        raise click.UsageError("--lines draws the rates of mixes: name a --mix")
+    check_files("--png", png)
+    check_files("--lines", lines)
+    facts = machine.facts()
+    outcomes = [_run(options, peers.drivers(stores, names)) for options in settings]
+    if as_json:
+        found = [report.as_json(outcome, facts) for outcome in outcomes]
+        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+    else:
+        for outcome in outcomes:
+            report.print_tables(outcome, facts, Console())
+    if png is not None and outcomes[0].versions:
+        report.save_chart(outcomes[0], facts, png)
+    if lines is not None and any(outcome.versions for outcome in outcomes):
+        report.save_lines(outcomes, facts, lines)
+    if any(outcome.failed for outcome in outcomes):
+        raise SystemExit(1)
+
+
+def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
+    """Run with a progress bar on stderr."""
+    there = [driver for driver in drivers if driver.missing() is None]
+    scanned = len(peers.scanned(there))
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        with advancing(peers.steps(options, len(there), scanned)) as advance:
+            return peers.run(options, drivers, advance)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """On SIGTERM, leave through every clean-up."""
+    sys.exit(128 + number)

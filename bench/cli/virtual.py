@@ -1,0 +1,227 @@
+"""The commands of `limpet bench` that count, and time, in virtual time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from limpet.bench import stops
+from limpet.bench.cli.options import List, advancing, interruptible
+from limpet.bench.ycsb import YCSB_MIXES
+from limpet.cli.common import (
+    console,
+    json_option,
+    parameter_option,
+    print_json,
+    simulation,
+    table,
+    time_text,
+)
+from limpet.fault.interrupt import Interrupt
+from limpet.fault.sim_latency import PRESETS
+
+FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
+
+
+@click.command("virtual")
+@click.option("--store", "stores", type=List(str), default="race", show_default=True,
+              help="Kinds of stores.")  # fmt: skip
+@click.option("--mix", "mixes", type=List(str.upper), default=",".join(YCSB_MIXES),
+              show_default=True, help="YCSB mixes; W: updates only.")  # fmt: skip
+@click.option("--clients", type=List(int), default="1,8,64,320", show_default=True,
+              help="Numbers of simulated clients.")  # fmt: skip
+@click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
+              help="The latency model.")  # fmt: skip
+@click.option("--ops", type=click.IntRange(1), default=50, show_default=True,
+              help="Operations of each client.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@parameter_option
+@json_option
+def virtual_command(as_json: bool, **given: Any) -> None:
+    """Run YCSB's mixes with many clients in virtual time, on the clock of a latency model.
+
+    Equal arguments give equal figures, on any machine.
+    """
+    numbers = ("clients", "ops/s", "p50", "p99", "round trips", "read B", "written B")
+    shown = table(
+        f"virtual time, {given['profile']}", "store", "mix", "operation", *numbers, right=numbers
+    )
+    cells = []
+    for cell in simulation("limpet.bench.virtual").run(**given):
+        cells.append(cell)
+        for kind in cell.report.kinds:
+            shown.add_row(
+                cell.store, cell.mix, kind.kind, str(cell.clients),
+                f"{cell.report.throughput:,.0f}", time_text(kind.p50_ns), time_text(kind.p99_ns),
+                f"{kind.round_trips:.2f}", f"{kind.bytes_read:.0f}", f"{kind.bytes_written:.0f}",
+            )  # fmt: skip
+    if as_json:
+        print_json([dataclasses.asdict(cell) for cell in cells])
+    else:
+        console().print(shown)
+
+
+@click.command("roundtrips")
+@click.option("--ops", type=click.IntRange(10), default=400, show_default=True,
+              help="Operations of each client that are counted.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@json_option
+def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
+    """Count round trips in virtual time, beside those that the SWARM paper reports.
+
+    Takes a minute or two. Equal arguments give equal figures, on any machine.
+    """
+    module = simulation("limpet.bench.roundtrips")
+    common = list(module.common(ops, keys, seed))
+    contended = list(module.contended(ops, seed))
+    shared = list(module.shared(ops, seed))
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in (*common, *contended, *shared)])
+        return
+    numbers: tuple[str, ...] = ("median", "p99", "mean", "paper", "paper, p99")
+    shown = table("YCSB B, 4 clients (Table 2)", "store", "operation", *numbers, right=numbers)
+    for row in common:
+        result = row.result
+        shown.add_row(
+            row.store, result.kind, f"{result.round_trips_p50:.0f}",
+            f"{result.round_trips_p99:.0f}", f"{result.round_trips:.2f}", *row.paper,
+        )  # fmt: skip
+    console().print(shown)
+    numbers = ("clients", "1", "2", "3", "4", "more", "most", "p50", "p99", "paper: 1, 2, more")
+    shown = table("YCSB A, one key (section 7.8)", "store", "operation", *numbers, right=numbers)
+    for row in contended:
+        result = row.result
+        shares = [result.shares.get(count, 0.0) for count in range(1, 5)]
+        shown.add_row(
+            row.store, result.kind, str(row.clients), *(f"{share:.1%}" for share in shares),
+            f"{1 - sum(shares):.1%}", str(result.round_trips_max), time_text(result.p50_ns),
+            time_text(result.p99_ns), ", ".join(f"{share:.0%}" for share in row.paper or ()) or "-",
+        )  # fmt: skip
+    console().print(shown)
+    numbers = ("metadata words", "one round trip", "paper")
+    shown = table("updates of 64 writers (section 7.9)", "mix", *numbers, right=numbers)
+    for row in shared:
+        ours = row.result.shares.get(1, 0.0)
+        shown.add_row(row.mix, str(row.buffers), f"{ours:.0%}", f"{row.paper[0]:.0%}")
+    console().print(shown)
+
+
+@click.command("factors")
+@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True)
+@click.option("--ops", type=click.IntRange(1), default=60, show_default=True,
+              help="Inserts of each client.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1, 1 << 20), default=5000, show_default=True,
+              help="Keys that are there before.")  # fmt: skip
+@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@json_option
+def factors_command(as_json: bool, **given: Any) -> None:
+    """Count what each step from Sherman to rTX costs an insert, as in the rTX paper's figures.
+
+    In virtual time: equal arguments give equal figures on any machine.
+    """
+    module = simulation("limpet.bench.factors")
+    found = list(module.run(**given))
+    report_module = simulation("limpet.bench.factors_report")
+    if as_json:
+        print_json(report_module.as_json(found))
+    else:
+        console().print(report_module.factors_table(found))
+
+
+@click.command("cuckoo")
+@click.option("--figures", type=List(str), default=",".join(FIGURES), show_default=True,
+              help="Figures of the paper to count; 4c and 7 are one run.")  # fmt: skip
+@click.option("--rows", type=click.IntRange(64, 1 << 20), default=100_000, show_default=True,
+              help="Rows of the tables for 4a, 4c and 7.")  # fmt: skip
+@click.option("--small-rows", type=click.IntRange(64, 1 << 20), default=10_000, show_default=True,
+              help="Rows of the tables for 4b and 8b.")  # fmt: skip
+@click.option("--tables", type=click.IntRange(1, 100), default=10, show_default=True,
+              help="Tables for each mean of 4b.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@json_option
+def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> None:
+    """Count what inserts into `rcuckoo` tables cost, as in the figures of the RCuckoo paper.
+
+    Takes a minute or two. Equal arguments give equal figures on any machine, but for inserts/s.
+    """
+    if wrong := set(figures) - set(FIGURES):
+        raise click.UsageError(f"there is no figure {min(wrong)}; there is {', '.join(FIGURES)}")
+    module = simulation("limpet.bench.cuckoo_report")
+    with advancing(module.steps(figures, given["tables"])) as advance:
+        found = module.run(figures, advance, **given)
+    if as_json:
+        print_json(module.as_json(found))
+        return
+    for shown in module.tables(found):
+        console().print(shown)
+
+
+@click.command("expiry")
+@click.option("--drifts", type=List(float), default="0,1,2,4,5,8,16", show_default=True,
+              help="Drifts to run with one lock, in ms.")  # fmt: skip
+@click.option("--locks", type=List(int), default="1,2,4,8,16,32,64,80", show_default=True,
+              help="Locks of a transaction to run with, with the shipped drift.")  # fmt: skip
+@click.option("--objects", type=List(int), default="10,100", show_default=True,
+              help="Numbers of objects to write, with one lock.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(2, 500), default=72, show_default=True,
+              help="With one lock; of more, no more than 16.")  # fmt: skip
+@click.option("--transactions", type=click.IntRange(1), default=50, show_default=True,
+              help="Of each client with one lock; of more, a fifth of that.")  # fmt: skip
+@click.option("--skew-ms", type=click.FloatRange(0), default=1.5, show_default=True,
+              help="How much clocks differ (standard deviation).")  # fmt: skip
+@click.option("--late", type=click.FloatRange(0, 1), default=0.01, show_default=True,
+              help="Which share of verbs is late.")  # fmt: skip
+@click.option("--late-ms", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
+              help="By how much, on average.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--processes", type=click.IntRange(0, 64), default=0, show_default=True,
+              help="Run each drift with real processes, too, some of them stopped.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
+              help="How long each drift is run with processes.")  # fmt: skip
+@click.option("--stop-ms", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
+              help="How long they are stopped, on average.")  # fmt: skip
+@json_option
+def expiry_command(
+    drifts: tuple[float, ...],
+    locks: tuple[int, ...],
+    objects: tuple[int, ...],
+    processes: int,
+    seconds: float,
+    stop_ms: float,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Count locks of `rtx-sherman` that are taken for a dead client's while their owner lives.
+
+    Figure 18 of the rTX paper, in virtual time: by the drift that leases allow for, and by the
+    number of locks. Takes a minute or two. Equal arguments give equal figures, on any machine,
+    but for those of real processes.
+    """
+    if min(drifts, default=0) < 0 or min((*locks, *objects), default=1) < 1:
+        raise click.UsageError("a drift cannot be negative, and there must be a lock and an object")
+    module = simulation("limpet.bench.expiry_report")
+    real = drifts if processes else ()
+    total = module.steps(drifts, locks, objects) + len(real)
+    with interruptible(), Interrupt() as interrupt, advancing(total) as step:
+
+        def advance(text: str) -> None:
+            step(text)
+            interrupt.check()
+
+        found = module.run(drifts, locks, objects, advance, **given)
+        for drift in real:
+            found.stops.append(
+                stops.run(round(1000 * drift), processes, seconds, stop_ms, given["seed"])
+            )
+            advance(f"{processes} processes")
+    if as_json:
+        print_json(module.as_json(found))
+        return
+    for shown in module.tables(found):
+        console().print(shown)

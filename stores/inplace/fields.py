@@ -1,0 +1,15 @@
+"""Words of a node that is changed in place; node.py says what they mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LOCK: Final = 0
+VERSION: Final = 1
+"""Words of a node, at its front."""
+META_SIZE: Final = 16
+"""Bytes of both, which validation reads."""
+TRAILER: Final = 16
+"""Bytes at its rear: checksum, and the version again."""
+NODE_PAIR: Final = 4
+"""Bit of a home in a hand: the pair is a node that is being linked, or was unlinked."""

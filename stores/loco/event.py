@@ -1,0 +1,89 @@
+"""An event: threading.Event for the threads of many processes.
+
+Words, in bytes from its start
+    0     bit 0: whether it is set; bits 1-63: how often it has been set
+    64    who sleeps (waiting.py)
+Who waits goes on when it is set, or was since: `set` and at once `clear` let all go that wait.
+
+What a kill leaves behind: nothing; whoever sleeps looks again after a while.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.deadline import deadline_after, still_us
+from limpet.stores.loco.fields import LINE
+from limpet.stores.loco.waiting import Waiting
+
+SET: Final = 1
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Event(Channel):
+    """A flag that processes and threads wait for."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        super().__init__(manager, name, parent, size=2 * LINE, kind="event")
+        remote = self.pool.parameters.multi_host
+        self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        self.enter()
+        try:
+            return bool(self.endpoint.load(self.address) & SET)
+        finally:
+            self.leave()
+
+    def set(self) -> None:
+        """Set it, and let all go that wait."""
+        self.enter()
+        try:
+            state = self.endpoint.load(self.address)
+            while not state & SET:
+                # LINEARIZES: it is set.
+                # CRASH(set): it is set; sleepers look after a while.
+                self.endpoint.cas(self.address, state, (state + 2 | SET) & MASK)
+                state = self.endpoint.load(self.address)
+            self.waiting.wake()
+        finally:
+            self.leave()
+
+    def clear(self) -> None:
+        """Clear it: who waits from now on waits until it is set again."""
+        self.enter()
+        try:
+            state = self.endpoint.load(self.address)
+            while state & SET:
+                # LINEARIZES: it is not set.
+                self.endpoint.cas(self.address, state, state & ~SET & MASK)
+                state = self.endpoint.load(self.address)
+        finally:
+            self.leave()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most `timeout` seconds; whether it was."""
+        deadline = deadline_after(timeout)
+        looks, token, first = 0, 0, -1
+        sleepy = False
+        while True:
+            self.enter()
+            try:
+                if sleepy:
+                    token = self.waiting.prepare()
+                state = self.endpoint.load(self.address)
+            finally:
+                self.leave()
+            if state & SET or (first >= 0 and state >> 1 != first):
+                return True
+            first = state >> 1
+            left = still_us(deadline)
+            if not left:
+                return False
+            if token:
+                self.waiting.sleep(token, left)
+            else:
+                looks += 1
+                sleepy = not self.waiting.spin(looks)

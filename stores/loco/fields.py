@@ -1,0 +1,26 @@
+"""Constants of channels. Plain, as compiled modules need them."""
+
+from typing import Final
+
+MARK: Final = 0
+DESCRIPTION_SIZE: Final = 8
+DESCRIPTION: Final = 16
+LINE: Final = 64
+"""Bytes of a cache line: what different processes write lies in different ones."""
+
+SLEEPERS: Final = 1
+WOKEN: Final = 2
+WAKE_FLAGS: Final = SLEEPERS | WOKEN
+WAKE: Final = WAKE_FLAGS + 1
+SLEEP_US: Final = 5000
+"""The longest sleep before one looks again who has died."""
+POLL_US: Final = 1000
+"""The same where other hosts, which cannot wake us, may be waited for."""
+SPINS: Final = 20
+"""How often a waiting client looks before it sleeps in the kernel."""
+SPIN: Final = 3
+"""The attempt, for `pause`, that a look waits for at most: about a microsecond."""
+YIELD: Final = 8
+"""The attempt at which `pause` lets other processes have the core."""
+CLAIMED: Final = 1 << 63
+"""Of a participant's word: the row is its own, but not ready."""

@@ -1,0 +1,65 @@
+"""The words of a kvstore. Plain constants, as compiled modules need them.
+
+A table is one region of a memory node:
+
+    0         position  how many messages the node's tracker has had (tracker.py)
+    64        ring      the last of them, a word each
+    then      locks     a record for each, from a multiple of 64 on: lock and journal (journal.py)
+    then      array     the data array (data_array.py), from a multiple of 64 on
+"""
+
+from typing import Final
+
+POSITION: Final = 0
+RING: Final = 64
+
+PHASE_MASK: Final = 3
+VACANT: Final = 0
+"""Nobody's; whoever needs an entry may claim it."""
+CLAIMED: Final = 1
+"""Being inserted: not valid. This bit is also in VALID: those have a key."""
+VALID: Final = 3
+DELETED: Final = 2
+"""Being deleted: not valid any more."""
+LOCK_SHIFT: Final = 2
+LOCK_BITS: Final = 12
+COUNTER_SHIFT: Final = 14
+COUNTER_MAX: Final = (1 << 50) - 1
+"""An entry with it is not claimed again: counters do not wrap. That takes decades."""
+ENTRY_SHIFT: Final = 2
+"""State words without their phase are those of one life of an entry, if they are alike."""
+
+STATE: Final = 0
+CHECKSUM: Final = 1
+SIZES: Final = 2
+LINK: Final = 3
+KEY: Final = 4
+"""Words of an entry."""
+KEY_LENGTH_MASK: Final = 0xFFFF
+VALUE_LENGTH_SHIFT: Final = 16
+VALUE_LENGTH_MASK: Final = 0xFFFF_FFFF
+
+INTENT: Final = 0
+CLAIM: Final = 8
+REDO: Final = 16
+"""Offsets in a journal, in bytes."""
+INSERTING: Final = 1
+UPDATING: Final = 2
+DELETING: Final = 3
+INTENT_SHIFT: Final = 2
+INTENT_MASK: Final = 3
+INTENT_ENTRY_MASK: Final = (1 << 30) - 1
+SEQUENCE: Final = 1 << 32
+
+ROW_BITS: Final = 28
+"""Of a message: which entry. The rest is the lap."""
+ROW_MASK: Final = (1 << ROW_BITS) - 1
+LAP_MASK: Final = (1 << 64 - ROW_BITS) - 1
+RING_MIN: Final = 2
+RING_MAX: Final = 1 << 20
+
+TORN: Final = 8
+"""An outcome: the entry's checksum does not hold."""
+
+assert LOCK_SHIFT + LOCK_BITS == COUNTER_SHIFT
+assert COUNTER_MAX == (1 << 64 - COUNTER_SHIFT) - 1

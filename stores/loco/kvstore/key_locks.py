@@ -1,0 +1,49 @@
+"""The locks of a kvstore: an array of ticket locks in each table (loco.txt section 6).
+
+They are those of channels (ticket_lock.py), in the operations of the store. Where nobody waits, a
+lock is taken and given back within the operation that it is for.
+
+Who waits for one that is dead passes it over, as in every ticket lock. One that stands still for a
+lease with a lock of keys, or is alive but does not get on, is killed, or waited for, by the pool's
+policy (membership.py): it is in an operation of this store, and those are short.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.ticket_fields import HOLDER
+from limpet.stores.loco.ticket_lock import TicketLock
+
+LOOK_S: Final = (0.005, 0.05)
+"""How long to wait before looking who has the lock: a quarter of a lease, from this to that."""
+
+
+class KeyLocks(Channel):
+    """The locks of one store. They are in no region of their own, and removed with the store."""
+
+    def __init__(self, store: Any) -> None:
+        self.pool = store.pool
+        self.client = store.client
+        self.endpoint = store.endpoint
+        self.membership = store.pool.membership
+        self.name = store.name
+        self.patience_s = max(LOOK_S[0], min(LOOK_S[1], self.membership.lease_s / 4))
+
+    def enter(self) -> None:
+        self.client.enter()
+
+    def wait_for(self, lock: TicketLock, journal: int) -> None:
+        """Take a lock that another one has. Outside of operations."""
+        while not lock.acquire(self.patience_s):
+            self.pool.exclusively(functools.partial(self._look_after, lock, journal))
+
+    def _look_after(self, lock: TicketLock, journal: int) -> None:
+        """Have the holder of a lock be no client any more, if it stands still for a lease."""
+        holder = self.endpoint.load(lock.address) & HOLDER
+        # What we wait for is another thing when the journal changes, so that counts as progress.
+        what = f"a lock of {self.name!r}, with the journal {self.endpoint.load(journal):#x}"
+        if holder not in (0, self.client.ident):
+            self.membership.gone(holder, what)

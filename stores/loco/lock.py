@@ -1,0 +1,286 @@
+"""`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (loco.txt 5.4).
+
+The process holds the ticket lock (ticket_lock.py); one of its threads holds this. Of the threads
+that wait at most one, the *delegate*, queues in shared memory; the others wait in `line` for a
+thread of their own. A thread that releases while others are in line hands over to the first of
+them, without a verb, at most HANDOVERS_MAX times in a row, as other processes wait, too. Then it
+releases the ticket lock, and the first in line becomes the delegate.
+
+`held_by`, `delegated` and `line` are changed within operations only, which exclude the threads of a
+process from each other. They belong to the client `ident`: a forked child finds that it has another
+one, and begins with none of them. So it does not hold what its parent holds.
+
+What a kill leaves behind: what ticket_lock.py says; all else is gone with the process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from threading import TIMEOUT_MAX, get_ident
+from threading import Lock as LocalLock
+from typing import Any, Final
+
+from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.ticket_lock import TicketLock, ticket_lock_size
+
+HANDOVERS_MAX: Final = 100
+PLACES: Final = 64
+LOOK_S: Final = 0.2
+"""How often a thread in line looks whether the channel is still there."""
+
+NOTHING = 0
+DELEGATE = 1
+HOLDER = 2
+
+
+class Gate:
+    """A thread in line: it waits for `opened` to be released."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.opened = LocalLock()
+        self.opened.acquire()
+        self.holds = False
+        """When it is opened: whether the lock was handed over. Else the thread is the delegate."""
+
+
+class Lock(Channel):
+    """A lock with the interface of threading.Lock, or, `recursive`, of threading.RLock.
+
+    `places`: as many processes wait in order; a power of two. `overtaking`: see ticket_lock.py.
+    `inherited`, for who holds the lock: whether the last holder died holding it.
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        recursive: bool = False,
+        places: int = PLACES,
+        overtaking: bool = True,
+        node: int | None = None,
+    ) -> None:
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=ticket_lock_size(places),
+            kind="lock",
+            node=node,
+            recursive=recursive,
+            places=places,
+            overtaking=overtaking,
+        )
+        self.recursive = recursive
+        self.ticket = TicketLock(self, self.address, places, overtaking)
+        self.line: deque[Gate] = deque()
+        self.ident = 0
+        self.held_by = 0
+        """0: no thread of this process holds the lock; else `get_ident` of the one that took it."""
+        self.count = 0
+        self.delegated = False
+        self.handovers = 0
+
+    @property
+    def inherited(self) -> bool:
+        """For who holds the lock: whether the last holder died holding it."""
+        return bool(self.ticket.inherited)
+
+    # ---- the interface of threading -----------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False if it was not to be had at once, or for `timeout` seconds.
+
+        Raises what a signal handler raises, ChannelRemoved, NodeFailed: it is not held then.
+        """
+        if timeout != -1:
+            if not blocking:
+                raise ValueError("can't specify a timeout for a non-blocking call")
+            if not timeout >= 0:
+                raise ValueError("timeout value must be a non-negative number")
+            if timeout > TIMEOUT_MAX:
+                raise OverflowError("timeout value is too large")
+        thread = get_ident() if self.recursive else 1
+        self.enter()
+        try:
+            if self.ident != self.client.ident:
+                self._forget()
+            if not self.held_by:
+                if self.ticket.grab() or ((not blocking or timeout == 0) and self.ticket.seize()):
+                    self.held_by = thread
+                    self.count = 1
+                    return True
+            elif self.recursive and self.held_by == thread:
+                self.count += 1
+                return True
+        finally:
+            self.leave()
+        return blocking and timeout != 0 and self._wait(thread, timeout)
+
+    def release(self) -> None:
+        """Let the next one have the lock; any thread of the process may do that, unless recursive.
+
+        Also if it was taken by a handle that the process has forgotten.
+        Raises RuntimeError if this process, or the thread, does not hold it.
+        """
+        self.enter()
+        try:
+            if not self.held_by or self.ident != self.client.ident:
+                self._adopt()
+            if not self.held_by or (self.recursive and self.held_by != get_ident()):
+                raise RuntimeError("release unlocked lock")
+            self.count -= 1
+            if not self.count:
+                gate = self._first() if self.handovers < HANDOVERS_MAX else None
+                if gate is None:
+                    self._let_go()
+                else:
+                    self.handovers += 1
+                    self.held_by = gate.thread
+                    self.count = 1
+                    self.ticket.inherited = False
+                    gate.holds = True
+                    gate.opened.release()
+        finally:
+            self.leave()
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock, or has died holding it."""
+        return bool(self.ticket.locked())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
+        self.release()
+
+    def _is_owned(self) -> bool:
+        """For threading.Condition, as the three that follow: whether this thread has the lock."""
+        thread = get_ident() if self.recursive else 1
+        return self.held_by == thread and self.ident == self.client.ident
+
+    def _recursion_count(self) -> int:
+        return self.count if self._is_owned() else 0
+
+    def _release_save(self) -> int:
+        count = self.count
+        if self._is_owned():
+            self.count = 1
+        self.release()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self.count = count
+
+    # ---- the threads of this process ----------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Be as new: what is known here was another client's."""
+        self.ident = self.client.ident
+        self.held_by = 0
+        self.count = 0
+        self.delegated = False
+        self.handovers = 0
+        self.line = deque()
+
+    def _adopt(self) -> None:
+        """Have the lock, if this process holds it by a handle that it has forgotten."""
+        if self.ident != self.client.ident:
+            self._forget()
+        # A delegate may have it already, and be about to say so.
+        if not self.delegated and self.ticket.is_ours():
+            self.held_by = get_ident() if self.recursive else 1
+            self.count = 1
+
+    def _let_go(self) -> None:
+        """Release the ticket lock; the first in line may queue for it."""
+        self.held_by = 0
+        self.handovers = 0
+        try:
+            self.ticket.drop()
+        finally:
+            if not self.delegated:
+                self._resign()
+
+    def _resign(self) -> None:
+        """Let the first in line, if there is one, be the delegate, and nobody else."""
+        self.delegated = False
+        gate = self._first()
+        if gate is not None:
+            self.delegated = True
+            gate.opened.release()
+
+    def _first(self) -> Gate | None:
+        """Take the first in line out of it. Who gives up does so at any time."""
+        if not self.line:
+            return None
+        try:
+            return self.line.popleft()
+        except IndexError:
+            return None
+
+    def _wait(self, thread: int, timeout: float) -> bool:
+        now = self.membership.now
+        end = now() + timeout if timeout != -1 else math.inf
+        role = self._line_up(thread, end)
+        if role != DELEGATE:
+            return role == HOLDER
+        taken = False
+        try:
+            taken = self.ticket.acquire(max(end - now(), 0.0) if end != math.inf else -1.0)
+        finally:
+            # In this order, so that no other thread takes itself for the delegate meanwhile.
+            if taken:
+                self.count = 1
+                self.held_by = thread
+                self.delegated = False
+            else:
+                self._resign()
+        return taken
+
+    def _line_up(self, thread: int, end: float) -> int:
+        """Be in line until it is our turn, or until `end`: HOLDER, DELEGATE or NOTHING."""
+        self.enter()
+        try:
+            if not self.held_by and not self.delegated:
+                self.delegated = True
+                return DELEGATE
+            gate = Gate(thread)
+            self.line.append(gate)
+        finally:
+            self.leave()
+        try:
+            if not self._stand(gate, end) and self._step_out(gate):
+                return NOTHING
+        except BaseException:
+            if not self._step_out(gate):
+                if gate.holds:
+                    self.release()
+                else:
+                    self._resign()
+            raise
+        return HOLDER if gate.holds else DELEGATE
+
+    def _stand(self, gate: Gate, end: float) -> bool:
+        """Wait at the gate; whether it was opened before `end`."""
+        now = self.membership.now
+        while True:
+            left = max(end - now(), 0.0)
+            if gate.opened.acquire(timeout=min(left, LOOK_S)):
+                return True
+            if left <= LOOK_S:
+                return False
+            self.enter()  # the channel may have been removed, the pool closed
+            self.leave()
+
+    def _step_out(self, gate: Gate) -> bool:
+        """Leave the line; False if the gate was opened by now."""
+        try:
+            self.line.remove(gate)
+        except ValueError:
+            return False
+        return True

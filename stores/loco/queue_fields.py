@@ -1,0 +1,34 @@
+"""Layout of the shared queue. Plain constants; the tables are in shared_queue.py."""
+
+from typing import Final
+
+TAIL: Final = 0
+HEAD: Final = 64
+NEWS: Final = 128
+ROOM: Final = 192
+DONE_WITH: Final = 256
+FORGOTTEN: Final = 320
+CONTROL_SIZE: Final = 384
+
+SIZE: Final = 8
+LINK: Final = 16
+DATA: Final = 24
+
+STATE_MASK: Final = 3
+FREE: Final = 0
+WRITING: Final = 1
+READY: Final = 2
+SKIPPED: Final = 3
+OWNER_SHIFT: Final = 2
+OWNER_MASK: Final = 0x3FFF
+ROUND_SHIFT: Final = 16
+
+EMPTY: Final = 6
+"""Beside those of stores/outcomes.py: there is nothing to get."""
+
+MAXSIZE: Final = 1024
+ITEM_SIZE: Final = 104
+PATIENCE: Final = 24
+"""How often a consumer pauses for a producer that others have overtaken."""
+BATCH: Final = 64
+"""Elements of a batch that are put or got in one operation."""

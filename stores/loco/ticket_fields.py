@@ -1,0 +1,39 @@
+"""Constants of ticket locks. Plain, as compiled modules need them."""
+
+from typing import Final
+
+HEAD: Final = 8
+PLACES: Final = 16
+"""Offset of the first place."""
+
+HOLDER: Final = (1 << 48) - 1
+QUEUED: Final = 1 << 48
+HANDOFF: Final = 1 << 49
+INHERITED: Final = 1 << 50
+
+STATE_MASK: Final = 7
+WAITING: Final = 1
+SLEEPING: Final = 2
+GIVEN_BACK: Final = 3
+SLOT_SHIFT: Final = 3
+SLOT_MASK: Final = (1 << 12) - 1
+LIFE_SHIFT: Final = 15
+LIFE_MASK: Final = (1 << 20) - 1
+ROUND_SHIFT: Final = 35
+ROUND_MASK: Final = (1 << 29) - 1
+LATER: Final = 1 << 28
+"""Rounds that differ by less than this are later ones; they wrap around."""
+
+BEHIND_MAX: Final = 8
+"""Those who are far from their turn sleep longer; so many times as long at most."""
+FULL_ATTEMPT: Final = 74
+"""Of `pause`: who finds no place sleeps 1 ms."""
+HALF: Final = (1 << 32) - 1
+"""The half of a word that the kernel compares."""
+
+assert 1 << LIFE_SHIFT == (SLOT_MASK + 1) << SLOT_SHIFT
+assert 1 << ROUND_SHIFT == (LIFE_MASK + 1) << LIFE_SHIFT
+assert (
+    ROUND_MASK << ROUND_SHIFT | LIFE_MASK << LIFE_SHIFT | SLOT_MASK << SLOT_SHIFT | 7 == 2**64 - 1
+)
+assert HOLDER | QUEUED == 2 * QUEUED - 1

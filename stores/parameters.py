@@ -1,0 +1,61 @@
+"""What the parameters of several store kinds have in common: how many keys, in all and of a table.
+
+`tables` are what a store has one of on each memory node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_whole
+
+if TYPE_CHECKING:
+    from limpet.shm.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+CAPACITY_MAX: Final = 1 << 36
+PAIR_SIZE: Final = 512
+"""Bytes of the pool's blocks for each key, if nobody says how many keys there are."""
+CAPACITY_MIN: Final = 64
+"""Keys, likewise."""
+TABLES: Final = (1, 255)
+SPREAD: Final = 4
+"""Keys fall on tables by chance: each has room for this many standard deviations more."""
+LINE: Final = 64
+
+
+def capacity_for(
+    pool: PoolParameters,
+    layout: NodeLayout,
+    capacity: int | None,
+    each: int = PAIR_SIZE,
+    most: int = CAPACITY_MAX,
+) -> int:
+    """The capacity that was asked for, at most `most`; or a key for every `each` bytes of the
+    pool's blocks."""
+    if capacity is None:
+        size = pool.nodes * layout.block_count * layout.block_size
+        return max(CAPACITY_MIN, size // each)
+    check_whole("capacity", capacity, 1, most)
+    return capacity
+
+
+def share_of(capacity: int, pool: PoolParameters) -> float:
+    """Keys for which the table on one node has to have room."""
+    share = capacity / pool.nodes
+    return share + SPREAD * share**0.5
+
+
+def check_replicas(replicas: int, most: int, pool: PoolParameters) -> None:
+    """Raise ParameterError if a store of the pool cannot have so many."""
+    check_whole("replicas", replicas, 1, most)
+    if replicas > pool.nodes:
+        raise ParameterError(
+            f"{replicas} replicas need as many memory nodes; the pool has {pool.nodes}"
+        )
+
+
+def aligned(size: int) -> int:
+    """The same, or more: a whole number of cache lines."""
+    return size + LINE - 1 & -LINE

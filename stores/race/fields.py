@@ -1,0 +1,27 @@
+"""Words of RACE hashing in memory; index.py and growth.py say what they mean. Plain constants."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
+from limpet.stores.outcomes import VACANT_CLASS
+
+MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
+MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
+MIX_DIRECTORY: Final = 0xC2B2_AE3D_27D4_EB4F
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+FROZEN: Final = 1 << 55
+OBJECT_MASK: Final = REFERENCE_MASK & ~FROZEN
+"""Of a valid slot word: the reference to its object."""
+FROZEN_VACANT: Final = FROZEN | TENTATIVE
+"""A slot that was vacant, or not decided, when its subtable was frozen."""
+UNSET: Final = VACANT_CLASS << 48 | 2
+"""A slot of a half that is not filled yet."""
+
+DIRECTORY_ENTRY: Final = 16
+SPLIT: Final = VACANT_CLASS << 48
+"""The pointer of an entry that is split."""
+
+assert not (FROZEN_VACANT | UNSET | SPLIT) & ADDRESS_MASK

@@ -1,0 +1,15 @@
+cimport cython
+
+from limpet.shm.verbs cimport u64
+from limpet.stores.race.growth cimport Growing
+
+cdef int AGAIN
+cdef u64 POINTER
+cdef u64 PATIENCE
+
+cdef class LockedGrowing(Growing):
+    cdef u64 busy
+
+    @cython.locals(lock=u64, outcome=int)
+    cdef int _split(self) except -1
+    cdef int _wait(self, u64 attempt) except -1

@@ -1,0 +1,149 @@
+"""What a transaction has read, and whether it still is so: all of it at one moment.
+
+The data of an object (a node of a tree) is as it was when its lock and its pointer are: lock states
+never come again (lllock.py). So a second look at all of them shows that all was true when the last
+one was read for the first time.
+
+A key of a hash store has no version, and its slot's word can come again: when the pair was freed
+and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
+as no memory can have been used again since: as long as the client pins the epoch in which it read
+it (epoch.py; vacant slots have words of their own, race/transactional.py). Else the keys are looked
+up again, and must have the values that they had; then their new witnesses are looked at once more,
+in the same operation, so all was true in between. It does not matter then whether a subtable was
+split.
+
+Known limits: each look costs as much as there is to look at, and there is one with every read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+from limpet.shm.slots import PIN, PIN_SHIFT
+from limpet.stores.rtx.fields import POINTER
+
+ROUNDS_MAX: Final = 8
+"""How often keys are looked up again in one operation while others write beside them."""
+
+
+class ObjectRead(NamedTuple):
+    """An object's lock and pointer, and for which key of which store it was read."""
+
+    lock: int
+    pointer: int
+    store: Any
+    key: bytes
+
+
+class KeyRead(NamedTuple):
+    """A key's value, or None, and what that rests on."""
+
+    value: bytes | None
+    witness: tuple[Any, ...]
+    store: Any
+
+
+class Place(NamedTuple):
+    """Where something was in the way: `at` as `Repair.look` takes it."""
+
+    store: Any
+    key: bytes
+    at: int
+
+
+class Reads:
+    """The read set of a transaction."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.endpoint = client.endpoint
+        self.objects: dict[int, ObjectRead] = {}
+        self.keys: dict[tuple[int, bytes], KeyRead] = {}
+        """By the link of the store, and the key."""
+        self.epoch = 0
+        """In which nothing was used again that the witnesses name."""
+        self.changed: Any = None
+        """The place where something was found to have changed."""
+
+    def lock_of(self, at: int, otherwise: int) -> int:
+        """The lock of an object as it was read; `otherwise`: it was not."""
+        read = self.objects.get(at)
+        return otherwise if read is None else read.lock
+
+    def note_object(self, at: int, read: ObjectRead) -> bool:
+        """Note an object; False: it was read before, and has changed."""
+        before = self.objects.setdefault(at, read)
+        if before[:2] != read[:2]:
+            self.changed = Place(read.store, read.key, at)
+            return False
+        return True
+
+    def note_key(self, key: bytes, read: KeyRead) -> bool:
+        """Note a key; False: it was read before, and has changed."""
+        if not self.keys:
+            self.epoch = self._pinned()
+        if self.keys.setdefault((read.store.link, key), read).value != read.value:
+            self.changed = Place(read.store, key, 0)
+            return False
+        return True
+
+    def agrees(self, store: Any, key: bytes, value: bytes | None) -> bool:
+        """Whether a key has the value that was read, if it was."""
+        read = self.keys.get((store.link, key))
+        return read is None or read.value == value
+
+    def _pinned(self) -> int:
+        """The epoch that we pin."""
+        return int(self.endpoint.load(self.client.slot + PIN)) >> PIN_SHIFT
+
+    def hold(self, objects: Collection[int] = (), keys: Collection[tuple[int, bytes]] = ()) -> bool:
+        """Whether all that was read is true, at some moment of this call. Within an operation.
+
+        `objects`, `keys`: those that need no look, as the transaction has locked them.
+        """
+        # ORDER: keys first: if they are looked up again, objects are seen to be as they were after.
+        return self._keys_hold(keys) and self._objects_hold(objects)
+
+    def _objects_hold(self, without: Collection[int]) -> bool:
+        load = self.endpoint.load
+        for at, read in self.objects.items():
+            if at in without:
+                continue
+            if load(at) != read.lock or load(at + POINTER) != read.pointer:
+                self.changed = Place(read.store, read.key, at)
+                return False
+        return True
+
+    def _keys_hold(self, without: Collection[tuple[int, bytes]]) -> bool:
+        looked_at = [named for named in self.keys if named not in without]
+        if not looked_at:
+            return True
+        epoch, rounds = self._pinned(), 0
+        while epoch != self.epoch or not self._stand(looked_at):
+            rounds += 1
+            if rounds > ROUNDS_MAX or not self._look_again(looked_at):
+                return False
+            self.epoch = epoch
+        return True
+
+    def _stand(self, keys: list[tuple[int, bytes]]) -> bool:
+        """Whether what the look-ups of these keys rest on is as it was."""
+        for named in keys:
+            read = self.keys[named]
+            if not read.store.stands(read.witness):
+                self.changed = Place(read.store, named[1], 0)
+                return False
+        return True
+
+    def _look_again(self, keys: list[tuple[int, bytes]]) -> bool:
+        """Look all these keys up; whether they have the values that they had."""
+        for named in keys:
+            read = self.keys[named]
+            key = named[1]
+            value = read.store.look_up(key)
+            if read.store.busy or value != read.value:
+                self.changed = Place(read.store, key, read.store.busy)
+                return False
+            self.keys[named] = read._replace(witness=read.store.witness())
+        return True

@@ -1,0 +1,85 @@
+"""False expiries of locks in virtual time: more drift makes fewer, and the dead are met later."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from limpet.bench import expiry, expiry_report, stops
+from limpet.bench.cli import bench
+from limpet.bench.expiry import Setting
+
+HOT = Setting(0, 0, objects=1, clients=8, transactions=15, late=0.1, skew_us=2000, seed=2)
+MANY = dataclasses.replace(HOT, drift_us=1000, locks=12, objects=24, clients=5, transactions=5)
+
+
+def test_equal_settings_give_equal_results_and_other_seeds_others() -> None:
+    found = expiry.run(HOT)
+    assert found == expiry.run(HOT)
+    assert found != expiry.run(dataclasses.replace(HOT, seed=1))
+    assert found.transactions == 8 * 15
+    assert found.blocked_ns is None
+
+
+def test_locks_of_the_living_expire_unless_the_lease_allows_for_skew_and_lateness() -> None:
+    assert expiry.run(HOT).expired >= 3
+    assert expiry.run(dataclasses.replace(HOT, drift_us=100_000)).expired == 0
+
+
+def test_clocks_that_differ_make_locks_expire() -> None:
+    alike = dataclasses.replace(HOT, drift_us=8000, skew_us=0.0, late=0.02)
+    assert expiry.run(alike).expired == 0
+    assert expiry.run(dataclasses.replace(alike, skew_us=20_000.0)).expired > 0
+
+
+def test_a_lease_that_grows_with_the_locks_expires_less() -> None:
+    fixed, growing = (expiry.run(dataclasses.replace(MANY, each_us=each)) for each in (0, 5000))
+    assert fixed.transactions == growing.transactions == 25
+    assert fixed.expired > 3 * growing.expired
+
+
+@pytest.mark.parametrize("locks", [1, 6])
+@pytest.mark.parametrize("drift_us", [0, 3000])
+def test_lock_of_the_dead_is_in_the_way_for_its_lease(drift_us: int, locks: int) -> None:
+    found = expiry.run(expiry.died(Setting(drift_us, 100, locks)))
+    assert found.blocked_ns is not None
+    lease_ns = 1000 * (drift_us + 100 * locks)
+    assert 0.9 * lease_ns <= found.blocked_ns < lease_ns + 500_000
+    assert found.expired == 1
+    assert found.transactions == 4 * 20 + 10
+
+
+def figures(*arguments: str) -> Any:
+    few = ["expiry", "--drifts", "0,8", "--locks", "4", "--objects", "3", "--clients", "4"]
+    result = CliRunner().invoke(bench, [*few, "--transactions", "10", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_command_prints_tables_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry_report, "OBJECTS_OF_MANY", 20)
+    assert "figure 18a" in figures()
+    found = json.loads(figures("--json"))
+    assert [one["setting"]["drift_us"] for one in found["drifts"]] == [0, 8000]
+    assert [one["setting"]["each_us"] for one in found["locks"]] == [0, 100]
+    assert len(found["dead_drifts"]) == 2
+    assert len(found["dead_locks"]) == 1
+
+
+def test_command_refuses_what_cannot_be() -> None:
+    for wrong in (["--drifts", "-1"], ["--locks", "0"], ["--objects", "0"]):
+        assert CliRunner().invoke(bench, ["expiry", *wrong]).exit_code == 2
+
+
+def test_processes_that_are_stopped_lose_their_locks_and_nothing_else() -> None:
+    found = stops.run(0, 2, 0.5, 5.0)
+    assert found.stops > 10
+    assert found.expired > 0
+    assert found.updates > 0
+    assert not list(Path("/dev/shm").glob(f"limpet.limpet-stops-{os.getpid()}.*"))

@@ -1,0 +1,113 @@
+"""A client is killed in the midst of an insert: what the others do, ms by ms."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from limpet.bench import timeline
+from limpet.bench.cli import bench
+from limpet.bench.timeline import Setting, Told, longest_run
+from limpet.shm.errors import ParameterError
+from limpet.shm.membership import Membership
+
+FEW: dict[str, Any] = {"seconds": 0.8, "keys": 200, "node_size": "64MiB"}
+MS = 1_000_000
+
+
+def no_pool_is_left() -> bool:
+    return not list(Path("/dev/shm").glob(f"limpet.limpet-timeline-{os.getpid()}.*"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "point"), [("insert", "leaf-locked"), ("insert", "leaf-installed"), ("growth", None)]
+)
+def test_victim_dies_holding_a_lock_and_the_survivors_go_on(moment: str, point: str | None) -> None:
+    found = timeline.run(Setting("rtx-sherman", moment, point, clients=3, **FEW))
+    assert found.point == (point or "decided")
+    assert found.blocked == 0
+    assert 400 <= found.killed_ms < 1600
+    assert len(found.buckets) == len(found.survivors) == int(found.killed_ms + 400)
+    assert sum(found.buckets) > sum(found.survivors) > 0
+    assert sum(found.survivors[-100:]) > 0
+    assert no_pool_is_left()
+
+
+def test_half_way_through_an_insert_when_the_kind_has_no_lock() -> None:
+    found = timeline.run(Setting("race", clients=2, **FEW))
+    assert (found.point, found.unlocked_ms, found.blocked) == (None, None, 0)
+    assert sum(found.survivors[-100:]) > 0
+
+
+def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind without a crash point where it grows; a split has a log, with many steps."""
+    monkeypatch.setitem(timeline.POINTS, "growth", {})
+    found = timeline.run(Setting("rtx-sherman", "growth", clients=2, **FEW))
+    assert (found.point, found.blocked) == (None, 0)
+    assert sum(found.survivors[-100:]) > 0
+
+
+def test_survivors_of_a_kind_without_recovery_are_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nobody looks for the dead, and the lease does not end."""
+    monkeypatch.setattr(Membership, "sweep", lambda self: [])
+    setting = Setting("rtx-sherman", clients=3, parameters={"drift_us": 1 << 31}, **FEW)
+    found = timeline.run(setting)
+    assert found.blocked == len(found.blocked_at_ms) == 2
+    assert found.unlocked_ms is found.recovered_ms is None
+    assert found.gap_ms > 100
+    assert found.longest_after_ms > 100
+    assert no_pool_is_left()
+
+
+def test_what_survivors_raise_is_told_unless_it_is_their_own_fault() -> None:
+    trace = "Traceback\n  ...\nlimpet.shm.errors.StoreError: client 5 is dead\n"
+    ends = [timeline.Exit(1, 2, 3, 1, trace), timeline.Exit(0, 1, 2, -9, "")]
+    assert timeline.errors_of(ends) == ("StoreError: client 5 is dead",)
+    for wrong in ("limpet.shm.errors.StoreFull: no room\n", "ZeroDivisionError: x\n"):
+        with pytest.raises(timeline.LimpetError, match="a client failed"):
+            timeline.errors_of([timeline.Exit(1, 2, 3, 1, wrong)])
+
+
+def test_longest_run() -> None:
+    assert longest_run(np.array([True, False, True, True, False, True])) == (2, 2)
+    assert longest_run(np.array([True, True])) == (0, 2)
+    assert longest_run(np.zeros(3, bool)) == (0, 0)
+
+
+def test_gap_is_found_in_the_survivors_buckets() -> None:
+    """Two clients, an insert each 0.1 ms; the survivor stands still from 50 to 58 ms."""
+    steady = np.arange(0, 100 * MS, MS // 10) + 1
+    survivor = steady[(steady < 50 * MS) | (steady >= 58 * MS)]
+    told = Told(0, 50 * MS, 100 * MS, [steady[steady < 50 * MS], survivor]).figures()
+    assert (told["gap_at_ms"], told["gap_ms"], told["gap_before_ms"]) == (0, 8, 0)
+    assert told["before"] == 2 * told["survivors_before"] == 2 * told["after"] == 20_000
+    assert told["longest_after_ms"] == pytest.approx(8, abs=0.2)
+    assert told["longest_before_ms"] == pytest.approx(0.1)
+
+
+def test_command_prints_charts_json_and_a_file(tmp_path: Path) -> None:
+    few = ["timeline", "--seconds", "0.6", "--keys", "100", "--clients", "2"]
+    path = tmp_path / "buckets.csv"
+    result = CliRunner().invoke(bench, [*few, "--csv", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "in the midst of an insert" in result.stdout
+    assert "20 ms before the kill" in result.stdout
+    assert len(path.read_text().splitlines()) > 600
+    result = CliRunner().invoke(bench, [*few, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)[0]["point"] == "leaf-locked"
+
+
+def test_points_and_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="no crash point 'leaf'"):
+        Setting("rtx-sherman", point="leaf").check()
+    with pytest.raises(ParameterError, match="no store kind"):
+        Setting("none").check()
+    missing = str(tmp_path / "none" / "file.csv")
+    assert CliRunner().invoke(bench, ["timeline", "--csv", missing]).exit_code == 2

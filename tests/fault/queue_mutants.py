@@ -1,0 +1,82 @@
+"""Queues that are wrong in one way each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.loco.queue_fields import (
+    DATA,
+    EMPTY,
+    FREE,
+    READY,
+    ROUND_SHIFT,
+    SIZE,
+    STATE_MASK,
+)
+from limpet.stores.loco.shared_queue import SharedQueue
+from limpet.stores.outcomes import DONE, FULL
+
+
+class FetchAndAdd(SharedQueue):
+    """A place is taken by fetch-and-add: who dies then leaves a hole that nobody knows of."""
+
+    def _place(self, data: bytes) -> int:
+        endpoint = self.endpoint
+        if len(data) > self.item_size:
+            return super()._place(data)
+        if endpoint.load(self.tail) - endpoint.load(self.head) >= self.maxsize:
+            return FULL
+        number, place = divmod(endpoint.faa(self.tail, 1), self.maxsize)
+        slot = self._slot(place)
+        endpoint.store(slot + SIZE, len(data))
+        endpoint.write(slot + DATA, data)
+        endpoint.store(slot, number << ROUND_SHIFT | READY)
+        return DONE
+
+
+class _Getting(SharedQueue):
+    def _take(self, skip: bool) -> Any:
+        endpoint = self.endpoint
+        head = endpoint.load(self.head)
+        number, place = divmod(head, self.maxsize)
+        slot = self._slot(place)
+        word = endpoint.load(slot)
+        if word >> ROUND_SHIFT != number or word & STATE_MASK != READY:
+            return super()._take(skip)
+        if endpoint.load(slot + SIZE) > self.item_size:
+            return super()._take(skip)
+        return self._take_small(head, slot, word, number + 1 << ROUND_SHIFT | FREE)
+
+    def _take_small(self, head: int, slot: int, word: int, free: int) -> Any:
+        raise NotImplementedError
+
+
+class TakeThenCopy(_Getting):
+    """The slot is free, for others to write to, before the element was read."""
+
+    def _take_small(self, head: int, slot: int, word: int, free: int) -> Any:
+        if self.endpoint.cas(slot, word, free) != word:
+            self.outcome = EMPTY
+            return super()._take(False)
+        self.endpoint.cas(self.head, head, head + 1)
+        return self.endpoint.read(slot + DATA, min(self.endpoint.load(slot + SIZE), 24))
+
+
+class CopyThenStore(_Getting):
+    """What was read is not validated: two get the same element."""
+
+    def _take_small(self, head: int, slot: int, word: int, free: int) -> Any:
+        data = self.endpoint.read(slot + DATA, self.endpoint.load(slot + SIZE))
+        self.endpoint.store(slot, free)
+        self.endpoint.cas(self.head, head, head + 1)
+        return data
+
+
+class Impatient(SharedQueue):
+    """A slot that was skipped is used again at once: a stopped producer writes there later."""
+
+    def _abandoned(self, word: int) -> bool:
+        return True
+
+
+MUTANTS = (FetchAndAdd, TakeThenCopy, CopyThenStore, Impatient)

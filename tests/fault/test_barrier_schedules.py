@@ -1,0 +1,118 @@
+"""The barrier under schedules of simulated processes that stall and die, and variants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from channel_stage import Play
+from race_mutants import from_source
+
+import limpet
+from limpet.fault.sim_stage import Stage
+from limpet.stores.loco.barrier import Barrier
+
+SCHEDULES = 120 if limpet.build == "compiled" else 25
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage("race", 4) as made:
+        yield made
+
+
+def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = True) -> None:
+    """Three simulated processes, one with a stall or a death now and then, and four rounds."""
+    stage.reset()
+    rounds, parties = 4, 3
+    begun, passed = [0] * parties, [0] * parties
+    indices: list[list[int]] = [[] for _ in range(rounds)]
+    barriers = [
+        cls(player.pool.channels, "b", parties=parties, on_death=on_death,
+            action=int if seed % 2 else None)
+        for player in stage.players[:parties]
+    ]  # fmt: skip
+    learned: dict[int, list[int]] = {}
+
+    def life(number: int) -> Callable[[], None]:
+        def lives() -> None:
+            for turn in range(rounds):
+                begun[number] += 1
+                try:
+                    index = barriers[number].wait()
+                except limpet.BrokenBarrierError as error:
+                    learned[number] = error.pids
+                    return
+                passed[number] += 1
+                indices[turn].append(index)
+                early = [n for n in range(parties) if begun[n] <= turn]
+                assert all(stage.players[n].dead for n in early), "somebody passed early"
+                assert on_death == "continue" or not early, "somebody passed without the dead"
+
+        return lives
+
+    play = Play(
+        stage, seed, [life(number) for number in range(parties)],
+        lambda: crash and min(passed) > 0 and not any(one.dead for one in stage.players),
+    )  # fmt: skip
+    play.go()
+    gone = [player.pid for player in play.dead]
+    living = [player.number for player in play.players if not player.dead]
+    for found in indices:
+        assert len(set(found)) == len(found)
+    if on_death == "continue" or not gone:
+        assert all(passed[number] == rounds for number in living)
+        assert not learned
+    for pids in learned.values():
+        assert pids == gone
+    assert len({passed[number] for number in living}) == 1
+
+
+@pytest.mark.parametrize("on_death", ["break", "continue"])
+def test_schedules_with_stalls_and_deaths(stage: Stage, on_death: str) -> None:
+    for seed in range(SCHEDULES):
+        try:
+            schedule(stage, seed, Barrier, on_death)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+COUNTED = "self.endpoint.cas(self.address, state, _next(state) if last else state + 1) == state"
+MUTANTS = {
+    "the last round's dead are not looked for": (
+        "break",
+        ("            if (number - register & ROUND_MASK) <= since\n", "            if False\n"),
+    ),
+    "the count is raised by a load and a store": (
+        "break",
+        (COUNTED, "self.endpoint.store(self.address, _next(state) if last else state + 1) == 0"),
+    ),
+    "the living do not come again after a death": (
+        "continue",
+        (
+            "after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT",
+            "after = state & ~(COME << LOST_SHIFT)",
+        ),
+    ),
+    "the dead are waited for": (
+        "continue",
+        ("        if fewer != lost or counted:\n", "        if False:\n"),
+    ),
+    "no register says who comes": (
+        "break",
+        ("            if self._announce(state):\n", "            if False:\n"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
+    on_death, change = MUTANTS[name]
+    bad = from_source(("stores/loco/barrier.py",), "Barrier", change)
+    for seed in range(200):
+        try:
+            schedule(stage, seed, bad, on_death)
+        except (AssertionError, limpet.LimpetError):
+            return
+    pytest.fail("nothing was noticed")

@@ -1,0 +1,373 @@
+"""Rings, events, counters, arrays and joined queues under schedules of simulated processes that
+stall and die; and a variant of each that is wrong and is found out."""
+
+from __future__ import annotations
+
+import collections
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from channel_stage import Play
+from race_mutants import from_source
+
+import limpet
+from limpet.fault.sim_stage import Player, Stage
+from limpet.shm.simulated import PAUSE, SimulatedEndpoint
+from limpet.stores.loco.array import Array
+from limpet.stores.loco.counter import Counter
+from limpet.stores.loco.event import Event
+from limpet.stores.loco.ring_buffer import RingBuffer
+from limpet.stores.loco.shared_queue import SharedQueue
+
+SCHEDULES = 80 if limpet.build == "compiled" else 15
+MUTANT_SCHEDULES = 300
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage("race", 4) as made:
+        yield made
+
+
+class Scene:
+    """Channels of the class `cls`, one for each of four simulated processes."""
+
+    def __init__(self, stage: Stage, seed: int, cls: Any, *, crashes: bool = True, **given: Any):
+        stage.reset()
+        self.seed = seed
+        self.stage = stage
+        self.players = stage.players
+        self.crashes = crashes
+        self.channels = [cls(player.pool.channels, "c", **given) for player in self.players]
+        self.pauses = collections.Counter[int]()
+
+    def go(self, lives: list[Callable[[], None]]) -> list[Player]:
+        """Each process lives its life, but one, perhaps, who dies in it; the living."""
+
+        def may_crash() -> bool:
+            return self.crashes and not any(player.dead for player in self.players)
+
+        play = Counting(self.stage, self.seed, lives, may_crash)
+        play.pauses = self.pauses
+        play.go()
+        return [player for player in play.players if not player.dead]
+
+    def await_(self, number: int, condition: Callable[[], bool]) -> None:
+        """Process `number` pauses until it holds."""
+        while not condition():
+            self.players[number].endpoint.pause(0)
+
+
+class Counting(Play):
+    """Counts the pauses of each player."""
+
+    pauses: collections.Counter[int]
+
+    def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
+        if verb is PAUSE:
+            self.pauses[endpoint.number] += 1
+        return super().turn(endpoint, verb, addr, words)
+
+
+# ---- the ring -----------------------------------------------------------------------------------
+
+
+def ring(stage: Stage, seed: int, cls: Any) -> None:
+    """A writer, and one who goes on when it is dead or has closed; two readers, one from the first
+    message on. Messages go round some times."""
+    overrun = "skip" if seed % 2 else "block"
+    scene = Scene(stage, seed, cls, size=160, overrun=overrun, codec="bytes")
+    writer, successor, *readers = scene.channels
+    ready = [False, False]
+    got: list[list[bytes]] = [[], []]
+    sent: list[bytes] = []
+
+    def message(number: int) -> bytes:
+        return b"%03d" % number + bytes([number]) * (number * 7 % 40)
+
+    def listened() -> bool:
+        return all(ready[n] or scene.players[2 + n].dead for n in range(2))
+
+    def writes() -> None:
+        scene.await_(0, listened)
+        for number in range(12):
+            sent.append(message(number))
+            writer.send(sent[-1])
+        writer.close()
+
+    def succeeds() -> None:
+        scene.await_(1, lambda: scene.players[0].ended and listened())
+        for number in range(100, 104):
+            successor.send(message(number))
+        successor.send(b"end")
+
+    def reads(number: int) -> Callable[[], None]:
+        def life() -> None:
+            readers[number].subscribe()
+            ready[number] = True
+            while b"end" not in got[number]:
+                over = scene.players[0].ended and scene.players[1].ended
+                try:
+                    got[number].append(readers[number].receive_nowait())
+                except queue.Empty:
+                    if over:
+                        return
+                    scene.players[2 + number].endpoint.pause(0)
+
+        return life
+
+    living = scene.go([writes, succeeds, reads(0), reads(1)])
+    if scene.players[1] not in living:
+        return
+    said = [*sent, *(message(number) for number in range(100, 104)), b"end"]
+    found = {n: got[n] for n in range(2) if scene.players[2 + n] in living}
+    # The last message of a writer that died is one for all, or for none.
+    cut = {sent[-1]} if sent and scene.players[0] not in living else set()
+    totals = {len(each) + readers[n].lost for n, each in found.items()}
+    assert len(totals) <= 1, "some have lost what they do not know of"
+    assert totals <= {len(said), len(said) - len(cut)}, "not all is got or known as lost"
+    for each in found.values():
+        assert each == [one for one in said if one in each], "torn, or not in its order"
+        assert overrun == "skip" or set(said) - set(each) <= cut, "not all is got"
+
+
+# ---- the event ----------------------------------------------------------------------------------
+
+
+def event(stage: Stage, seed: int, cls: Any) -> None:
+    """Two wait time and again; it is set, and at once cleared, when both have looked."""
+    rounds = 4
+    scene = Scene(stage, seed, cls)
+    passed = [0, 0]
+    begun: dict[tuple[int, int], int] = {}
+    """How often who waits had paused before it began to, by turn and number."""
+    sets, clears = [0], [0]
+
+    def looked(turn: int) -> Callable[[], bool]:
+        """Whether all have looked, as they have paused since they began to wait."""
+        return lambda: all(
+            passed[n] > turn or scene.players[n].dead
+            or begun.get((turn, n), scene.pauses[n]) < scene.pauses[n] for n in range(2)
+        )  # fmt: skip
+
+    def cleared(turns: int) -> Callable[[], bool]:
+        return lambda: clears[0] >= turns
+
+    def waiter(number: int) -> Callable[[], None]:
+        def life() -> None:
+            for turn in range(rounds):
+                scene.await_(number, cleared(turn))
+                begun[turn, number] = scene.pauses[number]
+                assert scene.channels[number].wait()
+                assert sets[0] > turn, "nobody had set it"
+                passed[number] += 1
+
+        return life
+
+    def setter(number: int) -> Callable[[], None]:
+        def life() -> None:
+            if number == 3:
+                scene.await_(3, lambda: scene.players[2].ended)
+            for turn in range(clears[0], rounds):
+                scene.await_(number, looked(turn))
+                sets[0] = turn + 1
+                scene.channels[number].set()
+                scene.channels[number].clear()
+                clears[0] = turn + 1
+
+        return life
+
+    living = scene.go([waiter(0), waiter(1), setter(2), setter(3)])
+    if scene.players[3] in living:
+        assert all(passed[n] == rounds for n in range(2) if scene.players[n] in living)
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def additions(scene: Scene, add: Callable[[Any], float]) -> None:
+    """All add 1, five times."""
+    told: list[list[float]] = [[] for _ in scene.players]
+    begun = [0] * len(scene.players)
+
+    def life(number: int) -> Callable[[], None]:
+        def adds() -> None:
+            for _ in range(5):
+                begun[number] += 1
+                told[number].append(add(scene.channels[number]))
+
+        return adds
+
+    living = scene.go([life(number) for number in range(len(scene.players))])
+    found = [one for each in told for one in each]
+    assert len(set(found)) == len(found), "two were told the same"
+    assert all(each == sorted(each) for each in told)
+    total = add(scene.channels[living[0].number]) - 1
+    assert len(found) <= total <= sum(begun), "additions were lost"
+
+
+def counter(stage: Stage, seed: int, cls: Any) -> None:
+    additions(Scene(stage, seed, cls), lambda one: one.add(1))
+
+
+def array(stage: Stage, seed: int, cls: Any) -> None:
+    scene = Scene(stage, seed, cls, length=2, typecode="qd"[seed % 2])
+    additions(scene, lambda one: one.add(1, 1))
+
+
+# ---- join ---------------------------------------------------------------------------------------
+
+
+def join(stage: Stage, seed: int, cls: Any) -> None:
+    """Two workers, who put another element before they are done with one; two who join."""
+    scene = Scene(stage, seed, cls, crashes=seed % 2 == 1, maxsize=4, codec="bytes")
+    for channel in scene.channels:
+        channel.patience = 2
+    there: set[bytes] = set()
+    """Elements whose put has returned, and that nobody is done with."""
+    empty = [0]
+    """How often it has become empty."""
+    over = [False]
+
+    done: set[bytes] = set()
+
+    def put(channel: Any, item: bytes) -> None:
+        channel.put(item)
+        there.update({item} - done)
+
+    def work(number: int) -> Callable[[], None]:
+        def life() -> None:
+            channel = scene.channels[number]
+            while not over[0]:
+                try:
+                    item = channel.get_nowait()
+                except queue.Empty:
+                    scene.players[number].endpoint.pause(0)
+                    continue
+                there.add(item)
+                if len(item) < 8:
+                    put(channel, item + b"%d" % number)
+                done.add(item)
+                there.discard(item)
+                empty[0] += not there
+                channel.task_done()
+
+        return life
+
+    def joins(channel: Any, timeout: float | None) -> bool:
+        """Join; whether that has told that all is done."""
+        before = empty[0] - (not there)
+        try:
+            if not channel.join(timeout):
+                return False
+        except limpet.TasksLost as error:
+            count = error.count
+        else:
+            dead = any(player.dead for player in scene.players)
+            assert dead or empty[0] > before, f"{there} was not done"
+            return True
+        assert any(player.dead for player in scene.players), "nobody has died"
+        assert count <= 1, "more than one was lost"
+        channel.forget_lost()
+        return False
+
+    def puts() -> None:
+        put(scene.channels[2], b"a")
+        put(scene.channels[2], b"b")
+        while not joins(scene.channels[2], None):
+            pass
+        over[0] = True
+
+    def watches() -> None:
+        while not over[0] and not scene.players[2].dead:
+            joins(scene.channels[3], 0)
+        over[0] = True
+
+    scene.go([work(0), work(1), puts, watches])
+
+
+# ---- all of them --------------------------------------------------------------------------------
+
+SCENES: dict[str, tuple[Callable[[Stage, int, Any], None], Any]] = {
+    "ring": (ring, RingBuffer),
+    "event": (event, Event),
+    "counter": (counter, Counter),
+    "array": (array, Array),
+    "join": (join, SharedQueue),
+}
+LOCO = "stores/loco/"
+MUTANTS: dict[str, tuple[Any, ...]] = {
+    "a reader does not look whether it was overtaken": (
+        "ring",
+        ("ring_buffer.py",),
+        ("            if self.position < self.unsafe:\n", "            if False:\n"),
+    ),
+    "dead readers are waited for": (
+        "ring",
+        ("ring_buffer.py",),
+        ("return bool(self.lives(ident & CLIENT_MASK))", "return True"),
+    ),
+    "who waits does not see that it was set meanwhile": (
+        "event",
+        ("event.py",),
+        ("(state + 2 | SET) & MASK", "state | SET"),
+    ),
+    "a counter is read, and then written": (
+        "counter",
+        ("variables.py", "counter.py"),
+        (
+            "            before = self.endpoint.faa(self.address, delta & MASK)\n",
+            "            before = self.endpoint.load(self.address)\n"
+            "            self.endpoint.store(self.address, before + delta & MASK)\n",
+        ),
+    ),
+    "an element is read, and then written": (
+        "array",
+        ("array.py",),
+        (
+            "            if self.endpoint.cas(at, before, _from_double(after)) == before:\n",
+            "            if self.endpoint.swap(at, _from_double(after)) is not None:\n",
+        ),
+    ),
+    "an element is counted when it was taken": (
+        "join",
+        ("shared_queue.py",),
+        (
+            "                endpoint.cas(self.head, head, head + 1)\n                if large:\n",
+            "                endpoint.cas(self.head, head, head + 1)\n"
+            "                self.tasks.begin()\n                if large:\n",
+        ),
+        ("                begun = self.tasks.begin()\n", "                begun = True\n"),
+        ("                    self._begin_again(begun)\n", "                    pass\n"),
+    ),
+    "what was put meanwhile is not looked for": (
+        "join",
+        ("shared_queue.py",),
+        ("return endpoint.load(self.tail) == tail and [", "return ["),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
+    scene, cls = SCENES[name]
+    for seed in range(SCHEDULES):
+        try:
+            scene(stage, seed, cls)
+        except (AssertionError, limpet.LimpetError) as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
+    what, sources, *changes = MUTANTS[name]
+    scene, cls = SCENES[what]
+    bad = from_source([LOCO + source for source in sources], cls.__name__, *changes)
+    for seed in range(MUTANT_SCHEDULES):
+        try:
+            scene(stage, seed, bad)
+        except (AssertionError, limpet.LimpetError, OverflowError):
+            return  # a variant may take any number for a place
+    pytest.fail("nothing was noticed")

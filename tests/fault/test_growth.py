@@ -1,0 +1,202 @@
+"""Subtables that are split while clients die, stand still and work on: nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from growth_scenes import SMALL, Crowded, crowded, growing_from_source, rtx_growing_from_source
+
+import limpet
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.findings import Result
+from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.matrix import Matrix
+from limpet.fault.operations import KEY, NEW, Operation
+from limpet.fault.sim_shrink import kind_of
+from limpet.shm.fabric import BUILD, hash64
+from limpet.stores.registry import KINDS, Kind
+
+COMPILED = BUILD == "compiled"
+RUNS = 24
+GROWING = ("race", "rtx-race")
+compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
+growing = pytest.mark.parametrize("kind", GROWING)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in GROWING:
+        parameters = {name: value for name, value in SMALL.items() if name != "capacity"}
+        proof = Proof(parameters, matrix_nodes=1, matrix_capacity=1, packages=PROOFS[kind].packages)
+        monkeypatch.setitem(PROOFS, kind, proof)
+
+
+def warm(pool: Any, store: Any) -> None:
+    """Have memory at hand."""
+    store.get(KEY)
+    size = store.parameters.subtable_size
+    pool.allocator.replenish_all(0, [size, size, size, 100, 1000])
+
+
+INSERT = Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, warm, fresh=True)
+
+
+def sound(result: Result) -> None:
+    assert result.failures == ()
+    assert result.steps > 100
+    assert result.tried > 2
+
+
+@growing
+def test_insert_splits_a_subtable(small: None, make_url: Callable[[], str], kind: str) -> None:
+    url = make_url()
+    scene = Crowded(url, kind)
+    try:
+        before = scene.store.index_size()
+        scene.store.insert(KEY, NEW)
+        assert scene.store.index_size() == 2 * before
+        scene.store.check()
+        assert sorted(scene.store) == sorted((KEY, *scene.bystanders))
+        assert len(scene.store) == 1 + len(scene.bystanders)
+    finally:
+        scene.close()
+        limpet.destroy(url)
+
+
+@compiled_only
+@growing
+def test_who_is_killed_splitting_has_inserted_or_not(small: None, kind: str) -> None:
+    """`race` at every step, and each of its named points is met; those of logs are met in trees."""
+    result = Matrix(kind, 150 if kind == "race" else RUNS, Crowded).killed(INSERT)
+    sound(result)
+    assert kind != "race" or {"subtable-made", "freezing", "split"} <= set(result.seen)
+
+
+@compiled_only
+@growing
+def test_who_goes_on_splitting_may_be_killed_too(small: None, kind: str) -> None:
+    result = Matrix(kind, RUNS, Crowded).killed_twice(INSERT)
+    sound(result)
+    assert result.next_tried > 2
+
+
+@compiled_only
+@growing
+@pytest.mark.parametrize("fence", ["wait", "kill"])
+def test_who_stands_still_splitting_is_worked_around(small: None, kind: str, fence: str) -> None:
+    sound(Matrix(kind, RUNS, Crowded).stopped(INSERT, fence))
+
+
+# ---- schedules -----------------------------------------------------------------------------------
+
+
+def explored(kind: str, runs: int, **more: Any) -> Report:
+    chosen = {"value_size": 16, "crashes": 1, "stalls": 1, "seed": 3, "parameters": SMALL, **more}
+    count = runs if COMPILED else max(3, runs // 40)
+    if more.get("program"):
+        chosen["clients"] = more["program"].count("|") + 1
+    with crowded():
+        return explore(Exploration(store=kind, schedules=count, **chosen))
+
+
+@growing
+@pytest.mark.parametrize("program", ["", "ic gc|ua ga|db gb", "ic dc|ic|pa gc", "ic|id gc|id"])
+def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
+    report = explored(kind, 200, program=program, crashes=2, stalls=2)
+    assert report.failures == ()
+    assert not COMPILED or report.crashes > report.schedules / 10
+
+
+@growing
+def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: str) -> None:
+    assert explored(kind, 200, program="ic ga|ua gc", stalls=2, fence="wait").failures == ()
+
+
+@compiled_only
+@growing
+def test_store_holds_while_subtables_are_split_without_hardware_coherence(kind: str) -> None:
+    assert explored(kind, 60, program="ic gc|ua ga|db gb", coherent=False).failures == ()
+
+
+MOVE = "        self._move(old & ADDRESS_MASK, first & ADDRESS_MASK, second & ADDRESS_MASK)\n"
+SET_FREE = "        # CRASH(split)"
+MUTANTS = {
+    "not-frozen": (
+        "ic gc|ua ga da|db ga",
+        (("        self._freeze(old & ADDRESS_MASK)\n", ""),),
+    ),
+    "filled-again": (
+        "ic gc|ua ga da|db ga",
+        (
+            ("self.endpoint.cas(slot, UNSET, word)", "self.endpoint.cas(slot, 0, word)"),
+            ("_obtain(2 * self.number, UNSET)", "_obtain(2 * self.number, 0)"),
+            ("_obtain(2 * self.number + 1, UNSET)", "_obtain(2 * self.number + 1, 0)"),
+        ),
+    ),
+    "split-before-moved": (
+        "ic gc|ua ga da|db ga",
+        ((MOVE, ""), (SET_FREE, MOVE + SET_FREE)),
+    ),
+    "split-unfrozen": (
+        "ic gc|ua ga da|db ga",
+        (("_freeze(old & ADDRESS_MASK)\n", "_freeze((old & ADDRESS_MASK) + 192)\n"),),
+    ),
+}
+"""Program and changes."""
+
+
+NOT_SPLIT = """        if self.endpoint.load(self.entry) != self.pointer:
+            return DONE
+"""
+RTX_MUTANTS = {
+    "R7": ("ic gc|ua ga da|db ga", (("held = self.store.freeze(self.old)\n", "held = 0\n"),)),
+    "split-again": ("ic gc|id ic|ua ga", ((NOT_SPLIT, ""),)),
+}
+
+
+def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str) -> None:
+    monkeypatch.setitem(globals(), "Mutated", mutated)
+    monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
+    report = explored("mutated", 6000, program=program, stalls=2)
+    assert report.failures, f"{report.schedules} runs did not show it"
+    assert kind_of(report.failures[0].what) in ("history", "check"), report.failures[0].what
+
+
+@compiled_only
+@pytest.mark.parametrize("name", MUTANTS)
+def test_known_bad_growth_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    program, changes = MUTANTS[name]
+    caught(monkeypatch, growing_from_source(*changes), program)
+
+
+@compiled_only
+@pytest.mark.parametrize("name", RTX_MUTANTS)
+def test_known_bad_growth_by_transactions_is_caught(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    program, changes = RTX_MUTANTS[name]
+    caught(monkeypatch, rtx_growing_from_source(*changes), program)
+
+
+def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:
+    """Kicked out, one would be vacant, and what is inserted there is lost."""
+    pool = pools()
+    store = growing_from_source()(pool, "race", "s", pool.store("race", name="s").parameters)
+    key = next(b"%d" % n for n in range(10_000) if not hash64(b"%d" % n) & 0xFF)
+    store.insert(key, b"v")
+    pool.client.enter()
+    try:
+        store._choose(key)
+        store._freeze(store.base)
+        store._read_row(0)
+        assert store._match(key, 0, False)
+        assert not store._rival(key, store.at[0] + 8, 100)
+        assert store._is_frozen()
+    finally:
+        pool.client.leave()
+    store.update(key, b"w")
+    store.insert(b"other", b"v")
+    assert store.get(key) == b"w"
+    store.check()

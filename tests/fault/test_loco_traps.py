@@ -1,0 +1,275 @@
+"""The traps of LOCO's kvstore put back: each variant fails, what ships does not."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from loco_mutants import (
+    BLESSED,
+    CLAIM_STAYS,
+    CLAIM_WITHOUT_LOCK,
+    COUNTER_NOT_IN_CHECKSUM,
+    COUNTER_WRAPS,
+    KEY_TRUSTED,
+    LINK_LAST,
+    NO_REPAIR,
+    NOT_UP_TO_DATE,
+    TOLD_FIRST,
+    VALID_FIRST,
+    VALID_IN_CHECKSUM,
+    in_force,
+)
+from mutant_tools import UNCHANGED, Mutant
+from process_tools import gather
+from puppets import Puppet, PuppetEndpoint, PuppetPool, Where, verb_on, verb_on_address
+
+import limpet
+from limpet.fault import findings, matrix, scene
+from limpet.fault.matrix import Matrix
+from limpet.fault.operations import OPERATIONS
+from limpet.fault.scene import look_away
+from limpet.shm.fabric import BUILD, hash64
+
+COMPILED = BUILD == "compiled"
+OLD, NEW = b"old", b"new"
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
+
+# ---- by the crash matrix -------------------------------------------------------------------------
+
+BY_MATRIX: Final = (
+    (NO_REPAIR, "update, same size"),
+    (BLESSED, "update, same size"),
+    (CLAIM_STAYS, "insert"),
+    (VALID_IN_CHECKSUM, "insert"),
+    (LINK_LAST, "update"),
+)
+
+
+@compiled_only
+@pytest.mark.parametrize(("mutant", "operation"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
+def test_loco_mutant_is_caught_by_the_matrix(
+    mutant: Mutant, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scene, matrix):
+        monkeypatch.setattr(module, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    with in_force(mutant):
+        assert Matrix("loco").killed(OPERATIONS[operation]).failures
+
+
+# ---- step by step --------------------------------------------------------------------------------
+
+
+class HaltingEndpoint(PuppetEndpoint):
+    """Its reads can be cut after the first word: `rest` is met there."""
+
+    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        super().read_words(addr, words, 1, start)
+        if count > 1:
+            if self.before is not None:
+                self.before("rest", addr)
+            super().read_words(addr + 8, words, count - 1, start + 1)
+        return 0
+
+
+class HaltingPool(PuppetPool):
+    endpoint_class = HaltingEndpoint
+
+
+class Halting(Puppet):
+    """A puppet with such an endpoint."""
+
+    pool_class = HaltingPool
+
+
+class Clients:
+    """A store with few entries, puppets of it, and clients that die where they are told to."""
+
+    def __init__(self, pools: Any, puppets: int, **parameters: Any) -> None:
+        self.pools = pools
+        self.url = pools().url
+        self.pool = pools.keep(PuppetPool.open(self.url))
+        chosen = {"capacity": 1, "locks": 1, "tracker": 64, **parameters}
+        self.store = self.pool.store("loco", name="test", **chosen)
+        self.door = pools.keep(PuppetPool.open(self.url))
+        self.mortal = self.door.store("loco", name="test")
+        self.puppets = [self.newcomer() for _ in range(puppets)]
+
+    def newcomer(self) -> Puppet:
+        """A client that has no index yet."""
+        return Puppet(self.pools, self.url, "loco")
+
+    def keys(self, lock: int = 0) -> list[bytes]:
+        """As many keys as there are entries, with that lock."""
+        numbered = (b"%d" % number for number in itertools.count())
+        locks = self.store.parameters.locks
+        alike = (key for key in numbered if hash64(key) & locks - 1 == lock)
+        return list(itertools.islice(alike, self.store.parameters.entries))
+
+    def fill(self, keys: list[bytes]) -> None:
+        """Insert these keys."""
+        for key in keys:
+            self.store.insert(key, OLD)
+
+    def address(self, key: bytes) -> int:
+        """Address of the entry of a key that is there."""
+        assert self.store.get(key) is not None
+        return int(self.store.entries.address(self.store.entry))
+
+    def die(self, where: Where, work: Callable[[Any], object]) -> None:
+        """A client begins an operation, and dies just before that verb."""
+
+        def die_there(verb: str, address: int) -> None:
+            if where(verb, address):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def client() -> None:
+            look_away(self.door)
+            self.mortal.get(b"x")
+            self.door.endpoint.before = die_there
+            work(self.mortal)
+
+        with pytest.raises(AssertionError, match="ended with -9"):
+            gather(client)
+
+    def sound(self) -> None:
+        self.store.recover()
+        self.store.check()
+        audit = self.pool.audit()
+        assert audit["leaked"] == audit["held"] == 0, audit
+
+
+TELLS: Final = 3
+"""Of an insert without conflict, the CAS that writes its message: after those of lock and claim."""
+
+
+def _index_is_there_before(pools: Any) -> None:
+    """A key was looked up in vain, and is inserted by somebody else."""
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    assert reader.store.get(b"k") is None
+    clients.store.insert(b"k", NEW)
+    assert reader.store.get(b"k") == NEW
+
+
+def _insert_stands_still_before_it_is_told(pools: Any) -> None:
+    """A newcomer sees what is in the array; a client that has an index, what it was told."""
+    clients = Clients(pools, 2)
+    inserter, reader = clients.puppets
+    assert reader.store.get(b"k") is None
+    assert not inserter.begin(lambda: inserter.store.insert(b"k", NEW), verb_on("cas", 0, TELLS))
+    first = clients.newcomer().store.get(b"k")
+    second = reader.store.get(b"k")
+    assert inserter.go()
+    assert first in (None, second), "a key was there, and then missing"
+    clients.sound()
+
+
+def _insert_stands_still_before_it_is_written(pools: Any) -> None:
+    """Who looks at its entry meanwhile finds nothing there, and is told when there is something."""
+    clients = Clients(pools, 2)
+    inserter, reader = clients.puppets
+    assert reader.store.get(b"k") is None
+    is_inserted = inserter.begin(
+        lambda: inserter.store.insert(b"k", NEW), verb_on("write_words", 0)
+    )
+    assert not is_inserted
+    assert reader.store.get(b"k") is None
+    assert inserter.go()
+    assert reader.store.get(b"k") == NEW
+    clients.sound()
+
+
+def _entry_gets_another_key_under_a_reader(pools: Any) -> None:
+    clients = Clients(pools, 1)
+    (reader,) = clients.puppets
+    key, *others = clients.keys()
+    clients.fill([key, *others])
+    assert reader.store.get(key) == OLD
+    entry = clients.address(key)
+    reader.begin(lambda: reader.store.get(key), verb_on_address("read_words", entry))
+    clients.store.delete(key)
+    clients.store.insert(b"k", NEW)
+    assert clients.address(b"k") == entry
+    assert reader.go()
+    assert reader.result is None, "the value is that of another key"
+    clients.sound()
+
+
+def _entry_begins_another_life_while_it_is_read(pools: Any) -> None:
+    """It was valid, and has two lives more; in the second one it has the key again, not valid."""
+    clients = Clients(pools, 1)
+    (inserter,) = clients.puppets
+    reader = Halting(pools, clients.url, "loco")
+    key, *others = clients.keys()
+    clients.fill([key, *others])
+    assert reader.store.get(key) == OLD
+    entry = clients.address(key)
+    assert not reader.begin(lambda: reader.store.get(key), verb_on_address("rest", entry))
+    clients.store.delete(key)
+    clients.store.insert(b"k", NEW)
+    assert clients.address(b"k") == entry
+    clients.store.delete(b"k")
+    is_inserted = inserter.begin(lambda: inserter.store.insert(key, NEW), verb_on("cas", 0, TELLS))
+    assert not is_inserted
+    assert reader.go()
+    inserter.abandon()
+    assert clients.store.get(key) is None
+    assert reader.result is None, "the value is one that was never inserted"
+    clients.sound()
+
+
+def _two_mean_to_claim_one_entry(pools: Any) -> None:
+    """One dies before it does; who repairs for it must know the other one's claim from its own."""
+    clients = Clients(pools, 1, locks=2)
+    (inserter,) = clients.puppets
+    beside, *_ = clients.keys(1)
+    first, second, *others = [*clients.keys(0), b"last of all"]
+    clients.fill(others)
+    clients.die(verb_on("cas", 0, TELLS - 1), lambda store: store.insert(first, NEW))
+    assert not inserter.begin(lambda: inserter.store.insert(beside, NEW), verb_on("cas", 0, TELLS))
+    inserted = False
+    with contextlib.suppress(limpet.StoreFull):
+        clients.store.insert(second, NEW)
+        inserted = True
+    assert inserter.go()
+    assert clients.store.get(beside) == NEW
+    assert clients.store.get(second) == (NEW if inserted else None)
+    clients.sound()
+
+
+BY_PUPPETS: Final = (
+    (NOT_UP_TO_DATE, _index_is_there_before),
+    (VALID_FIRST, _insert_stands_still_before_it_is_told),
+    (TOLD_FIRST, _insert_stands_still_before_it_is_written),
+    (KEY_TRUSTED, _entry_gets_another_key_under_a_reader),
+    (COUNTER_WRAPS, _entry_begins_another_life_while_it_is_read),
+    (COUNTER_NOT_IN_CHECKSUM, _entry_begins_another_life_while_it_is_read),
+    (CLAIM_WITHOUT_LOCK, _two_mean_to_claim_one_entry),
+)
+by_puppets = pytest.mark.parametrize(
+    ("mutant", "scenario"), BY_PUPPETS, ids=[mutant.name for mutant, _ in BY_PUPPETS]
+)
+
+
+Scenario = Callable[[Any], None]
+
+
+@by_puppets
+def test_loco_mutant_is_caught_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
+    with in_force(UNCHANGED):
+        scenario(pools)
+    with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
+        scenario(pools)
+
+
+@by_puppets
+def test_what_ships_holds_step_by_step(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
+    scenario(pools)

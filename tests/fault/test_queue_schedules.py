@@ -1,0 +1,84 @@
+"""Queues whose clients wait for each other, under simulated schedules, and variants of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from queue_stage import WAKING, WOKEN, QueueRun, QueueStage
+from race_mutants import from_source
+
+SCHEDULES = 15
+
+
+@pytest.fixture(scope="module", params=[3, 5])
+def stage(request: pytest.FixtureRequest) -> Iterator[QueueStage]:
+    with QueueStage(request.param) as made:
+        yield made
+
+
+def test_what_is_put_is_got_and_nobody_sleeps_in_vain(stage: QueueStage) -> None:
+    slept = 0
+    for seed in range(SCHEDULES):
+        run = QueueRun(stage, seed, times=8).go()
+        assert not run.failure, (seed, run.failure)
+        assert sorted(run.put) == sorted(run.got)
+        assert len(run.put) == 8 * len(run.putters)
+        assert not run.in_vain, seed
+        slept += run.slept
+    assert slept >= SCHEDULES
+
+
+def test_a_death_costs_time_only(stage: QueueStage) -> None:
+    for seed in range(2 * SCHEDULES):
+        rng = random.Random(seed)
+        victim = rng.randrange(len(stage.players))
+        run = QueueRun(stage, seed, times=8, crashes={victim: rng.randrange(1, 400)}).go()
+        assert not run.failure, (seed, run.failure)
+
+
+@pytest.mark.parametrize("dies", [WOKEN, WAKING])
+def test_who_dies_between_waking_and_looking_costs_time_only(stage: QueueStage, dies: str) -> None:
+    died = 0
+    for seed in range(SCHEDULES):
+        run = QueueRun(stage, seed, times=8, dies=dies).go()
+        assert not run.failure, (seed, run.failure)
+        died += not run.dies
+    assert died
+
+
+def test_who_stands_still_keeps_nobody_waiting(stage: QueueStage) -> None:
+    for seed in range(SCHEDULES):
+        rng = random.Random(seed)
+        stalls = {rng.randrange(len(stage.players)): (rng.randrange(1, 300), 2000)}
+        run = QueueRun(stage, seed, times=8, stalls=stalls).go()
+        assert not run.failure, (seed, run.failure)
+
+
+SOURCES = ("stores/loco/waiting.py", "stores/loco/shared_queue.py")
+MUTANTS = {
+    "who was woken does not say so": (
+        "token = word & ~WOKEN | SLEEPERS", "token = word | SLEEPERS",
+    ),
+    "who was woken to get wakes nobody else": (
+        "if slept and data is not None and self._length() > 0:", "if False:",
+    ),
+    "who was woken to put wakes nobody else": (
+        "if slept and outcome == DONE and self._length() < self.maxsize:", "if False:",
+    ),
+    "nobody is woken after a get": (
+        "                self.room.wake_one()\n                return", "                return",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_known_bad_variants_are_caught(name: str) -> None:
+    with QueueStage(5, from_source(SOURCES, "SharedQueue", MUTANTS[name])) as stage:
+        for seed in range(300):
+            run = QueueRun(stage, seed, times=6).go()
+            assert not run.failure, (seed, run.failure)
+            if run.in_vain:
+                return
+    pytest.fail("nobody slept in vain")

@@ -1,0 +1,342 @@
+"""Transactions over keys of hash stores, and of both kinds, under schedules with kills and
+stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+from puppets import Puppet, verb_on_address
+from rtx_runs import BOTH, Explored, TxRun, TxStage, explore, faulty, logged, stage, steps_of
+from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
+
+import limpet
+from limpet.fault.schedule import CRASH, STALL
+from limpet.shm.fabric import BUILD
+from limpet.shm.slots import TX_LOG
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.race.fields import FROZEN_VACANT
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.fields import STATE
+from limpet.stores.rtx.parts import Change, Part, held_word, is_held
+from limpet.stores.rtx.reads import Reads
+from limpet.stores.rtx.transaction import Transaction
+
+COMPILED: Final = BUILD == "compiled"
+HASH: Final = "rtx-race"
+SHORT_LEASE: Final = {"drift_us": 0, "each_us": 20}
+"""Others take it to be over while its owner is only slow."""
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
+kinds = pytest.mark.parametrize("kind", [HASH, BOTH])
+
+
+@kinds
+@pytest.mark.parametrize("clients", [2, 3])
+@pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
+def test_transactions_hold_while_clients_die_and_stand_still(
+    kind: str, parameters: dict[str, Any], clients: int
+) -> None:
+    runs = 60 if COMPILED else 3
+    found = explore(runs, clients, crashes=2, stalls=2, kind=kind, **parameters)
+    assert found.failure == ""
+    assert found.runs == runs
+    assert found.crashes > runs / 10 or not COMPILED
+    assert found.stalls > runs / 10 or not COMPILED
+
+
+@pytest.fixture(params=[HASH, BOTH])
+def made(request: pytest.FixtureRequest) -> Iterator[TxStage]:
+    with stage(3, request.param) as there:
+        yield there
+
+
+PROGRAMS: Final = ("mab|mab|s gb", "t|p fab d|fba t", "fab i|fba|s gb")
+"""The first client's first operation is a transaction: it changes two keys, inserts and splits."""
+
+
+@pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> None:
+    """Others do the same keys meanwhile; who stopped goes on when they are done."""
+    runs: list[TxRun] = []
+    for step in range(1, steps_of(made, program) + 1, 3 if COMPILED else 40):
+        assert faulty(made, program, (0, 0, step, kind), runs=runs) == ""
+    assert logged(made, runs[-1], 0)
+
+
+@pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
+def test_repairer_may_stop_at_each_step(kind: str, made: TxStage) -> None:
+    """While the owner stands still with slots that it holds, decided or not; or is dead."""
+    program = "mab|mab|s gb"
+    owner = range(1, steps_of(made, "mab||") + 1)
+    for step in owner[-len(owner) // 2 :: 23 if COMPILED else 60]:
+        for repairer in range(1, 200, 29 if COMPILED else 90):
+            for first in (STALL, CRASH):
+                faults = (0, 0, step, first), (1, 0, repairer, kind)
+                assert faulty(made, program, *faults) == ""
+
+
+# ---- what must be caught -------------------------------------------------------------------------
+
+
+def _only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
+    """Absent keys are not noted, so nobody looks at them again."""
+    return True if read.value is None else NOTE_KEY(reads, key, read)
+
+
+def _let_go_before(part: Part, change: Change, committed: bool) -> None:
+    """The slot is what it was, and whose it was, before it is what it becomes."""
+    held = held_word(part.reference, change)
+    part.endpoint.cas(change.slot, held, change.old)
+    if committed:
+        part.endpoint.cas(change.slot, change.old, change.new)
+
+
+def _without_a_look(commit: Commit) -> bool:
+    """Nobody looks whether the key has come into another slot."""
+    return all(part.hold(change) for part, changes in commit.parts for change in changes)
+
+
+NOTE_KEY: Final = Reads.note_key
+Change_ = tuple[type, str, Callable[..., Any]]
+MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
+    "reads-are-not-validated": ((Commit, "validate", lambda commit: True), "cab|cba|", "order"),
+    "absent-keys-are-not-validated": (
+        (Reads, "note_key", _only_what_is_there), "fab|fba|", "order",
+    ),
+    "let-go-of-before-it-is-changed": ((Part, "let_go_of", _let_go_before), "mab|mab|s gb ga", ""),
+    "what-was-read-is-not-looked-at-again": (
+        (Transaction, "_holds",
+         lambda tx, store, key, found: store.note(tx._reads, key, found)), "mab mab|s s|", "order",
+    ),
+}  # fmt: skip
+"""What is changed, a program that shows it, and how what it says begins."""
+
+
+def _caught(name: str, kind: str, count: int = 3000) -> Explored:
+    (owner, method, wrong), program, _ = MUTANTS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, method, wrong)
+        return explore(count, crashes=1, stalls=2, program=program, kind=kind)
+
+
+@compiled_only
+@pytest.mark.parametrize("name", MUTANTS)
+def test_variant_is_caught_by_random_runs(name: str) -> None:
+    found = _caught(name, HASH)
+    assert found.failure, f"{found.runs} runs did not show it"
+    assert found.failure.startswith(MUTANTS[name][2]), found.failure
+
+
+# ---- scenes --------------------------------------------------------------------------------------
+
+
+class HashActor(Puppet):
+    pool_class = StillPool
+
+
+class Scene:
+    """Two puppets of a hash store with two keys, and a client that looks on."""
+
+    def __init__(self, pools: Any) -> None:
+        StillEndpoint.pauses = 0
+        self.url = pools().url
+        self.pool = pools.keep(StillPool.open(self.url))
+        self.store = self.pool.store(HASH, name="test")
+        self.store.put_many({b"k": OLD, b"l": OLD})
+        self.owner, self.other = (HashActor(pools, self.url, HASH) for _ in range(2))
+        self.slot = self.slot_of(b"k")
+
+    def slot_of(self, key: bytes) -> int:
+        self.store.client.enter()
+        try:
+            return int(self.store.place_for(key, ())[0])
+        finally:
+            self.store.client.leave()
+
+    def about_to_decide(self, verb: str, address: int) -> bool:
+        log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
+        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
+
+    def hold(self) -> None:
+        """The owner stands still with both slots held, and nothing decided."""
+        self.owner.begin(lambda: put_all(self.owner, NEW, b"k", b"l"), self.about_to_decide)
+        assert is_held(int(self.store.endpoint.load(self.slot)))
+
+    def sound(self) -> None:
+        self.pool.recover()
+        self.store.check()
+        audit = self.pool.audit()
+        assert audit["leaked"] == audit["held"] == 0, audit
+
+
+def test_what_is_decided_is_read_from_held_slots(pools: Any) -> None:
+    scene = Scene(pools)
+    slots = {scene.slot_of(b"k"), scene.slot_of(b"l")}
+    scene.hold()
+    scene.owner.go(lambda verb, address: verb == "cas" and address in slots)
+    assert is_held(int(scene.store.endpoint.load(scene.slot)))
+    assert scene.store.get(b"k") == NEW
+    assert scene.store.get_many([b"k", b"x", b"l"]) == [NEW, None, NEW]
+    assert dict(scene.store.items()) == {b"k": NEW, b"l": NEW}
+    assert len(scene.store) == 2
+    scene.store.check()
+    assert StillEndpoint.pauses == 0
+    assert scene.owner.go()
+    scene.sound()
+
+
+@pytest.mark.parametrize("look", ["get", "get_many", "transaction"])
+def test_who_reads_what_is_not_decided_waits_for_the_lease_and_aborts_it(
+    pools: Any, look: str
+) -> None:
+    scene = Scene(pools)
+    scene.hold()
+    assert len(scene.store) == len(list(scene.store)) == 2
+    read = {
+        "get": lambda: scene.store.get(b"k"),
+        "get_many": lambda: scene.store.get_many([b"x", b"k"])[1],
+        "transaction": lambda: scene.pool.transaction(lambda tx: tx.get(scene.store, b"k")),
+    }
+    assert read[look]() == OLD
+    assert StillEndpoint.pauses > 0
+    assert scene.store.stats()["repairs"] == 1
+    assert not is_held(int(scene.store.endpoint.load(scene.slot)))
+    assert scene.owner.go()
+    assert scene.store.get_many([b"k", b"l"]) == [NEW, NEW]
+    scene.sound()
+
+
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize(
+    ("write", "left"),
+    [("put", LATER), ("update", LATER), ("insert", None), ("delete", None)],
+)
+def test_who_writes_a_held_slot_waits_until_it_is_let_go_of(
+    pools: Any, write: str, left: bytes | None, decided: bool
+) -> None:
+    scene = Scene(pools)
+    slots = {scene.slot_of(b"k"), scene.slot_of(b"l")}
+    scene.hold()
+    if decided:
+        scene.owner.go(lambda verb, address: verb == "cas" and address in slots)
+    kept = NEW if decided else OLD
+    if write == "insert":
+        with pytest.raises(limpet.KeyExists):
+            scene.store.insert(b"k", LATER)
+        left = kept
+    elif write == "delete":
+        scene.store.delete(b"k")
+    else:
+        getattr(scene.store, write)(b"k", LATER)
+    assert scene.store.get_many([b"k", b"l"]) == [left, kept]
+    assert scene.owner.go()
+    scene.sound()
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_object_of_a_held_slot_is_left_to_the_transaction(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """Who has put it there settles it while the slot is held, and the transaction is aborted."""
+    if not asks:
+        monkeypatch.setattr("limpet.stores.pool.concerns", lambda *given: False)
+    scene = Scene(pools)
+    put = scene.other
+    put.begin(lambda: put.store.put(b"k", LATER), verb_on_address("cas", scene.slot))
+    put.go(verb_on_address("load", scene.slot))
+    scene.hold()
+    assert put.go()
+    assert scene.store.get(b"k") == LATER
+    if asks:
+        scene.store.check()
+    else:
+        with pytest.raises(limpet.StoreCorrupt, match="not in use"):
+            scene.store.check()
+    assert scene.owner.go()
+    scene.sound()
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_key_that_comes_into_another_slot_meanwhile_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """One that a transaction is about to insert, too; without the look it is there twice."""
+    scene = Scene(pools)
+    hold, late = Part.hold, [True]
+
+    def hold_late(part: Part, change: Change) -> bool:
+        if late.pop() if late else False:
+            scene.store.endpoint.store(change.slot, FROZEN_VACANT)
+            scene.other.store.insert(b"new", LATER)
+            scene.store.endpoint.store(change.slot, change.old)
+        return hold(part, change)
+
+    monkeypatch.setattr(Part, "hold", hold_late)
+    if not looks:
+        monkeypatch.setattr(Commit, "_hold_slots", _without_a_look)
+    seen: list[bytes | None] = []
+
+    def work(tx: limpet.Transaction) -> None:
+        seen.append(tx.get(scene.store, b"new"))
+        tx.put(scene.store, b"new", NEW)
+
+    scene.pool.transaction(work)
+    if looks:
+        assert seen == [None, LATER]
+        assert scene.store.get(b"new") == NEW
+        scene.sound()
+    else:
+        with pytest.raises(limpet.StoreCorrupt, match="also in the slot"):
+            scene.store.check()
+
+
+@pytest.mark.parametrize("tentative", [True, False])
+def test_transaction_and_insert_of_one_key(pools: Any, tentative: bool) -> None:
+    """The insert stands still with its tentative word: it is kicked out. Or it comes later: it
+    waits, and then updates."""
+    scene = Scene(pools)
+    put = scene.other
+    vacant = scene.slot_of(b"new")
+    if tentative:
+        put.begin(lambda: put.store.put(b"new", LATER), verb_on_address("cas", vacant))
+        put.go(verb_on_address("cas", vacant))
+        scene.pool.transaction(lambda tx: tx.put(scene.store, b"new", NEW))
+        assert scene.store.get(b"new") == NEW
+        assert put.go()
+    else:
+        scene.owner.begin(lambda: put_all(scene.owner, NEW, b"new", b"l"), scene.about_to_decide)
+        put.store.put(b"new", LATER)
+        assert scene.store.get(b"l") == OLD
+    assert scene.store.get(b"new") == LATER
+    if not tentative:
+        assert scene.owner.go()
+        assert scene.store.get_many([b"new", b"l"]) == [NEW, NEW]
+    scene.sound()
+
+
+def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
+    """Who wants to split waits for the lease; who held it finds its key in a half."""
+    pool = pools()
+    url = pool.url
+    table = pools.keep(StillPool.open(url)).store(HASH, name="small", groups=2, bucket_size=1)
+    owner = HashActor(pools, url, HASH, "small")
+    StillEndpoint.pauses = 0
+    table.put(b"k", OLD)
+
+    def about_to_decide(verb: str, address: int) -> bool:
+        log = int(table.endpoint.load(int(owner.pool.client.slot) + TX_LOG))
+        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
+
+    owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), about_to_decide)
+    for number in range(30):
+        table.put(b"%d" % number, LATER)
+    assert table.get(b"k") == OLD
+    assert owner.go()
+    assert table.get_many([b"k", b"l"]) == [NEW, NEW]
+    assert len(table) == 32
+    table.check()
+    pool.recover()
+    assert pool.audit()["leaked"] == 0

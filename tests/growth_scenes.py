@@ -1,0 +1,73 @@
+"""Tables so small that the next insert of a key splits its subtable; for tests of growth."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from race_mutants import SOURCES as FIXED
+from race_mutants import from_source
+
+from limpet.fault.operations import KEY, OLD
+from limpet.fault.scene import Scene
+from limpet.fault.sim_stage import Stage
+
+SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
+"""Subtables of six slots, of which a key may be in four."""
+SOURCES: Final = (*FIXED, "stores/race/directory.py", "stores/race/growth.py")
+RTX_SOURCES: Final = (*SOURCES, "stores/race/transactional.py", "stores/race/rtx_growth.py")
+
+
+def growing_from_source(*changes: tuple[str, str]) -> Any:
+    """The class Growing of the store's source with each text replaced, uncompiled."""
+    return from_source(SOURCES, "Growing", *changes)
+
+
+def rtx_growing_from_source(*changes: tuple[str, str]) -> Any:
+    """The class RtxGrowing, likewise."""
+    return from_source(RTX_SOURCES, "RtxGrowing", *changes)
+
+
+def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
+    """Insert other keys until an insert of this one has to split a subtable; which ones."""
+    plain = growing_from_source()(store.pool, store.kind, store.name, store.parameters)
+    others: list[bytes] = []
+    while _has_room(plain, key):
+        others.append(b"k%03d" % len(others))
+        store.put(others[-1], value)
+    return tuple(others)
+
+
+def _has_room(plain: Any, key: bytes) -> bool:
+    plain.client.enter()
+    try:
+        plain._choose(key)
+        plain._read_row(0)
+        return not plain.pointer or plain._room() >= 0
+    finally:
+        plain.client.leave()
+
+
+class Crowded(Scene):
+    """An insert of KEY splits a subtable with other keys."""
+
+    def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
+        super().__init__(url, kind, fence)
+        self.bystanders = (*self.bystanders, *fill(self.store, KEY, OLD))
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[None]:
+    """Have the explorer's stages be tables in which an insert of c splits a subtable."""
+    prepare = Stage._prepare
+
+    def prepared(stage: Stage) -> None:
+        prepare(stage)
+        fill(stage.store, b"c", b"")
+        stage.image = stage.founder.image()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "_prepare", prepared)
+        yield

@@ -1,0 +1,62 @@
+"""Hash tables that grow: their parameters, and memory that is hardware-coherent in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.shm.fabric import BUILD
+
+KINDS = pytest.mark.parametrize("kind", ["race", "rtx-race"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("groups", value) for value in (0, -1, 1, 1 << 40, True, 2.5, "2")),
+        *(("bucket_size", value) for value in (0, 8, True, 7.0, "7", [])),
+    ],
+)
+def test_what_cannot_be_is_refused(pools: Any, kind: str, name: str, value: object) -> None:
+    pool = pools()
+    with pytest.raises(limpet.ParameterError, match=f"{name} must be a whole number"):
+        pool.store(kind, name="s", **{name: value})
+    assert not pool.stores()
+    pool.store(kind, name="s", groups=2, bucket_size=1).put(b"k", b"v")
+
+
+@pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("race", {"groups": 2}), ("rtx-race", {"groups": 2}), ("rtx-sherman", {})],
+)
+def test_what_atomics_change_is_hardware_coherent(pools: Any, kind: str, more: Any) -> None:
+    """Subtables, and logs of transactions, which split nodes of trees."""
+    pool = pools(coherent=False, coherent_bytes=1 << 20)
+    store = pool.store(kind, name="s", capacity=1, **more)
+    for number in range(200):
+        store.put(b"%d" % number, b"v")
+    store.check()
+    assert sorted(store) == sorted(b"%d" % number for number in range(200))
+    for key in list(store):
+        store.delete(key)
+    assert pool.audit()["leaked"] == 0
+
+
+@KINDS
+def test_places_that_are_not_known_cost_one_round_trip(pools: Any, kind: str) -> None:
+    """A handle that has never seen the table; of a batch of keys, one for all of them."""
+    pool = pools()
+    store = pool.store(kind, name="s", capacity=1, groups=2)
+    keys = [b"%d" % number for number in range(150)]
+    for key in keys:
+        store.put(key, b"v")
+    for batch in (keys[:1], keys[:32]):
+        other = pools.again(pool).store(kind, name="s")
+        for expected in (3, 2):
+            before = other.stats()["round_trips"]
+            assert other.get_many(batch) == [b"v"] * len(batch)
+            assert other.stats()["round_trips"] - before == expected

@@ -1,0 +1,373 @@
+"""Trees changed in place: torn nodes, half splits, locks of the dead, table 2 of the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from process_tools import children
+from store_tools import sound
+from tree_tools import LeafSplit, Merge
+
+import limpet
+from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.matrix import Matrix
+from limpet.fault.operations import KEY, NEW, OLD, Operation
+from limpet.fault.scene import Scene
+from limpet.shm.errors import StoreStuck
+from limpet.shm.fabric import BUILD
+from limpet.stores.inplace import commit, table
+from limpet.stores.inplace.log import ValueLog
+from limpet.stores.inplace.node import Node
+from limpet.stores.inplace.stop import Stop
+from limpet.stores.rtx.fields import DOING
+
+COMPILED = BUILD == "compiled"
+OLD8, NEW8 = b"12345678", b"87654321"
+SMALL = {"node_size": 320, "key_size": 16, "value_size": 32}
+
+
+def explored(kind: str, runs: int, **more: Any) -> Report:
+    chosen = {"value_size": 40, "crashes": 0, "stalls": 0, "seed": 7, **more}
+    return explore(Exploration(store=kind, schedules=runs if COMPILED else runs // 25, **chosen))
+
+
+def grown(pools: Any, kind: str, keys: int, **parameters: Any) -> Any:
+    """A store with so many keys, in nodes of 1 KiB if nothing else is said."""
+    store = pools().store(kind, name="test", capacity=1000, **parameters)
+    for number in range(keys):
+        store.put(b"%04d" % number, OLD8)
+    return store
+
+
+# ---- costs ---------------------------------------------------------------------------------------
+
+LOG_HEADER = 24 + 32 + 8
+"""Bytes: owner, state and count; an entry, and the count; the state. The paper's table omits it."""
+TABLE_2 = {
+    "sherman": {"bytes_read": 1024, "bytes_written": 1024 + 8, "cas": 1},
+    "dtx-sherman": {
+        "bytes_read": 1024 + 16,
+        "bytes_written": 2 * 1024 + 8 + LOG_HEADER,
+        "cas": 1,
+    },
+    "rtx-sherman": {"bytes_read": 1024 + 16, "bytes_written": 1024, "cas": 3},
+}
+"""Of an insert that splits nothing, of an 8 B value, with the inner nodes in the cache. The paper's
+8 bytes of rtx are its log's state; where there is no log there is none."""
+
+
+@pytest.mark.parametrize("kind", TABLE_2)
+def test_table_2(pools: Any, kind: str) -> None:
+    store = grown(pools, kind, 400)
+    for number in range(400):
+        store.get(b"%04d" % number)
+    for number in range(0, 400, 40):
+        store.allocator.replenish_all(0, [1024] * 4)
+        store.endpoint.reset_counters()
+        store.insert(b"%04d!" % number, OLD8)
+        stats = store.stats()
+        assert {name: stats[name] for name in TABLE_2[kind]} == TABLE_2[kind]
+
+
+# ---- the tree ------------------------------------------------------------------------------------
+
+
+def test_sherman_holds_under_the_explorer() -> None:
+    for size in (16, 64):  # values in extents, and in nodes
+        assert explored("sherman", 300, parameters={"value_size": size}).failures == ()
+
+
+@pytest.mark.parametrize("end", [16, 40, 200, 1008])
+def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    """R8. A key in it is not reported missing, nor given an old value."""
+    store = grown(pools, "sherman", 3)
+    root = int(store.roots[0])
+    whole = store.endpoint.read(root, 1024)
+    waits = []
+
+    def stay(store: Any, attempt: int, writes: bool) -> int:
+        waits.append(attempt)
+        if len(waits) == 3:
+            store.endpoint.write(root, whole)
+        return 0
+
+    monkeypatch.setattr(table.InPlace, "stay", stay)
+    works: list[Callable[[], object]] = [
+        lambda: store.get(b"0002"),
+        lambda: list(store.scan())[2][1],
+        lambda: OLD8[len(store) - 3 :],
+    ]
+    for work in works:
+        store.endpoint.write(root + end, bytes(1024 - end))
+        waits.clear()
+        assert work() == OLD8
+        assert waits == [1, 2, 3]
+
+
+def test_versions_do_not_tell_what_a_reader_who_is_overtaken_has_read(pools: Any) -> None:
+    """It reads the new front, stops, and reads the new rear when the write is over."""
+    store = grown(pools, "sherman", 3)
+    root = int(store.roots[0])
+    before = store.endpoint.read(root, 1024)
+    for key in (b"0000", b"0001", b"0002"):
+        store.update(key, NEW8)
+    after = store.endpoint.read(root, 1024)
+    node = store.blank()
+    node.read(root)
+    assert node.is_whole()
+    for end in range(16, 1008, 8):
+        torn = after[:end] + before[end:1000] + after[1000:]
+        store.endpoint.write(root, torn)
+        node.read(root)
+        assert node.is_whole() == (torn == after)
+    store.endpoint.write(root, after)
+    sound(store)
+
+
+def test_a_new_node_that_nothing_above_links_to_is_found(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that splits a leaf and then comes no further."""
+    monkeypatch.setattr(table.InPlace, "_link_all_above", lambda store: None)
+    store = grown(pools, "sherman", 100, **SMALL)
+    other = pools.again(store.pool).store("sherman", name="test")
+    keys = [b"%04d" % number for number in range(100)]
+    assert other.get_many(keys) == [OLD8] * 100
+    assert [key for key, _ in other.scan()] == keys
+    sound(store)
+    monkeypatch.undo()
+    for key in keys:
+        other.delete(key)
+    assert len(store) == 0
+    sound(store)
+
+
+def test_a_remembered_leaf_may_be_an_extent_of_zeros_now(pools: Any) -> None:
+    """An address that leads to other memory is not taken for a leaf, nor locked as one."""
+    store = grown(pools, "sherman", 100, **SMALL)
+    other = pools.again(store.pool).store("sherman", name="test")
+    keys = [b"%04d" % number for number in range(100)]
+    assert other.get_many(keys) == [OLD8] * 100
+    for key in keys:
+        store.delete(key)
+    for number in range(3000):
+        store.put(b"extent", bytes(200 + number % 100))
+    for number in range(300):
+        store.put(b"extent %d" % number, bytes(200))
+    assert other.get_many(keys) == [None] * 100
+    for key in keys:
+        other.insert(key, b"again")
+    sound(store)
+    assert store.get_many(keys) == [b"again"] * 100
+
+
+# ---- locks of the dead ---------------------------------------------------------------------------
+
+
+def kill_at(store: Any, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Have another client die there when it updates the key 0000."""
+
+    def work() -> None:
+        made = type(store.commit())
+        monkeypatch.setattr(made, where, lambda self, *_: os.kill(os.getpid(), signal.SIGKILL))
+        store.update(b"0000", NEW8)
+
+    with children([work]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("recovers_first", [False, True])
+def test_who_waits_for_a_dead_client_is_told(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, recovers_first: bool
+) -> None:
+    store = grown(pools, "sherman", 60)
+    kill_at(store, monkeypatch, "_write_back")
+    if recovers_first:
+        assert len(store.recover()["clients"]) == 1
+    says = rf"client 0x\w+ died .* 0x\w+ in {store.pool.url}; .* rtx-sherman store does"
+    for write in (store.put, store.insert, store.update):
+        with pytest.raises(StoreStuck, match=says):
+            write(b"0000", b"v")
+    with pytest.raises(StoreStuck, match=says):
+        store.delete(b"0000")
+    assert store.get(b"0000") == OLD8
+    assert len(list(store.scan())) == 60
+    store.put(b"0059", b"v")
+    assert store.pool.audit()["leaked"] == 0
+    assert isinstance(StoreStuck(""), limpet.StoreError)
+
+
+def test_a_reader_of_a_node_that_a_dead_client_has_torn_is_told(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = grown(pools, "sherman", 60)
+
+    def cut(node: Any, at: int) -> None:
+        put(node, at)
+        node.endpoint.write(at, bytes(512))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    put: Callable[[Any, int], None] = Node.put
+    monkeypatch.setattr(Node, "put", cut)
+    with children([lambda: store.update(b"0000", NEW8)]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    monkeypatch.undo()
+    for work in (
+        lambda: store.get(b"0000"),
+        lambda: store.update(b"0000", b"v"),
+        lambda: list(store.scan()),
+    ):
+        with pytest.raises(StoreStuck, match="died"):
+            work()
+    assert store.get(b"0059") == OLD8
+
+
+@pytest.mark.parametrize(("where", "value"), [("_decide", OLD8), ("_write_back", NEW8)])
+def test_a_reader_waits_for_what_is_decided(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, where: str, value: bytes
+) -> None:
+    """Else it would read an old value, and recovery bring a new one."""
+    store = grown(pools, "dtx-sherman", 60)
+    kill_at(store, monkeypatch, where)
+    assert store.get(b"0000") == value
+    assert [client["ours"] for client in store.pool.clients()] == [True]
+    assert store.get(b"0000") == value
+    store.update(b"0000", b"v")
+    sound(store)
+
+
+def test_a_recovery_waits_until_nobody_is_inside(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = grown(pools, "dtx-sherman", 60)
+    said = mmap.mmap(-1, 4096)
+
+    def stay_inside() -> None:
+        store.client.enter()
+        said[0] = 1
+        while not said[2]:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        said[1] = 1
+        store.client.leave()
+
+    with children([stay_inside]):
+        while not said[0]:
+            time.sleep(0.001)
+        kill_at(store, monkeypatch, "_write_back")
+        said[2] = 1
+        assert store.get(b"0000") == NEW8
+        assert said[1]
+    sound(store)
+
+
+def take_stop(store: Any) -> None:
+    store.client.exclusively(lambda: store.client.pinned(lambda: Stop(store, 0).take()))
+
+
+def test_nobody_begins_while_the_tree_is_stopped(pools: Any) -> None:
+    store = grown(pools, "dtx-sherman", 60)
+    said = mmap.mmap(-1, 4096)
+
+    def stop_tree() -> None:
+        take_stop(store)
+        said[0] = 1
+        time.sleep(0.2)
+        said[1] = 1
+        Stop(store, 0).give_back()
+        signal.pause()
+
+    with children([stop_tree]):
+        while not said[0]:
+            time.sleep(0.001)
+        store.update(b"0000", NEW8)
+        assert said[1]
+        assert store.get(b"0000") == NEW8
+
+
+def test_the_tree_goes_on_when_who_has_stopped_it_is_dead(pools: Any) -> None:
+    store = grown(pools, "dtx-sherman", 60)
+
+    def stop_tree() -> None:
+        take_stop(store)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children([stop_tree]) as running:
+        os.waitpid(running[0][0], 0)
+    store.update(b"0000", NEW8)
+    assert store.get(b"0000") == NEW8
+    sound(store)
+
+
+# ---- changes of several nodes, killed and stopped ------------------------------------------------
+
+
+CASES: dict[str, tuple[type[Scene], Operation]] = {
+    "split": (LeafSplit, Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW)),
+    "merge": (Merge, Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None)),
+}
+
+
+compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices make trees of small nodes."""
+    monkeypatch.setitem(PROOFS, "dtx-sherman", Proof(SMALL, matrix_nodes=1, waits_for_stopped=True))
+
+
+@compiled_only
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("how", ["killed", "killed twice", "stopped"])
+def test_changes_of_several_nodes_happen_as_a_whole(case: str, how: str) -> None:
+    scene, operation = CASES[case]
+    matrix = Matrix("dtx-sherman", 24, scene)
+    operation = dataclasses.replace(operation, fresh=True)
+    if how == "stopped":
+        result = matrix.stopped(operation, "wait")
+    else:
+        result = (matrix.killed if how == "killed" else matrix.killed_twice)(operation)
+    assert result.failures == ()
+    assert result.steps > 200
+    assert result.tried > 2
+
+
+def test_dtx_holds_under_the_explorer() -> None:
+    for size in (16, 64):  # values in extents, and in nodes
+        parameters = {"value_size": size}
+        report = explored("dtx-sherman", 200, crashes=2, stalls=1, parameters=parameters)
+        assert report.failures == ()
+
+
+@compiled_only
+def test_without_validation_updates_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit.InPlaceCommit, "_is_valid", lambda self, at: True)
+    assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
+
+
+@compiled_only
+@pytest.mark.usefixtures("small")
+def test_what_is_decided_and_not_carried_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery that only unlocks leaves half of a split."""
+    monkeypatch.setattr(ValueLog, "settle", unlock_only)
+    scene, operation = CASES["split"]
+    result = Matrix("dtx-sherman", 60, scene).killed(dataclasses.replace(operation, fresh=True))
+    assert result.failures
+
+
+def unlock_only(log: Any) -> bool:
+    for entry in log.entries():
+        if entry.at:
+            log.endpoint.cas(log.locks.word(entry.at), log.owner(), 0)
+    return bool(log.state() == DOING)

@@ -1,0 +1,412 @@
+"""LOCO's kvstore: who need not be waited for, indexes, repair; and what `check` finds."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from endpoint_tools import WatchedPool
+from process_tools import children, gather
+
+import limpet
+from limpet.shm.fabric import hash64
+from limpet.stores.loco.kvstore import survey
+from limpet.stores.loco.kvstore.fields import (
+    CHECKSUM,
+    CLAIMED,
+    COUNTER_MAX,
+    COUNTER_SHIFT,
+    KEY,
+    LINK,
+    LOCK_SHIFT,
+    ROW_BITS,
+    STATE,
+    VACANT,
+    VALID,
+)
+from limpet.stores.loco.kvstore.parameters import LocoParameters
+
+OLD, NEW = b"old", b"new"
+KEYS = [b"%d" % number for number in range(20)]
+WAITS_S = 1.0
+"""What nobody may wait for takes less."""
+
+
+def make(pools: Any, pool: dict[str, Any] | None = None, **parameters: Any) -> Any:
+    return pools(**(pool or {})).store("loco", name="test", **parameters)
+
+
+# ---- parameters ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("key_size", 256), ("value_size", 4097), ("locks", 3), ("locks", 8192), ("tracker", 1),
+     ("tracker", 100), ("locks", True), ("key_size", "8")],
+)  # fmt: skip
+def test_parameters_that_cannot_be(pools: Any, name: str, value: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match=name):
+        make(pools, capacity=10, **{name: value})
+
+
+@pytest.mark.parametrize(("key_size", "value_size"), [(0, 0), (1, 9), (32, 64), (255, 4096)])
+def test_parts_of_a_table_do_not_overlap(key_size: int, value_size: int) -> None:
+    made = LocoParameters(10, 1, 22, key_size, value_size, 4, 16)
+    words = 4 + -(-key_size // 8) + -(-value_size // 8)
+    assert made.entry_words == words
+    assert made.locks_at >= 64 + 8 * 16
+    assert made.record_size >= made.journal_at + 16 + 8 * (words - 1)
+    assert made.entries_at == made.locks_at + 4 * made.record_size
+    assert made.table_size == made.entries_at + 22 * 8 * words
+    assert made.locks_at % 64 == made.record_size % 64 == 0
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def test_an_entry_whose_counter_is_used_up_is_not_claimed_again(pools: Any) -> None:
+    """Counters do not wrap (L3)."""
+    store = make(pools, capacity=1)
+    entries = store.entries
+    for entry in range(1, entries.count):
+        store.endpoint.store(entries.address(entry), COUNTER_MAX << COUNTER_SHIFT | VACANT)
+    last = COUNTER_MAX - 1 << COUNTER_SHIFT
+    store.endpoint.store(entries.address(0), last)
+    store.insert(b"k", OLD)
+    assert (
+        store.endpoint.load(entries.address(0))
+        == last + (1 << COUNTER_SHIFT)
+        | VALID
+        | (hash64(b"k") & store.parameters.locks - 1) << LOCK_SHIFT
+    )
+    store.delete(b"k")
+    with pytest.raises(limpet.StoreFull):
+        store.insert(b"k", OLD)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_index_finds_the_entries_that_it_has_and_no_others(pools: Any, seed: int) -> None:
+    """Hashes meet, and places at the end of the table go on at its beginning."""
+    store = make(pools, capacity=20)
+    store.get(b"k")
+    index, source = store.index, random.Random(seed)
+    places = [0, 1, 2, index.mask - 1, index.mask]
+    hashes = [place + above * (index.mask + 1) << ROW_BITS for place in places for above in (0, 1)]
+    there: dict[int, int] = {}
+    for _ in range(600):
+        entry = source.randrange(index.entries.count)
+        if source.random() < 0.6:
+            there[entry] = source.choice(hashes)
+            index.learn(entry, there[entry], CLAIMED, 1 << 40)
+        else:
+            there.pop(entry, None)
+            index.learn(entry, 0, VACANT, 1 << 40)
+        for hashed in hashes:
+            found = []
+            at = index.find(hashed)
+            while at >= 0:
+                found.append(at)
+                at = index.find_next()
+            assert sorted(found) == sorted(e for e, h in there.items() if h == hashed)
+            assert all(index.has(e, hashed) == (there.get(e) == hashed) for e in there)
+
+
+def test_a_tracker_tells_what_was_appended_while_its_ring_has_it(pools: Any) -> None:
+    store = make(pools, capacity=1, tracker=4)
+    tracker = store.index.tracker
+    numbers = [tracker.append(entry) for entry in range(10)]
+    assert numbers == list(range(10))
+    assert tracker.position() == 10
+    assert [tracker.message(number) for number in range(11)] == [-1] * 6 + [6, 7, 8, 9, -1]
+
+
+# ---- nobody is waited for (L1) -------------------------------------------------------------------
+
+
+def test_a_stopped_process_holds_up_no_insert_and_reads_right_when_it_goes_on(pools: Any) -> None:
+    """It has an index, and is not in an operation; its tracker is overtaken meanwhile."""
+    store = make(pools, {"fence": "wait"}, capacity=500, tracker=16)
+    keys = [b"%d" % number for number in range(300)]
+    store.put_many(dict.fromkeys(keys, OLD))
+
+    def child() -> list[bytes | None]:
+        assert store.get(keys[0]) == OLD
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return list(store.get_many([*keys, b"x"]))
+
+    with children([child]) as [(pid, out)]:
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        start = time.monotonic()
+        for key in keys[::2]:
+            store.delete(key)
+        store.insert(b"x", NEW)
+        assert time.monotonic() - start < WAITS_S
+        os.kill(pid, signal.SIGCONT)
+        found = pickle.loads(out.read())
+    assert found == [None if n % 2 == 0 else OLD for n in range(300)] + [NEW]
+
+
+def test_many_processes_see_what_others_insert_at_once(pools: Any) -> None:
+    """What was inserted before a process is told of it is there, whoever inserted it."""
+    store = make(pools, capacity=1000, tracker=8)
+    count = 150
+
+    def child(number: int) -> int:
+        missed = 0
+        for step in range(count):
+            store.insert(b"%d.%d" % (number, step), OLD)
+            store.put(b"last %d" % number, b"%d" % step)
+            for other in range(3):
+                last = store.get(b"last %d" % other)
+                if last is not None and store.get(b"%d.%s" % (other, last)) is None:
+                    missed += 1
+        return missed
+
+    assert gather(*(lambda number=number: child(number) for number in range(3))) == [0, 0, 0]
+    assert len(store) == 3 * count + 3
+    store.check()
+
+
+def test_threads_of_one_handle_take_turns(pools: Any) -> None:
+    store = make(pools, capacity=100, locks=1)
+
+    def work(number: int) -> None:
+        for step in range(200):
+            store.put(b"%d" % number, b"%d" % step)
+            store.put(b"shared", b"%d" % step)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.get_many([b"0", b"1", b"2", b"3", b"shared"]) == [b"199"] * 5
+    store.check()
+
+
+def test_a_forked_child_goes_on_with_the_index_of_its_parent(pools: Any) -> None:
+    store = make(pools, capacity=100)
+    store.put(b"k", OLD)
+
+    def child() -> tuple[bytes | None, bytes | None]:
+        store.insert(b"child", NEW)
+        return store.get(b"k"), store.get(b"child")
+
+    assert gather(child) == [(OLD, NEW)]
+    assert store.get(b"child") == NEW
+
+
+def test_who_makes_a_large_index_does_not_seem_to_stand_still(pools: Any) -> None:
+    """It does so within an operation, perhaps with a lock, and must not be killed for it."""
+    pool = pools(node_size="4MiB")
+    pool.store("loco", name="test", capacity=13_000, key_size=8, value_size=0).put(b"k", b"")
+    watched = pools.keep(WatchedPool.open(pool.url))
+    store = watched.store("loco", name="test")
+    reads = [0]
+    pool.membership.now = lambda: reads[0] * pool.membership.lease_s / 5000
+
+    def look(verb: str, address: int) -> None:
+        if verb == "read_words":
+            reads[0] += 1
+            if reads[0] % 500 == 0:
+                (laggard,) = pool.grace.pinned()
+                assert not pool.membership.stands_still("memory", laggard)
+
+    watched.endpoint.after = look
+    assert store.get(b"k") == b""
+    assert reads[0] > 13_000
+
+
+# ---- the dead ------------------------------------------------------------------------------------
+
+
+def killed_in(store: Any, work: Callable[[], object], step: int) -> None:
+    """A child does this, and is killed at that step."""
+
+    def child() -> None:
+        store.get(b"k")
+        store.endpoint.fuse = step
+        work()
+
+    with children([child]) as [(pid, _)]:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def torn(store: Any) -> None:
+    """A child dies in an update of b"k", while it writes the entry."""
+    entries = store.entries
+    for step in range(1, 60):
+        store.put(b"k", OLD)
+        killed_in(store, lambda: store.update(b"k", NEW), step)
+        store.client.enter()
+        try:
+            entries.read(store.entry)
+            if not entries.is_whole():
+                return
+        finally:
+            store.client.leave()
+    raise AssertionError("no entry is torn")
+
+
+@pytest.fixture
+def torn_store(pools: Any) -> Any:
+    store = make(pools, capacity=10, locks=1)
+    store.put(b"k", OLD)
+    assert store.get(b"k") == OLD
+    torn(store)
+    return store
+
+
+def test_a_get_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
+    before = torn_store.stats()["repairs"]
+    assert torn_store.get(b"k") == NEW
+    assert torn_store.stats()["repairs"] == before + 1
+    torn_store.check()
+
+
+def test_get_many_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
+    assert torn_store.get_many([b"j", b"k"]) == [None, NEW]
+    torn_store.check()
+
+
+def test_recover_repairs_what_a_dead_client_was_writing(torn_store: Any) -> None:
+    torn_store.recover()
+    repairs = torn_store.stats()["repairs"]
+    assert torn_store.get(b"k") == NEW
+    assert torn_store.stats()["repairs"] == repairs
+
+
+def test_entries_that_dead_clients_claimed_are_room(pools: Any) -> None:
+    store = make(pools, capacity=1, locks=1)
+    count = store.parameters.entries
+    keys = [b"%d" % number for number in range(count)]
+    for key in keys[1:]:
+        store.insert(key, OLD)
+    for step in range(4, 20):
+        killed_in(store, lambda: store.insert(b"dead", NEW), step)
+    store.insert(keys[0], OLD)
+    assert sorted(store) == sorted(keys)
+    with pytest.raises(limpet.StoreFull, match="capacity 1"):
+        store.insert(b"one more", OLD)
+    store.check()
+
+
+# ---- a lost node ---------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_lost_when_a_lock_was_taken_ends_the_operation(pools: Any) -> None:
+    pool = pools(nodes=2)
+    watched = pools.keep(WatchedPool.open(pool.url))
+    store = watched.store("loco", name="test", capacity=20)
+    lost, there = (next(k for k in KEYS if store.table_of(k) == node) for node in range(2))
+    number = hash64(lost) & store.parameters.locks - 1
+
+    def lose(verb: str, address: int) -> None:
+        if verb == "cas" and address == lock:
+            pool.fail_node(0)
+
+    lock = store.lock(0, number).address
+    watched.endpoint.after = lose
+    with pytest.raises(limpet.NodeFailed):
+        store.put(lost, NEW)
+    store.put(there, NEW)
+    assert store.get(there) == NEW
+
+
+def test_who_waits_for_a_lock_of_a_node_that_is_replaced_leaves_the_new_memory_alone(
+    pools: Any,
+) -> None:
+    pool = pools(nodes=2)
+    store = pool.store("loco", name="test", capacity=20)
+    other = pools.again(pool).store("loco", name="test")
+    lost, there = (next(k for k in KEYS if store.table_of(k) == node) for node in range(2))
+    number = hash64(lost) & store.parameters.locks - 1
+    held, waits = (one.lock(0, number) for one in (other, store))
+    at = waits.address
+    assert held.acquire()
+    assert not waits.acquire(0.01)
+    pool.fail_node(0)
+    pool.replace_node(0)
+    with pytest.raises(limpet.NodeFailed):
+        waits.acquire(0)
+    with pytest.raises(limpet.NodeFailed):
+        store.put(lost, NEW)
+    store.put(there, NEW)
+    assert store.get(there) == NEW
+    assert pool.endpoint.load(at) == 0
+
+
+# ---- what check finds ----------------------------------------------------------------------------
+
+
+def damage(store: Any, word: int, change: Callable[[int], int]) -> None:
+    """Change a word of the entry of b"k"."""
+    assert store.get(b"k") == OLD
+    at = store.entries.address(store.entry) + 8 * word
+    store.endpoint.store(at, change(store.endpoint.load(at)))
+
+
+def _twice(store: Any) -> None:
+    """Write the entry of b"k" to a vacant one, too."""
+    store.get(b"k")
+    entries = store.entries
+    state = entries.state()
+    spare = next(n for n in range(entries.count) if not store.endpoint.load(entries.address(n)))
+    entries.write(spare, entries.compose(state, b"k", OLD, 0), 0)
+    store.endpoint.store(entries.address(spare), state)
+    store.index.tracker.append(spare)
+
+
+DAMAGES: list[tuple[str, Callable[[Any], None]]] = [
+    ("checksum", lambda store: damage(store, CHECKSUM, lambda word: word ^ 1)),
+    ("checksum", lambda store: damage(store, KEY, lambda word: word ^ 1)),
+    ("checksum", lambda store: damage(store, LINK, lambda word: 4096)),
+    ("journal", lambda store: damage(store, STATE, lambda word: word ^ VALID ^ 1)),
+    ("journal", lambda store: damage(store, STATE, lambda word: word ^ VALID ^ 2)),
+    ("also in entry", _twice),
+]
+
+
+@pytest.mark.parametrize(("says", "change"), DAMAGES)
+def test_check_says_what_is_wrong(
+    says: str, change: Callable[[Any], None], pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "LOOKS_MAX", 20)
+    store = make(pools, capacity=10)
+    store.put(b"k", OLD)
+    store.check()
+    change(store)
+    with pytest.raises(limpet.StoreCorrupt, match=says):
+        store.check()
+
+
+def test_a_damaged_value_is_an_error_and_not_a_value(pools: Any) -> None:
+    store = make(pools, capacity=10)
+    store.put(b"k", OLD)
+    store.put(b"other", OLD)
+    damage(store, KEY + 4, lambda word: word ^ 1)
+    for work in (
+        lambda: store.get(b"k"),
+        lambda: store.get_many([b"k"]),
+        lambda: store.delete(b"k"),
+    ):
+        with pytest.raises(limpet.StoreCorrupt, match="memory was damaged"):
+            work()
+    assert store.get(b"other") == OLD
+
+
+def test_a_damaged_journal_is_an_error(pools: Any) -> None:
+    store = make(pools, capacity=10, locks=1)
+    store.put(b"k", OLD)
+    journal = store.tables[0] + store.parameters.locks_at + store.parameters.journal_at
+    store.endpoint.store(journal, 1000 << 2 | 1)
+    with pytest.raises(limpet.StoreCorrupt, match=r"journal.*damaged"):
+        store.put(b"k", NEW)
+    assert store.get(b"k") == OLD
