@@ -1,8 +1,9 @@
-"""Stopping all clients of a tree, for a recovery (DrTM+H: its recovery is for all of them).
+"""Stopping all clients of a table, for a recovery (DrTM+H: its recovery is for all of them).
 
-Two things in the region of a tree, behind its root: a word that names the client that has stopped
-it, or 0; and for each slot of the pool a word in which its client says, by its id, that it waits
-to stop the tree. All are 0 most of the time.
+A table is the tree, or the directory, that a store has on a memory node. Two things in its region,
+behind all else: a word that names the client that has stopped it, or 0; and for each slot of the
+pool a word in which its client says, by its id, that it waits to stop the table. All are 0 most of
+the time.
 
 Who begins an operation looks at the word when it is pinned, so it is either seen by who has set the
 word, or it sees the word, and leaves again. Who has set it waits until every client that was pinned
@@ -21,18 +22,23 @@ from limpet.shm.membership import slot_address
 from limpet.shm.slots import INCARNATION_BITS, PIN, client_id
 
 
-class Stop:
-    """The word of one tree, for one client. `at`: its address."""
+def stop_size(clients: int) -> int:
+    """Bytes of these words, in a pool with so many slots."""
+    return 8 + 8 * clients
 
-    def __init__(self, store: Any, tree: int) -> None:
+
+class Stop:
+    """The word of one table, for one client. `at`: its address, which the store knows."""
+
+    def __init__(self, store: Any, table: int) -> None:
         self.pool = store.pool
         self.endpoint = store.endpoint
         self.ident = store.client.ident
-        self.at = store.roots[tree] + store.parameters.node_size
-        self.what = f"the tree of {store.name!r} on memory node {tree}"
+        self.at = int(store.stop_word(table))
+        self.what = f"what {store.name!r} has on memory node {table}"
 
     def take(self) -> None:
-        """Stop the tree, and wait until nobody is in it. Pinned, in the recovery of a client."""
+        """Stop the table, and wait until nobody is in it. Pinned, in the recovery of a client."""
         mine = self._waiting(self.ident >> INCARNATION_BITS)
         self.endpoint.store(mine, self.ident)
         attempt = 0
@@ -47,6 +53,14 @@ class Stop:
         """Let all go on."""
         self.endpoint.cas(self.at, self.ident, 0)
 
+    def look_for(self) -> bool:
+        """Look for who has stopped the table, and let it go on if that one is no client any more;
+        False: nobody has."""
+        holder = self.endpoint.load(self.at)
+        if holder and self.pool.membership.gone(holder, self.what):
+            self.endpoint.cas(self.at, holder, 0)
+        return holder != 0
+
     def _try(self) -> bool:
         holder = self.endpoint.cas(self.at, 0, self.ident)
         if holder in (0, self.ident):
@@ -56,7 +70,7 @@ class Stop:
         return bool(self.endpoint.cas(self.at, holder, self.ident) == holder)
 
     def _waiting(self, slot: int) -> int:
-        return int(self.at) + 8 + 8 * slot
+        return self.at + 8 + 8 * slot
 
     def _await_all(self) -> None:
         for laggard in self.pool.grace.pinned():

@@ -1,0 +1,236 @@
+"""Changes in place with a value log: a recovery stops all clients; splits of `dtx-race`."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from growth_scenes import SMALL
+from process_tools import children
+from puppets import Puppet, verb_on, verb_on_address
+from store_tools import sound
+
+from limpet.fault.doomed import Doom, DoomedPool
+from limpet.fault.scene import look_away
+from limpet.stores.dtx.recovery import Recovery
+from limpet.stores.dtx.stop import Stop
+
+OLD, NEW = b"12345678", b"87654321"
+KEYS = [b"%04d" % number for number in range(40)]
+PARAMETERS: dict[str, dict[str, Any]] = {"dtx-sherman": {"capacity": 1000}, "dtx-race": SMALL}
+both = pytest.mark.parametrize("kind", PARAMETERS)
+
+
+def grown(pools: Any, kind: str) -> Any:
+    """A store with all KEYS."""
+    store = pools().store(kind, name="test", **PARAMETERS[kind])
+    for key in KEYS:
+        store.put(key, OLD)
+    return store
+
+
+def die(store: Any, point: str, work: Callable[[Any, int], object]) -> int:
+    """Have another client do this work, by a handle of its own and a number, one after another,
+    until it dies where it shows that crash point; how often it had done it."""
+    done = mmap.mmap(-1, 4096)
+
+    def doomed() -> None:
+        with DoomedPool.open(store.pool.url) as pool:
+            victim = pool.store(store.kind, name="test")
+            doom = Doom(victim, store, point, lambda: None)
+            for number in range(200):
+                doom.comes(lambda number=number: work(victim, number))
+                done[0] = number + 1
+
+    with children([doomed]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    return done[0]
+
+
+def die_splitting(store: Any, point: str) -> list[bytes]:
+    """Likewise, inserting new keys until a subtable is split; which ones."""
+    return [b"new %d" % n for n in range(die(store, point, insert))]
+
+
+def insert(store: Any, number: int) -> None:
+    store.insert(b"new %d" % number, NEW)
+
+
+def take_stop(store: Any) -> None:
+    store.client.exclusively(lambda: store.client.pinned(lambda: Stop(store, 0).take()))
+
+
+# ---- stopping all clients ------------------------------------------------------------------------
+
+
+@both
+def test_a_recovery_waits_until_nobody_is_inside(pools: Any, kind: str) -> None:
+    store = grown(pools, kind)
+    said = mmap.mmap(-1, 4096)
+
+    def stay_inside() -> None:
+        store.client.enter()
+        said[0] = 1
+        while not said[2]:
+            time.sleep(0.001)
+        time.sleep(0.2)
+        said[1] = 1
+        store.client.leave()
+
+    with children([stay_inside]):
+        while not said[0]:
+            time.sleep(0.001)
+        if kind == "dtx-race":
+            die_splitting(store, "split-decided")
+        else:
+            die(store, "decided", lambda store, _: store.update(KEYS[0], NEW))
+        said[2] = 1
+        store.recover()
+        assert said[1]
+    assert store.get(KEYS[0]) == (NEW if kind == "dtx-sherman" else OLD)
+    sound(store)
+
+
+@both
+def test_nobody_begins_while_a_table_is_stopped(pools: Any, kind: str) -> None:
+    store = grown(pools, kind)
+    said = mmap.mmap(-1, 4096)
+
+    def stop_table() -> None:
+        take_stop(store)
+        said[0] = 1
+        time.sleep(0.2)
+        said[1] = 1
+        Stop(store, 0).give_back()
+        signal.pause()
+
+    with children([stop_table]):
+        while not said[0]:
+            time.sleep(0.001)
+        store.update(KEYS[0], NEW)
+        assert said[1]
+        assert store.get(KEYS[0]) == NEW
+
+
+@both
+def test_every_operation_waits_while_a_table_is_stopped(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    store = grown(pools, kind)
+    other = pools.again(store.pool).store(kind, name="test")
+    waits: list[int] = []
+
+    def look_for(recovery: Recovery, table: int, at: int) -> bool:
+        waits.append(table)
+        Stop(other, 0).give_back()
+        return True
+
+    monkeypatch.setattr(Recovery, "look_for", look_for)
+    works: list[Callable[[], object]] = [
+        lambda: store.get(KEYS[0]) == OLD,
+        lambda: store.get_many(KEYS) == [OLD] * len(KEYS),
+        lambda: store.put(KEYS[0], NEW) is None,
+        lambda: store.update(KEYS[0], NEW) is None,
+        lambda: store.insert(b"new", NEW) is None,
+        lambda: store.delete(b"new") is None,
+    ]
+    for count, work in enumerate(works, 1):
+        take_stop(other)
+        assert work()
+        assert waits == [0] * count
+
+
+@both
+def test_a_table_goes_on_when_who_has_stopped_it_is_dead(pools: Any, kind: str) -> None:
+    store = grown(pools, kind)
+
+    def stop_table() -> None:
+        take_stop(store)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children([stop_table]) as running:
+        os.waitpid(running[0][0], 0)
+    store.update(KEYS[0], NEW)
+    assert store.get(KEYS[0]) == NEW
+    sound(store)
+
+
+# ---- splits --------------------------------------------------------------------------------------
+
+POINTS = (
+    "noted", "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_who_dies_splitting_loses_nothing(pools: Any, point: str) -> None:
+    store = grown(pools, "dtx-race")
+    others = die_splitting(store, point)
+    for key in KEYS:
+        store.update(key, NEW)
+    assert len(store) == len(KEYS) + len(others)
+    sound(store)
+    assert store.get_many([*KEYS, *others]) == [NEW] * (len(KEYS) + len(others))
+    store.insert(b"new %d" % len(others), NEW)
+
+
+def test_readers_do_not_wait_for_who_died_splitting(pools: Any) -> None:
+    """All else waits for the recovery."""
+    store = grown(pools, "dtx-race")
+    look_away(store.pool)
+    others = die_splitting(store, "split-decided")
+    assert sorted(store) == sorted([*KEYS, *others])
+    assert store.get_many(KEYS) == [OLD] * len(KEYS)
+    store.insert(b"new %d" % len(others), NEW)
+    assert store.retries
+    sound(store)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_recoveries_are_one_at_a_time(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """Without the word, the slower one writes halves over what others have put there since."""
+    if not stops:
+        monkeypatch.setattr(Recovery, "_recover", Recovery._carry_out)
+    store = grown(pools, "dtx-race")
+    url, stop = store.pool.url, Stop(store, 0).at
+    first, second = (Puppet(pools, url, "dtx-race") for _ in range(2))
+    die_splitting(store, "split-decided")
+    assert not first.begin(first.pool.recover, until=verb_on("read", 0))
+    ended = second.begin(second.pool.recover, until=verb_on_address("cas", stop, 3))
+    assert ended != stops
+    if not stops:
+        for key in KEYS:
+            second.store.update(key, NEW)
+    assert first.go()
+    if stops:
+        assert second.go()
+        for key in KEYS:
+            second.store.update(key, NEW)
+    lost = [key for key in KEYS if store.get(key) != NEW]
+    assert bool(lost) != stops
+    if stops:
+        sound(store)
+
+
+def test_a_split_writes_the_halves_twice(pools: Any) -> None:
+    """And changes no slot in them by itself: compare-and-swaps freeze slots, and take locks."""
+    store = pools().store("dtx-race", name="test", capacity=1, groups=4)
+    number, size = 0, store.index_size()
+    while store.index_size() == size or not size:
+        size = store.index_size()
+        store.allocator.replenish_all(0, [store.parameters.subtable_size] * 5)
+        before = store.stats()["background"]
+        store.put(b"%d" % number, OLD)
+        number += 1
+    spent = {name: count - before[name] for name, count in store.stats()["background"].items()}
+    log = 24 + 5 * 32 + 8
+    pointers = locks = 3 * 8
+    assert spent["bytes_written"] == 4 * store.parameters.subtable_size + log + pointers + locks
+    assert spent["cas"] == 4 * 21 + 3
