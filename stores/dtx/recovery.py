@@ -30,7 +30,7 @@ class Recovery:
 
     value_log(reference)    the log there
     is_log(home)            whether a pair of a hand with this home is a log of it
-    stop_word(table)        address of the words by which a table is stopped
+    stop_words()            addresses of the words by which each table is stopped (stop.py)
     """
 
     def __init__(self, store: Any, locks: ObjectLocks) -> None:
@@ -63,8 +63,8 @@ class Recovery:
 
     def _recover(self, log: ValueLog) -> None:
         stop = Stop(self.store, log.reference >> NODE_SHIFT & 0xFF)
-        stop.take()
         try:
+            stop.take()
             self._carry_out(log)
         finally:
             with contextlib.suppress(NodeFailed):
@@ -94,12 +94,12 @@ class Recovery:
 
     # ---- what the dead leave --------------------------------------------------------------------
 
-    def has_stopped(self, ident: int, tables: int) -> bool:
-        """Whether this client has stopped one of so many tables."""
+    def has_stopped(self, ident: int) -> bool:
+        """Whether this client has stopped a table."""
         found = False
-        for table in range(tables):
+        for word in self.store.stop_words():
             with contextlib.suppress(NodeFailed):
-                found |= self.endpoint.load(Stop(self.store, table).at) == ident
+                found |= self.endpoint.load(word) == ident
         return found
 
     def logs_in(self, slot: int, owner: int = 0) -> Iterator[tuple[ValueLog, list[Entry]]]:

@@ -171,7 +171,7 @@ class Dtx(InPlace):
         """Read the leaf in whose range a key is. AGAIN also if the tree is stopped."""
         lane = self.endpoint.background(True)
         try:
-            stopped = self.endpoint.load(self.stop_word(tree))
+            stopped = self.endpoint.load(self.roots[tree] + self.parameters.node_size)
         finally:
             self.endpoint.background(lane)
         if stopped:
@@ -195,9 +195,9 @@ class Dtx(InPlace):
         ours = home & REPLICATED and home >> 48 == self.link >> 48
         return bool(ours and not home & (EXTENT_PAIR | NODE_PAIR))
 
-    def stop_word(self, tree: int) -> int:
-        """Address of the words by which a tree is stopped."""
-        return int(self.roots[tree]) + int(self.parameters.node_size)
+    def stop_words(self) -> list[int]:
+        """Addresses of the words by which each tree is stopped (stores/dtx/stop.py)."""
+        return [root + self.parameters.node_size for root in self.roots]
 
     def resolved(self, reference: int, home: int) -> bool:
         return not self.is_log(home) or self.recovery.resolved(reference)
@@ -217,7 +217,7 @@ class Dtx(InPlace):
     # ---- what a dead client left ----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
-        found = {"stopped"} if self.recovery.has_stopped(ident, len(self.roots)) else set()
+        found = {"stopped"} if self.recovery.has_stopped(ident) else set()
         slot = ident >> INCARNATION_BITS
         for log, entries in self.recovery.logs_in(slot, ident):
             with contextlib.suppress(NodeFailed):

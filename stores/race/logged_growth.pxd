@@ -17,11 +17,11 @@ cdef class LoggedGrowing(Growing):
     cdef bint stopped
     cdef u64 passed
 
+    @cython.locals(key=bytes, stopped=bint)
     cdef int _get_batch(self, list keys, list found) except -1
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     cdef int _delete_once(self, bytes key) except -1
-    cpdef u64 stop_word(self, u64 table) except 0
-    cdef u64 _table_of(self, bytes key) noexcept
+    cdef u64 _table_of(self, bytes key) except? 0
     cdef bint _is_stopped(self, u64 table) except -1
     cdef int _give_way(self, u64 attempt) except -1
     cdef int _wait(self, u64 attempt) except -1

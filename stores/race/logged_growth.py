@@ -162,12 +162,14 @@ class LoggedGrowing(Growing):
         return found
 
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+        stopped = False
         for key in keys:
-            if self._is_stopped(self._table_of(key)):
-                self.passed += 1
-                found += [None] * len(keys)
-                return
-        Growing._get_batch(self, keys, found)
+            stopped = stopped or self._is_stopped(self._table_of(key))
+        if stopped:
+            self.passed += 1
+            found += [None] * len(keys)
+        else:
+            Growing._get_batch(self, keys, found)
 
     def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
         if self._is_stopped(self._table_of(key)):
@@ -179,9 +181,9 @@ class LoggedGrowing(Growing):
 
     # ---- stopped --------------------------------------------------------------------------------
 
-    def stop_word(self, table: int) -> int:
-        """Address of the words by which a directory is stopped."""
-        return self.tables[table] + self.stop_offset
+    def stop_words(self) -> list[int]:
+        """Addresses of the words by which each directory is stopped (stores/dtx/stop.py)."""
+        return [table + self.stop_offset for table in self.tables]
 
     def _table_of(self, key: bytes) -> int:
         """Number of the directory that a key is in."""
@@ -192,7 +194,7 @@ class LoggedGrowing(Growing):
         lane = self.endpoint.background(True)
         try:
             self.table = table
-            self.stopped = self.endpoint.load(self.stop_word(table)) != 0
+            self.stopped = self.endpoint.load(self.tables[table] + self.stop_offset) != 0
         finally:
             self.endpoint.background(lane)
         return self.stopped
@@ -240,12 +242,12 @@ class LoggedGrowing(Growing):
 
     def left_by(self, ident: int) -> set[str]:
         found = Growing.left_by(self, ident)
-        if self.recovery.has_stopped(ident, self.subtables):
+        if self.recovery.has_stopped(ident):
             found.add("stopped")
         slot = ident >> INCARNATION_BITS
         for log, entries in self.recovery.logs_in(slot, ident):
             with contextlib.suppress(NodeFailed):
-                found |= log.shown(entries, {each for each, _ in hand_in(self.endpoint, slot)})
+                found |= shown_by(log, entries, {each for each, _ in hand_in(self.endpoint, slot)})
         return found
 
 
@@ -273,18 +275,21 @@ class SplitLog(ValueLog):
             self.endpoint.store(half.at + POINTER, memory.new)
         self.endpoint.store(entries[4].at + POINTER, SPLIT)
 
-    def shown(self, entries: list[Entry], hand: set[int]) -> set[str]:
-        """The crash points that its owner shows, if it is dead, with these references in hand."""
-        locked = any(self.locks.holder(entry.at) == self.owner() for entry in entries if entry.at)
-        if self.state() != DOING:
-            if any(entry.new in hand for entry in entries):
-                return {"noted"}
-            return {"entry-locked"} if locked else set()
-        *_, first, _, parent = entries
-        if self.endpoint.load(parent.at + POINTER) != parent.old:
-            return {"split-locked" if locked else "split-unlocked"}
-        written = self.endpoint.load(first.at + POINTER) != 0
-        return {"half-written"} if written else {"split-decided"}
+
+def shown_by(log: ValueLog, entries: list[Entry], hand: set[int]) -> set[str]:
+    """The crash points that the owner of a log shows, if it is dead, with these references in
+    hand."""
+    holders = {log.locks.holder(entry.at) for entry in entries if entry.at}
+    locked = log.owner() in holders
+    if log.state() != DOING:
+        if any(entry.new in hand for entry in entries):
+            return {"noted"}
+        return {"entry-locked"} if locked else set()
+    *_, first, _, parent = entries
+    if log.endpoint.load(parent.at + POINTER) != parent.old:
+        return {"split-locked" if locked else "split-unlocked"}
+    written = log.endpoint.load(first.at + POINTER) != 0
+    return {"half-written"} if written else {"split-decided"}
 
 
 class LoggedSplit:
