@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -16,12 +17,14 @@ from store_tools import sound
 
 from limpet.fault.doomed import Doom, DoomedPool
 from limpet.fault.scene import look_away
+from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.membership import Membership
 from limpet.shm.slots import INCARNATION_BITS, client_id
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.dtx.recovery import Recovery
 from limpet.stores.dtx.stop import Stop
+from limpet.stores.race.logged_growth import LoggedSplit, SplitLog
 
 OLD, NEW = b"12345678", b"87654321"
 KEYS = [b"%04d" % number for number in range(40)]
@@ -223,6 +226,49 @@ def test_readers_do_not_wait_for_who_died_splitting(pools: Any) -> None:
     kinds = [event["kind"] for event in store.pool.events()]
     assert "recovered" in kinds
     sound(store)
+
+
+@pytest.mark.parametrize("naive", [False, True])
+def test_what_is_split_is_not_written_again(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, naive: bool
+) -> None:
+    """Others go on in the halves, before anybody recovers who died with their locks."""
+    if naive:
+        monkeypatch.setattr(SplitLog, "carry_out", write_again)
+    store = grown(pools, "dtx-race")
+    look_away(store.pool)
+    die_splitting(store, "split-locked")
+    for key in KEYS:
+        store.update(key, NEW)
+    store.recover()
+    lost = [key for key in KEYS if store.get(key) != NEW]
+    assert bool(lost) == naive
+
+
+def write_again(log: Any, locked: Any) -> None:
+    images = [entry.new & ADDRESS_MASK for entry in log.entries()[2:4]]
+    log.install([log.endpoint.read(image, log.subtable_size) for image in images])
+
+
+@pytest.mark.parametrize("naive", [False, True])
+def test_it_is_decided_before_anything_is_written(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, naive: bool
+) -> None:
+    """Else recovery frees halves that the directory leads to."""
+    store = grown(pools, "dtx-race")
+
+    def insert_all() -> None:
+        if naive:
+            monkeypatch.setattr(SplitLog, "decide", lambda log: None)
+        monkeypatch.setattr(LoggedSplit, "_unlock", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        for number in range(200):
+            insert(store, number)
+
+    with children([insert_all]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    store.recover()
+    with pytest.raises(StoreCorrupt, match="no subtable") if naive else contextlib.nullcontext():
+        store.check()
 
 
 @pytest.mark.parametrize("stops", [True, False])
