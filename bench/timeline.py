@@ -48,7 +48,7 @@ POINTS: Final[Mapping[str, Mapping[str, str]]] = {
     INSERT: {"rtx-sherman": "leaf-locked"},
     GROWTH: {
         **dict.fromkeys(("race", "race-locks"), "freezing"),
-        "dtx-race": "split-decided",
+        "dtx-race": "entry-locked",
         "rtx-sherman": "decided",
     },
 }
