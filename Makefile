@@ -132,7 +132,7 @@ endef
 
 .venv/built: .venv/made $(SOURCES)
 	$(REQUIRES)
-	@echo "compiling; takes about half a minute"
+	@echo "compiling; takes two minutes on two cores"
 	LIMPET_PURE= $(BIN)/python $(PIP) install --no-build-isolation -e .
 	@touch $@
 

@@ -116,6 +116,7 @@ def extensions() -> list[Extension]:
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name=SHARED,
             force=_outdated(),
+            nthreads=len(os.sched_getaffinity(0)),
         )
     )
 

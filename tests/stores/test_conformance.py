@@ -411,11 +411,11 @@ def test_no_room_for_the_index_leaves_nothing(pools: Any, kind: str) -> None:
 # ---- fullness -----------------------------------------------------------------------------------
 
 
-CAPACITIES = [1, 2, 10, 100, 1000] + ([] if PURE else [20_000])
+CAPACITIES = [1, 10, 1000] if PURE else [1, 2, 10, 100, 1000, 20_000]
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-@pytest.mark.parametrize("nodes", [1, 3] if PURE else [1, 2, 3, 4])
+@pytest.mark.parametrize("nodes", [1, 3] if PURE else [1, 3, 4])
 def test_capacity_many_keys_surely_fit(pools: Any, kind: str, capacity: int, nodes: int) -> None:
     # a register takes more memory than a pair
     large = store_class(kind).majorities and capacity > 1000
