@@ -16,10 +16,12 @@ from limpet.shm.errors import ParameterError
 @click.command("channels")
 @click.option("--cases", type=List(str), default=",".join(channels.CASES), show_default=True,
               help="What to time.")  # fmt: skip
-@click.option("--processes", type=List(int), default="2,8", show_default=True)
+@click.option("--processes", type=List(int), default="2,8", show_default=True,
+              help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0.01), default=0.5, show_default=True,
               help="About how long each loop is.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True,
+              help="How often everything is measured; medians are reported.")  # fmt: skip
 @json_option
 def channels_command(
     cases: tuple[str, ...], processes: tuple[int, ...], seconds: float, rounds: int, as_json: bool

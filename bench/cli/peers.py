@@ -70,9 +70,10 @@ from limpet.shm.errors import ParameterError
     show_default=True,
     help="Operations of one process in one loop, at most.",
 )
-@click.option("--records", type=int, default=100_000, show_default=True)
-@click.option("--key-bytes", type=int, default=24, show_default=True)
-@click.option("--value-bytes", type=int, default=64, show_default=True)
+@click.option("--records", type=int, default=100_000, show_default=True,
+              help="Pairs that are stored at first.")  # fmt: skip
+@click.option("--key-bytes", type=int, default=24, show_default=True, help="Bytes of each key.")
+@click.option("--value-bytes", type=int, default=64, show_default=True, help="Bytes of each value.")
 @click.option(
     "--theta",
     "thetas",

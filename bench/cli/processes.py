@@ -16,11 +16,14 @@ from limpet.cli.common import console, json_option, parameter_option, print_json
 @click.command("contention")
 @click.option("--store", "stores", type=List(str), default="race,fusee", show_default=True,
               help="Kinds of stores.")  # fmt: skip
-@click.option("--processes", type=List(int), default="2,4", show_default=True)
+@click.option("--processes", type=List(int), default="2,4", show_default=True,
+              help="Numbers of processes to run with.")  # fmt: skip
 @click.option("--keys", type=List(int), default="1,10000", show_default=True,
               help="Numbers of keys to update, drawn uniformly.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=3.0, show_default=True,
+              help="How long they work.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @json_option
 def contention_command(
     stores: tuple[str, ...],
@@ -69,11 +72,14 @@ def contention_command(
               help="Kinds of stores.")  # fmt: skip
 @click.option("--rates", type=List(float), default="0,50,100,200,500", show_default=True,
               help="Kills a second; 0 is always run, and first.")  # fmt: skip
-@click.option("--processes", type=click.IntRange(2, 64), default=4, show_default=True)
+@click.option("--processes", type=click.IntRange(2, 64), default=4, show_default=True,
+              help="Processes that work.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True,
               help="How long workers are killed at each rate.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--keys", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True,
+              help="Keys that are there.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @parameter_option
 @click.option(
     "--emulate",
@@ -143,7 +149,8 @@ def _kills_row(one: kills.Kills, calm: float) -> tuple[str, ...]:
               help="How long they insert; the kill is half-way, or a growth later.")  # fmt: skip
 @click.option("--keys", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True,
               help="Keys that are there at first.")  # fmt: skip
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True,
+              help="How often each store is run.")  # fmt: skip
 @parameter_option
 @json_option
 @click.option("--csv", "csv_path", type=PATH, help="Write every 1 ms bucket into this file.")

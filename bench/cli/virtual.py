@@ -36,9 +36,12 @@ FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
               help="The latency model.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=50, show_default=True,
               help="Operations of each client.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
+              help="Keys that are there.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True,
+              help="Memory nodes of the pool.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @parameter_option
 @json_option
 def virtual_command(as_json: bool, **given: Any) -> None:
@@ -68,8 +71,10 @@ def virtual_command(as_json: bool, **given: Any) -> None:
 @click.command("roundtrips")
 @click.option("--ops", type=click.IntRange(10), default=400, show_default=True,
               help="Operations of each client that are counted.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
+              help="Keys that are there.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @json_option
 def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
     """Count round trips in virtual time, beside those that the SWARM paper reports.
@@ -112,13 +117,16 @@ def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
 
 
 @click.command("factors")
-@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True)
+@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
+              help="Simulated clients, for the throughput.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=60, show_default=True,
               help="Inserts of each client.")  # fmt: skip
 @click.option("--keys", type=click.IntRange(1, 1 << 20), default=5000, show_default=True,
               help="Keys that are there before.")  # fmt: skip
-@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True,
+              help="The latency model.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @json_option
 def factors_command(as_json: bool, **given: Any) -> None:
     """Count what each step from Sherman to rTX costs an insert, as in the rTX paper's figures.
@@ -143,7 +151,8 @@ def factors_command(as_json: bool, **given: Any) -> None:
               help="Rows of the tables for 4b and 8b.")  # fmt: skip
 @click.option("--tables", type=click.IntRange(1, 100), default=10, show_default=True,
               help="Tables for each mean of 4b.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @json_option
 def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> None:
     """Count what inserts into `rcuckoo` tables cost, as in the figures of the RCuckoo paper.
@@ -179,7 +188,8 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
               help="Which share of verbs is late.")  # fmt: skip
 @click.option("--late-ms", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True,
               help="By how much, on average.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(0, 64), default=0, show_default=True,
               help="Run each drift with real processes, too, some of them stopped.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,

@@ -49,10 +49,11 @@ drill.add_command(run)
               help="Updates of each client before it dies.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True,
               help="Clients that die; medians are reported.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @json_option
 def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) -> None:
-    """Time the recovery of clients that die in an update, step by step.
+    """Time the recovery of clients that die in an update, step by step. STORE is fusee by default.
 
     As table 1 of the FUSEE paper, whose figures are beside. Exit status 0 only if nothing leaked.
     """
@@ -122,6 +123,7 @@ def explore(
     Each run is a small program with another order of its memory steps, in which clients die and
     stall. Afterwards the history must be linearizable, every invariant hold and nothing be leaked.
     A failure is shrunk, and printed with the command that repeats it; the exit status is then 1.
+    STORE is race if none is named.
     """
     if given["program"]:
         given["clients"] = given["program"].count("|") + 1
@@ -147,22 +149,28 @@ def explore(
 @click.argument("store", default="race")
 @click.option("--profile", type=click.Choice(list(PRESETS)), default="rdma", show_default=True,
               help="The latency model.")  # fmt: skip
-@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True)
+@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
+              help="Simulated clients.")  # fmt: skip
 @click.option("--ops", type=click.IntRange(1), default=200, show_default=True,
               help="Operations of each client.")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True)
-@click.option("--value-size", type=click.IntRange(8, 8192), default=64, show_default=True)
+@click.option("--keys", type=click.IntRange(1), default=1000, show_default=True,
+              help="Keys that are there, and are worked on.")  # fmt: skip
+@click.option("--value-size", type=click.IntRange(8, 8192), default=64, show_default=True,
+              help="Bytes of each value.")  # fmt: skip
 @click.option("--theta", type=click.FloatRange(0, 10), default=0.99, show_default=True,
               help="Skew of the keys.")  # fmt: skip
-@click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True)
-@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--write-share", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+              help="Which share of the operations are updates.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 8), default=1, show_default=True,
+              help="Memory nodes of the pool.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
+              help="Of every random choice.")  # fmt: skip
 @parameter_option
 @json_option
 def latency(profile: str, as_json: bool, **given: Any) -> None:
     """Run many clients of a STORE in virtual time, on the clock of a latency model.
 
-    Equal arguments give equal results, on any machine.
+    Equal arguments give equal results, on any machine. STORE is race if none is named.
     """
     timed = simulation("limpet.fault.sim_time")
     report = timed.run_timed(timed.Workload(**given), PRESETS[profile])

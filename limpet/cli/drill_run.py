@@ -179,7 +179,8 @@ def shown(
 @click.option("--fail-node", "losses", type=FailNode(), multiple=True,
               help="Lose a memory node so many seconds into the run; may be repeated.  "
               "[NODE: drawn]")  # fmt: skip
-@click.option("--keys", type=click.IntRange(1, 1_000_000), default=2000, show_default=True)
+@click.option("--keys", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
+              help="Keys that the clients work on.")  # fmt: skip
 @click.option("--theta", type=click.FloatRange(0, 10), default=0.99, show_default=True,
               help="Skew of the keys (Zipf); 0: none.")  # fmt: skip
 @click.option("--mix", type=MixShares(), default=MIX_TEXT, show_default=True,

@@ -31,7 +31,7 @@ def matrix(
     The dimensions: it is killed; killed, and then whoever recovers it at each step of theirs;
     stopped, and woken or killed; and memory nodes are lost. The table says how many steps there are
     and how many were taken: those of the operation, and those of who met the victims and was killed
-    next. Exit status 0 only if everything held.
+    next. STORE is race if none is named. Exit status 0 only if everything held.
     """
     out = console()
     shown = table(
