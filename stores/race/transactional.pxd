@@ -12,6 +12,7 @@ cdef u64 ADDRESS_MASK
 cdef u64 COUNT_MAX
 cdef u64 ENTRY_SIZE
 cdef u64 FROZEN
+cdef u64 FROZEN_VACANT
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 LINK_MASK

@@ -43,7 +43,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REPLICATED, TENTATIVE
 from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import AGAIN, MISSING, VACANT_CLASS
-from limpet.stores.race.fields import FROZEN, OBJECT_MASK
+from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, OBJECT_MASK
 from limpet.stores.race.growth import Growing
 from limpet.stores.race.index import Index, is_valid
 from limpet.stores.race.staging import Staging
@@ -360,8 +360,10 @@ class Transactional(Growing):
         for index in range(32):
             word = self.slots[index]
             other = self._address(index)
-            if not index & 7 or word >> 56 != fingerprint or other == slot or word & FROZEN:
+            if not index & 7 or word >> 56 != fingerprint or other == slot:
                 continue
+            if word == FROZEN_VACANT:
+                continue  # a frozen one with a pair counts: a split may have been given up
             if word & TENTATIVE:
                 # CRASH(kicked): whose object it is frees it, or whoever recovers that client.
                 if self._has(word & ~TENTATIVE, key) and self.endpoint.cas(other, word, 0) != word:

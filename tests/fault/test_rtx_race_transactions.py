@@ -16,7 +16,7 @@ from limpet.fault.schedule import CRASH, STALL
 from limpet.shm.fabric import BUILD
 from limpet.shm.slots import TX_LOG
 from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.race.fields import FROZEN_VACANT
+from limpet.stores.race.fields import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import STATE
 from limpet.stores.rtx.parts import Change, Part, held_word, is_held
@@ -149,12 +149,14 @@ class Scene:
         self.owner, self.other = (HashActor(pools, self.url, HASH) for _ in range(2))
         self.slot = self.slot_of(b"k")
 
-    def slot_of(self, key: bytes) -> int:
-        self.store.client.enter()
+    def slot_of(self, key: bytes, store: Any = None) -> int:
+        """Asked by way of that handle, or ours."""
+        store = store or self.store
+        store.client.enter()
         try:
-            return int(self.store.place_for(key, ())[0])
+            return int(store.place_for(key, ())[0])
         finally:
-            self.store.client.leave()
+            store.client.leave()
 
     def about_to_decide(self, verb: str, address: int) -> bool:
         log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
@@ -291,6 +293,29 @@ def test_key_that_comes_into_another_slot_meanwhile_is_seen(
     else:
         with pytest.raises(limpet.StoreCorrupt, match="also in the slot"):
             scene.store.check()
+
+
+def test_key_that_comes_into_a_slot_which_is_frozen_then_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a split that goes on, or was given up. It was passed over, and the key was there twice."""
+    scene = Scene(pools)
+    endpoint = scene.store.endpoint
+    hold, late = Part.hold, [True]
+
+    def hold_late(part: Part, change: Change) -> bool:
+        if late.pop() if late else False:
+            endpoint.store(change.slot, FROZEN_VACANT)
+            scene.other.store.insert(b"new", LATER)
+            endpoint.store(change.slot, change.old)
+            there = scene.slot_of(b"new", scene.other.store)
+            endpoint.store(there, endpoint.load(there) | FROZEN)
+        return hold(part, change)
+
+    monkeypatch.setattr(Part, "hold", hold_late)
+    scene.pool.transaction(lambda tx: tx.put(scene.store, b"new", NEW))
+    assert scene.store.get(b"new") == NEW
+    scene.sound()
 
 
 @pytest.mark.parametrize("tentative", [True, False])
