@@ -14,7 +14,7 @@ from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 import limpet
 from limpet.fault.schedule import CRASH, STALL
 from limpet.shm.fabric import BUILD
-from limpet.shm.slots import TX_LOG
+from limpet.shm.slots import PIN, TX_LOG
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.race.fields import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
@@ -365,3 +365,31 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
     table.check()
     pool.recover()
     assert pool.audit()["leaked"] == 0
+
+
+def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_read(
+    pools: Any,
+) -> None:
+    """The slot has the same word: the pair was freed, and its memory used again, as the epoch that
+    was about to be pinned was over. An old value was read beside a new one."""
+    scene = Scene(pools)
+    owner, store = scene.owner, scene.store
+    old, new = b"o" * 60_000, b"n" * 60_000
+    store.put(b"k", old)
+    word = store.endpoint.load(scene.slot)
+
+    def read() -> tuple[bytes, bytes]:
+        return owner.pool.transaction(  # type: ignore[no-any-return]
+            lambda tx: (tx.get(owner.store, b"k"), tx.get(owner.store, b"l"))
+        )
+
+    owner.begin(read, verb_on_address("swap", int(owner.pool.client.slot) + PIN, 2))
+    store.put(b"l", NEW)
+    for _ in range(50):
+        store.put(b"k", new)
+        if store.endpoint.load(scene.slot) == word:
+            break
+    assert store.endpoint.load(scene.slot) == word
+    assert owner.go()
+    assert owner.result == (new, NEW)
+    scene.sound()
