@@ -41,7 +41,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import LOGGED, PART, POINTER, SLOT
+from limpet.stores.rtx.fields import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
 from limpet.stores.rtx.lllock import is_vacant, vacated
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.parts import Change, Part
@@ -87,7 +87,9 @@ class Commit:
         vacated."""
         self.versions: dict[int, int] = {}
         self.extents: list[tuple[Staging, int, bytes, bytes]] = []
-        self.dropped: list[int] = []
+        self.loose: dict[int, int] = {}
+        self.dropped: dict[int, int] = {}
+        """New extents, and those that are not linked any more, with their stores as homes."""
         self.swings: dict[int, tuple[int, int]] = {}
         """Old and new pointer of each object."""
         self.slots: dict[int, SlotWrite] = {}
@@ -117,11 +119,36 @@ class Commit:
     # ---- committing -----------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Commit: DONE; AGAIN, if there is a conflict; NO_MEMORY. Nothing has happened then."""
+        """Commit: DONE; AGAIN, if there is a conflict; NO_MEMORY. Nothing has happened then.
+
+        Raises NodeFailed; nothing has happened then either, on the nodes that are left.
+        """
         state = self.locks.draw(LOGGED)
         log = self._open(state)
         if log is None:
             return NO_MEMORY
+        try:
+            outcome = self._attempt(log, state)
+        except NodeFailed:
+            if log.is_lost():  # else it is in the hand, and says all
+                self._end_without(state, False)
+            raise
+        if outcome != DONE:
+            return outcome
+        # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
+        self.endpoint.wait()
+        try:
+            log.finish()
+            self.endpoint.wait()
+            # CRASH(over): all is changed; recovery gives back what was dropped.
+            log.give_back(self.heap, True)
+        except NodeFailed:
+            self._end_without(state, True)
+        self.client.release(0)
+        return DONE
+
+    def _attempt(self, log: Log, state: int) -> int:
+        """All up to the decision, or what undoes it: DONE, it commits; AGAIN or NO_MEMORY."""
         if not self._write_all(log, state):
             self._abort(log, {}, state)
             return NO_MEMORY
@@ -133,33 +160,31 @@ class Commit:
         if not (whole and self.complete() and log.begin()):
             self._abort(log, held, state)
             return AGAIN
-        # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
-        self.endpoint.wait()
-        try:
-            log.finish()
-            self.endpoint.wait()
-            # CRASH(over): all is changed; recovery gives back what was dropped.
-            log.give_back(self.heap, True)
-        except NodeFailed:
-            self._finish_without(held, state)
-        self.client.release(0)
         return DONE
 
-    def _finish_without(self, held: dict[int, int], state: int) -> None:
-        """Carry out what is decided when the log was lost with its memory node."""
-        for at in held:
+    def _end_without(self, state: int, committed: bool) -> None:
+        """Carry out what is decided, or undo all, when the log was lost with its memory node.
+
+        Whoever waited for us may have let go of what we held, as it was, and others have changed it
+        since (repair.py). So of what was, and what should be, all stays that is linked.
+        """
+        left: list[tuple[int, int]] = []
+        for at, swing in self.swings.items():
             with contextlib.suppress(NodeFailed):
-                self.locks.install(at, *self.swings[at])
+                if committed:
+                    self.locks.install(at, *swing)
                 self.locks.release(at, state)
+            left += [(pointer, at + POINTER) for pointer in swing]
         for part, changes in self.parts:
             with contextlib.suppress(NodeFailed):
                 for change in changes:
-                    part.let_go_of(change, True)
-                for reference in (part.reference, *part.references(True)):
-                    self.heap.free(reference)
-        for pointer in (*self.dropped, *(old for old, _ in self.swings.values())):
-            if not is_vacant(pointer):
-                self.heap.free(pointer & REFERENCE_MASK)
+                    part.let_go_of(change, committed)
+            left += [(word, change.slot) for change in changes for word in change[1:]]
+            left.append((part.reference, 0))
+        for word, home in (*left, *self.loose.items(), *self.dropped.items()):
+            reference = word & REFERENCE_MASK
+            if not is_vacant(reference):
+                self.heap.settle(reference, home)
 
     def _slots_by_node(self) -> dict[int, list[int]]:
         """The slots that are written on each memory node, in order."""
@@ -262,8 +287,9 @@ class Commit:
         """Write a part, in hand, and the pairs for its slots; False: there is no memory ready."""
         part = Part(self.endpoint, reference)
         part.open(log.reference)
-        self._noted(log, index, Entry(PART, reference, reference))
         changes: list[Change] = []
+        self.parts.append((part, changes))
+        self._noted(log, index, Entry(PART, reference, reference))
         for slot in slots:
             write = self.slots[slot]
             new = write.store.pair_for(write.key, write.value, write.old)
@@ -273,7 +299,6 @@ class Commit:
             part.note(len(changes) - 1, changes[-1])
             if write.value is not None:
                 self.client.keep(1)
-        self.parts.append((part, changes))
         return True
 
     def _new_extent(self, staging: Staging, at: int, key: bytes, value: bytes) -> int:
@@ -284,6 +309,7 @@ class Commit:
         if reference:
             objects.write(reference, key, value)
             staging.place(at, key, reference)
+            self.loose[reference] = staging.store.link | EXTENT_PAIR
         return reference
 
     def _noted(self, log: Log, index: int, entry: Entry) -> None:

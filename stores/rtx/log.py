@@ -147,6 +147,14 @@ class Log:
 
     # ---- anybody's ------------------------------------------------------------------------------
 
+    def is_lost(self) -> bool:
+        """Whether it is lost with its memory node."""
+        try:
+            self.state()
+        except NodeFailed:
+            return True
+        return False
+
     def owner(self) -> int:
         """Lock state of its transaction."""
         return self.endpoint.load(self.at + OWNER)

@@ -76,7 +76,7 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
             return None
         self.locks.buffer = reference
         log = Log"""
-GIVEN_BACK: Final = """            self._finish_without(held, state)
+GIVEN_BACK: Final = """            self._end_without(state, True)
         self.client.release(0)
 """
 COMMITTED: Final = "            log.give_back(self.heap, True)\n"
