@@ -152,7 +152,7 @@ class Commit:
         if not self._write_all(log, state):
             self._abort(log, {}, state)
             return NO_MEMORY
-        log.publish(state, len(self.pages) + self.effort)
+        log.publish(state, len(self.pages) + len(self.slots) + self.effort)
         # CRASH(published): nothing is locked; recovery aborts it.
         held = self._lock_all(log, state)
         self.endpoint.wait()

@@ -18,7 +18,7 @@ from limpet.shm.slots import PIN, TX_LOG
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.race.fields import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import STATE
+from limpet.stores.rtx.fields import DRIFT_US, EACH_US, STATE
 from limpet.stores.rtx.parts import Change, Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.transaction import Transaction
@@ -392,4 +392,17 @@ def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_re
     assert store.endpoint.load(scene.slot) == word
     assert owner.go()
     assert owner.result == (new, NEW)
+    scene.sound()
+
+
+def test_lease_is_longer_for_each_key_that_is_written(pools: Any) -> None:
+    """It was that of none, so large transactions were aborted while their owners were at work."""
+    scene = Scene(pools)
+    keys = [b"%d" % number for number in range(100)]
+    scene.owner.begin(lambda: put_all(scene.owner, NEW, b"k", *keys), scene.about_to_decide)
+    began = StillEndpoint.now_us
+    assert scene.store.get(b"k") == OLD
+    assert StillEndpoint.now_us - began > DRIFT_US + 100 * EACH_US
+    assert scene.owner.go()
+    assert scene.store.get(b"k") == NEW
     scene.sound()
