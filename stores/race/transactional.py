@@ -331,8 +331,10 @@ class Transactional(Growing):
             return 0, 0
         return self._address(index), self.slots[index]
 
-    def make_room(self, key: bytes) -> None:
-        """Split the subtable in which there was no place for a key. Raises StoreFull."""
+    def make_room(self, key: bytes, subtable: int) -> None:
+        """Split the subtable in which there was no place for a key, if the key still belongs there;
+        `subtable`: its pointer. Raises StoreFull."""
+        self.cramped = subtable
         try:
             self._make_room(key, False)
         finally:

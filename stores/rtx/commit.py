@@ -35,7 +35,7 @@ Conflicts never wait, so nobody waits in a circle. All of it is one operation of
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks
     from limpet.stores.rtx.reads import Place, Reads
     from limpet.stores.sherman.staging import Staging
+
+
+STRIDE: Final = 64
+"""After so many keys or objects we show again that we do not stand still."""
 
 
 class SlotWrite(NamedTuple):
@@ -73,6 +77,7 @@ class Commit:
         self.allocator = pool.allocator
         self.heap = pool.heap
         self.locks = locks
+        self.membership = pool.membership
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
         self.reads: Reads | None = None
@@ -94,10 +99,18 @@ class Commit:
         """Old and new pointer of each object."""
         self.slots: dict[int, SlotWrite] = {}
         self.parts: list[tuple[Part, list[Change]]] = []
+        self.crowded: list[tuple[Any, bytes, int]] = []
+        """For which key of which store there is no room, and in which subtable."""
         self.busy = 0
         """The object that was in the way, or slot, with SLOT."""
         self.owners: dict[int, Place] = {}
         """For which key of which store each of these is written."""
+
+    def go_on(self, count: int) -> None:
+        """Show now and then, as `count` goes up, that we are at work: who needs memory that our pin
+        keeps from being used again would have us ended."""
+        if not count % STRIDE:
+            self.membership.progress()
 
     def expect(self, at: int, version: int) -> None:
         """An object has been read in this version; if it is written, it is locked from that."""
@@ -268,6 +281,7 @@ class Commit:
             index += 1
         self.first = index
         for at in sorted(self.pages):
+            self.go_on(index + 1)
             page = self.pages[at]
             if page is None:
                 self.swings[at] = (0, vacated(state))
@@ -299,6 +313,7 @@ class Commit:
             part.note(len(changes) - 1, changes[-1])
             if write.value is not None:
                 self.client.keep(1)
+            self.go_on(len(changes))
         return True
 
     def _new_extent(self, staging: Staging, at: int, key: bytes, value: bytes) -> int:
@@ -321,6 +336,7 @@ class Commit:
         """Lock the objects, in order, until one is in the way; the versions of those locked."""
         held: dict[int, int] = {}
         for index, at in enumerate(sorted(self.pages), self.first):
+            self.go_on(index + 1)
             version = self.versions[at]
             read = self.reads.lock_of(at, version) if self.reads else version
             if read != version or not self.locks.acquire(at, version, state):
@@ -342,7 +358,8 @@ class Commit:
                 if not part.hold(change):
                     return False
                 # CRASH(locked): whoever meets the slot aborts it when the lease is over.
-        for slot, write in self.slots.items():
+        for count, (slot, write) in enumerate(self.slots.items(), 1):
+            self.go_on(count)
             self.busy = slot | SLOT
             # ORDER: held before we look: who inserts the key looks after he has put it down, too.
             if write.inserts and not write.store.is_alone(write.key, slot):
