@@ -18,9 +18,11 @@ cdef u64 HELD_MASK
 cdef u64 LINK_MASK
 cdef int NODE_SHIFT
 cdef u64 OBJECT_MASK
+cdef u64 OWNER
 cdef u64 PART_COUNT
 cdef u64 PART_ENTRIES
 cdef u64 PART_LOG
+cdef u64 PART_OWNER
 cdef u64 REPLICATED
 cdef u64 SLOT
 cdef int SLOT_SHIFT

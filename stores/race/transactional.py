@@ -54,9 +54,11 @@ from limpet.stores.rtx.fields import (
     DOING,
     ENTRY_SIZE,
     INIT,
+    OWNER,
     PART_COUNT,
     PART_ENTRIES,
     PART_LOG,
+    PART_OWNER,
     SLOT,
     SLOT_SHIFT,
     STATE,
@@ -217,8 +219,11 @@ class Transactional(Growing):
         log = self.endpoint.load(part + PART_LOG)
         if not self.heap.plausible(log):
             return INIT
+        log &= ADDRESS_MASK
         try:
-            state = self.endpoint.load((log & ADDRESS_MASK) + STATE)
+            state = self.endpoint.load(log + STATE)
+            if self.endpoint.load(log + OWNER) != self.endpoint.load(part + PART_OWNER):
+                return INIT
         except NodeFailed:
             return INIT
         if state & STATE_MASK == INIT:

@@ -300,7 +300,7 @@ class Commit:
     def _write_part(self, log: Log, index: int, reference: int, slots: list[int]) -> bool:
         """Write a part, in hand, and the pairs for its slots; False: there is no memory ready."""
         part = Part(self.endpoint, reference)
-        part.open(log.reference)
+        part.open(log.reference, log.owner())
         changes: list[Change] = []
         self.parts.append((part, changes))
         self._noted(log, index, Entry(PART, reference, reference))

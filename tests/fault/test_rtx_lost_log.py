@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from process_tools import gather
 from puppets import Puppet, Where
 from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 
 import limpet
+from limpet.fault.scene import look_away
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import TX_LOG
@@ -77,6 +82,42 @@ class Scene:
         self.pool.recover()
         audit = self.pool.audit()
         assert audit["leaked"] == audit["held"] == 0, audit
+
+
+def die_holding(scene: Scene) -> None:
+    """Another process has locked, or holds, what it writes on both nodes, and is killed."""
+
+    def client() -> None:
+        with StillPool.open(scene.pool.url) as pool:
+            look_away(pool)
+            store = pool.store(scene.store.kind, name="test")
+            slot = int(pool.client.slot)
+
+            def before(verb: str, address: int) -> None:
+                log = int(scene.store.endpoint.load(slot + TX_LOG)) & ADDRESS_MASK
+                if verb == "cas" and log and address == log + STATE:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            pool.endpoint.before = before
+            put_all(SimpleNamespace(pool=pool, store=store), NEW, LOST, KEPT)
+
+    with pytest.raises(AssertionError, match="ended with -9"):
+        gather(client)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_memory_of_a_node_is_not_taken_for_a_log(pools: Any, kind: str) -> None:
+    """Where a dead client's log was, others have what they like, or zeros: a log that is not
+    decided, and names nothing. So what it held was held for ever."""
+    scene = Scene(pools, kind)
+    die_holding(scene)
+    scene.pool.fail_node(0)
+    scene.pool.recover()
+    scene.pool.replace_node(0)
+    scene.pool.membership.lease_s = 0.0
+    assert scene.store.get(KEPT) == OLD
+    scene.store.put(KEPT, NEW)
+    assert scene.store.get(KEPT) == NEW
 
 
 def on_second(verb: str, number: int) -> Where:
