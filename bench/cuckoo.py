@@ -1,4 +1,4 @@
-"""The figures of the RCuckoo paper, counted on `rcuckoo` stores (rcuckoo.txt 3.3, 3.4.1, 5.3, 5.5).
+"""The figures of the RCuckoo paper, counted on `rcuckoo` stores (3.3, 3.4.1, 5.3, 5.5).
 
 Each table is one region of a pool of its own, which has no name. What is counted follows from the
 arguments, on any machine; times are what this machine takes.

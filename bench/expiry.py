@@ -1,4 +1,4 @@
-"""Locks that others take for a dead client's while their owner lives (rtx.txt 6.4, figure 18).
+"""Locks that others take for a dead client's while their owner lives (rTX 6.4, figure 18).
 
 In virtual time (fault/sim_time.py), on the shipped code of `rtx-sherman`. Each transaction writes
 so many objects, drawn evenly: leaves of a tree, of one key each that is written. One object is

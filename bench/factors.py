@@ -1,4 +1,4 @@
-"""What each step from Sherman to rTX costs an insert (rtx.txt section 6.3, figures 16 and 17).
+"""What each step from Sherman to rTX costs an insert (rTX section 6.3, figures 16 and 17).
 
 All clients do nothing but insert keys that were not there. Reads, writes and atomics are counted,
 times are virtual (limpet/fault/sim_time.py), so equal arguments give equal figures on any machine.

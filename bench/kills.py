@@ -1,4 +1,4 @@
-"""How a store gets on while its clients are killed, so many a second (rcuckoo.txt 5.4, figure 8a).
+"""How a store gets on while its clients are killed, so many a second (RCuckoo 5.4, figure 8a).
 
 Worker processes read and update the keys as YCSB-A does. A random one is killed by SIGKILL, where
 it is, so many times a second, and another one takes its place at once (fault/crew.py). Whoever

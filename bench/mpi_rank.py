@@ -2,7 +2,7 @@
 
     mpirun -n RANKS python -m limpet.bench.mpi_rank CASE COUNT
 
-Accounts are in the memory of all ranks, as in section 7.1 of loco.txt: account a is that of rank
+Accounts are in the memory of all ranks, as in section 7.1 of LOCO: account a is that of rank
 a % RANKS in window a // RANKS. A window has a lock for each rank, so each account has one of its
 own, as it has with the other contenders. A lock is MPI_Win_lock (exclusive) and MPI_Win_unlock; to
 add is one MPI_Accumulate, which costs less than MPI_Get, MPI_Win_flush and MPI_Put.

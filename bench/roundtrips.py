@@ -1,4 +1,4 @@
-"""Round trips in virtual time, beside those of the SWARM paper (swarm.txt sections 7, 7.8 and 7.9).
+"""Round trips in virtual time, beside those of the SWARM paper (sections 7, 7.8 and 7.9).
 
 All of it is counted, on the clock of the paper's RDMA network (limpet/fault/sim_latency.py), so
 equal arguments give equal figures on any machine.

@@ -1,4 +1,4 @@
-"""Throughput before and after a client is killed in an operation (rtx.txt 6.2, figures 14 and 15).
+"""Throughput before and after a client is killed in an operation (rTX 6.2, figures 14 and 15).
 
 Client processes insert keys that were not there, each others, drawn evenly from all keys of 8
 bytes. Each notes when an insert returned, on CLOCK_MONOTONIC, in memory that survives it; that is

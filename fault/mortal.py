@@ -1,7 +1,7 @@
 """A client that dies in the midst of an operation, while its process lives on as another client.
 
 So the RCuckoo paper emulates failures: the verbs of an operation are cut off at a random one
-(rcuckoo.txt 5.4). It takes no new process, so far more clients can die in a second.
+(RCuckoo 5.4). It takes no new process, so far more clients can die in a second.
 
 `MortalPool.endpoint.steps = k` cuts off before the k-th step from there on: as for `Endpoint.fuse`,
 each mutating verb is a step, and so is each word of a write. `Gone` is raised then, and by every

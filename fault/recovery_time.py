@@ -1,4 +1,4 @@
-"""How long it takes until a client that died is replaced, step by step (fusee.txt, table 1).
+"""How long it takes until a client that died is replaced, step by step (FUSEE, table 1).
 
 A child updates so many keys and is killed in the midst of the next update, at a step drawn at
 random. Another client recovers it, and a new one takes its place. Steps, beside the paper's:

@@ -56,9 +56,9 @@ PRESETS: Final = {
 }  # fmt: skip
 """Where the figures come from.
 
-rdma: a read takes 1.9 us and a write 1.6 us (swarm.txt section 7, RAW), hence `one_way_ns` and
+rdma: a read takes 1.9 us and a write 1.6 us (SWARM section 7, RAW), hence `one_way_ns` and
 `issue_ns`; a NIC processes 75 million packets a second, 100 Gb/s are 0.08 ns a byte, and atomics on
-one address reach 3 million a second (rcuckoo.txt section 2.2 and figure 1).
+one address reach 3 million a second (RCuckoo section 2.2 and figure 1).
 
 cxl: a round trip is that of the `cxl` latency profile (parameters.py); a link of eight lanes of
 PCIe 5.0 carries 32 GB/s each way, and a 64-byte line takes 2 ns of it. Assumptions: a contended

@@ -1,4 +1,4 @@
-"""The second level of memory management: one client's objects (fusee.txt section 4.4).
+"""The second level of memory management: one client's objects (FUSEE section 4.4).
 
 A client cuts each block that it owns into objects of one size class and is the only one to allocate
 from it. What it knows of its blocks is private and lost with it; the used bits (heap.py) are not,

@@ -1,6 +1,6 @@
 """The guessing clock: timestamps that are above all that this client, or its slot, ever used.
 
-SWARM orders writes by guessed timestamps (swarm.txt sections 3.2 and 6): the loosely synchronised
+SWARM orders writes by guessed timestamps (sections 3.2 and 6): the loosely synchronised
 clock of the host, moved ahead whenever a guess turned out to be stale. A timestamp is a number of
 microseconds since 2025 in 49 bits, which lasts until 2042.
 

@@ -1,6 +1,6 @@
 """Blocks and objects in memory: the words that describe them, and the bit that says "in use".
 
-Two-level memory management after fusee.txt section 4.4. The first level hands out coarse blocks by
+Two-level memory management after FUSEE section 4.4. The first level hands out coarse blocks by
 CAS on a word of the node's block table; the second cuts a block into objects of one size class,
 which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together
 before the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its

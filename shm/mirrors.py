@@ -1,4 +1,4 @@
-"""Where the replicas of an object lie: block groups with mirrors (fusee.txt section 4.4).
+"""Where the replicas of an object lie: block groups with mirrors (FUSEE section 4.4).
 
 The paper keeps each region of memory on r nodes, the first of which is its primary, and finds them
 by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;

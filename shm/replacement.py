@@ -1,6 +1,6 @@
 """Replacing a memory node: new memory for one that is lost, filled from the nodes that are left.
 
-FUSEE gives this to its master (fusee.txt section 5.2); here it is done by whichever client is asked
+FUSEE gives this to its master (section 5.2); here it is done by whichever client is asked
 to, as the leader of a change of the view (view.py). Steps, with the node's state word (states.py):
 
     1. new memory: a new segment, of the next generation; nobody else knows of it

@@ -2,7 +2,7 @@
 
 A mechanism that keeps replicas on several nodes has to know, of each, whether it still counts; and
 two clients that disagree would decide one thing twice. FUSEE leaves the change of the view to a
-master (fusee.txt, algorithm 3). Here any client that meets a lost node does it, the leader, under a
+master (algorithm 3). Here any client that meets a lost node does it, the leader, under a
 lease: the word `leader` holds its id until it is done, or dead and another takes its place.
 
 Words (control segment)

@@ -1,7 +1,7 @@
 """Clover: data in passive memory, the index in a metadata process.
 
 Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as
-FUSEE describes it (fusee.txt sections 2.2 and 6). A baseline, as small as is faithful.
+FUSEE describes it (sections 2.2 and 6). A baseline, as small as is faithful.
 
     data path       one-sided: versions of a pair are objects, linked from older to newer
     metadata path   requests to a process that holds the index (server.py), which the first client

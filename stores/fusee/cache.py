@@ -1,4 +1,4 @@
-"""The adaptive index cache (fusee.txt section 4.6): where a key's slot is, and what was in it.
+"""The adaptive index cache (FUSEE section 4.6): where a key's slot is, and what was in it.
 
 An answer is no more than a guess: whoever uses it reads the slot, and counts whether it still had
 what the cache says. A key whose invalid answers are more than a share of all is not asked for;

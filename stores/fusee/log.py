@@ -1,4 +1,4 @@
-"""Replicated objects with the embedded operation log (fusee.txt section 4.5).
+"""Replicated objects with the embedded operation log (FUSEE section 4.5).
 
 An object is its log entry and the pair (objects.py), written to every replica together, in one
 phase:

@@ -1,6 +1,6 @@
 """What the leader of a change of the view does with the slots that somebody was changing.
 
-Algorithm 3 of fusee.txt, lines 5 to 7. Nobody is in the midst of a round (shm/view.py); all slots
+Algorithm 3 of FUSEE, lines 5 to 7. Nobody is in the midst of a round (shm/view.py); all slots
 whose replicas may differ are named in hands. For each that had a replica on a lost node:
 
     its primary is still there: all backups get what it has. What was proposed is not in force

@@ -1,4 +1,4 @@
-"""SNAPSHOT: changing a slot that has replicas (fusee.txt section 4.3, algorithms 1, 2 and 4).
+"""SNAPSHOT: changing a slot that has replicas (FUSEE section 4.3, algorithms 1, 2 and 4).
 
 A round changes a slot from one value of its primary, `old`, to another. Each phase is one round
 trip; (1) is the caller's, who has read the primary and written the object.

@@ -1,4 +1,4 @@
-"""The `fusee` store: its operations, with the index cache (fusee.txt sections 4.5 and 4.6).
+"""The `fusee` store: its operations, with the index cache (FUSEE sections 4.5 and 4.6).
 
 Phases, one round trip each:
     search, the cache knows the key      read the slot and the object                             1

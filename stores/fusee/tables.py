@@ -1,4 +1,4 @@
-"""The replicated index: RACE's index on r memory nodes (fusee.txt section 4.2), and its view.
+"""The replicated index: RACE's index on r memory nodes (FUSEE section 4.2), and its view.
 
 Subtable t has its replicas on nodes t, t + 1, ... t + r - 1 (modulo the number of nodes), each a
 region of the same name. Of those that are counted in the view (shm/view.py), the first is the

@@ -1,1 +1,1 @@
-"""B-link trees whose nodes are changed in place: the baselines of rtx.txt section 6."""
+"""B-link trees whose nodes are changed in place: the baselines of rTX section 6."""

@@ -1,4 +1,4 @@
-"""The `dtx-sherman` store: a B-link tree by distributed transactions (rtx.txt section 6, "DTX").
+"""The `dtx-sherman` store: a B-link tree by distributed transactions (rTX section 6, "DTX").
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it: optimistic
 concurrency control on nodes that have lock and version in themselves, whole nodes in the log,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class InPlaceParameters(TreeParameters):
-    """Those of every tree, and the first steps of rtx.txt section 6.3.
+    """Those of every tree, and the first steps of rTX section 6.3.
 
     `optimistic` (+OCC): a leaf is read, locked when the change is made, and validated, where
     Sherman locks it before it reads it; `idempotent` (+ICommit): version and lock are changed by

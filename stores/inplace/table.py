@@ -1,4 +1,4 @@
-"""The `sherman` store: a B-link tree changed in place under locks (rtx.txt section 6, "Optimal").
+"""The `sherman` store: a B-link tree changed in place under locks (rTX section 6, "Optimal").
 
 After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. On each
 memory node there is a tree of its own, and a key's hash chooses; a scan merges the trees. The

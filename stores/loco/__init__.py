@@ -1,1 +1,1 @@
-"""LOCO: objects that many processes share, composed of smaller ones (loco.txt)."""
+"""LOCO: objects that many processes share, composed of smaller ones."""

@@ -1,4 +1,4 @@
-"""`AckKey`: whether operations on channels that were begun have been completed (loco.txt 5.2).
+"""`AckKey`: whether operations on channels that were begun have been completed (LOCO 5.2).
 
 The paper's is a set of bits, one for each verb on its way, which a polling thread clears. Here the
 verbs of a process that are on their way make up a phase, and all become complete together (the

@@ -1,4 +1,4 @@
-"""The barrier, a dozen lines over an SST (loco.txt figure 1 and section 5.4).
+"""The barrier, a dozen lines over an SST (LOCO figure 1 and section 5.4).
 
 As in the paper, who comes fences, raises its count, says so in its register of the SST, and waits
 until nobody's is lower. What is more here: parties are processes or threads, as many as there are,

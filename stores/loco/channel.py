@@ -1,4 +1,4 @@
-"""`Channel`, the base of all shared objects, and who takes part in one (loco.txt section 4).
+"""`Channel`, the base of all shared objects, and who takes part in one (LOCO section 4).
 
 A channel is named, and made of memory regions and sub-channels. Each process that uses it makes an
 endpoint with the same name; a sub-channel's name is its parent's, `/` and its own, and a region's

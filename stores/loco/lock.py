@@ -1,4 +1,4 @@
-"""`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (loco.txt 5.4).
+"""`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (LOCO 5.4).
 
 The process holds the ticket lock (ticket_lock.py); one of its threads holds this. Of the threads
 that wait at most one, the *delegate*, queues in shared memory; the others wait in `line` for a

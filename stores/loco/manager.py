@@ -1,6 +1,6 @@
 """The manager of a pool handle: makes and finds channels, and orders what they do.
 
-(loco.txt sections 4.2, 5.2 and 5.3.) A region of a channel is kept under its full name; that of a
+(LOCO sections 4.2, 5.2 and 5.3.) A region of a channel is kept under its full name; that of a
 part of a channel with `@` and the mark of the channel's own region behind it, so that what one has
 left that was removed is not taken for a part of the next one of the same name.
 

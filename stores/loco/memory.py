@@ -1,4 +1,4 @@
-"""The memory of channels: regions by name, in blocks of the pool (loco.txt section 4.2, A.2).
+"""The memory of channels: regions by name, in blocks of the pool (LOCO section 4.2, A.2).
 
 A `race` store of the pool, `.channels`, has a key for each region, its full name. The value is the
 region, in place, which channels change by verbs; its address stays, as it is never updated, until

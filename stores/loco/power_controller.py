@@ -1,4 +1,4 @@
-"""The power_controller: converters in series, and who regulates them (loco.txt appendix B).
+"""The power_controller: converters in series, and who regulates them (LOCO appendix B).
 
 A channel of two arrays of owned variables, each in a cache line of its own:
     "NAME/duty0" ...      duty cycle of a converter, from 0 to 1; owned by the controller

@@ -1,4 +1,4 @@
-"""The ring buffer: one writer sends messages of mixed sizes to all readers (loco.txt section 5.4).
+"""The ring buffer: one writer sends messages of mixed sizes to all readers (LOCO section 5.4).
 
 As FaRM's, with acknowledgements by an SST: each reader's row says up to which position it has read.
 A position is a count of bytes since the beginning; its place in memory is position % size.

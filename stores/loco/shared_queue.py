@@ -1,4 +1,4 @@
-"""The shared queue: globally FIFO, any process puts and gets (loco.txt section 5.4).
+"""The shared queue: globally FIFO, any process puts and gets (LOCO section 5.4).
 
 The paper adapts the cyclic ring queue of Morrison and Afek (LCRQ, PPoPP 2013), where a place is
 taken by fetch-and-add on head or tail; who is killed then leaves a hole that nobody can tell from

@@ -1,4 +1,4 @@
-"""The shared state table: one owned variable for each participant (loco.txt section 5.1.2).
+"""The shared state table: one owned variable for each participant (LOCO section 5.1.2).
 
 Rows are composed of OwnedVars, "sst/ov0", "sst/ov1", ..., made by the callback that runs when a
 participant joins; their memory is the table's, a cache line each.

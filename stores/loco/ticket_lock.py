@@ -1,4 +1,4 @@
-"""The ticket lock (loco.txt section 5.4), which no dead or stopped process can jam.
+"""The ticket lock (LOCO section 5.4), which no dead or stopped process can jam.
 
 In the paper a process draws a ticket by fetch-and-add and waits until that number is served; who
 dies with a ticket blocks all others (trap L1), and who draws one and dies before it has said whose

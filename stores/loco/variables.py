@@ -1,4 +1,4 @@
-"""Channels for memory access: shared regions, owned and atomic variables (loco.txt section 5.1).
+"""Channels for memory access: shared regions, owned and atomic variables (LOCO section 5.1).
 
 OwnedVar, one word: the value, as it is. Larger: two copies, each of them
     0     sequence    how often the owner has pushed; the copies take turns

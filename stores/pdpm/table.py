@@ -1,7 +1,7 @@
 """pDPM-Direct: one-sided clients, a remote lock for each key, values written in place.
 
 Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as far
-as FUSEE compares itself with it (fusee.txt section 6): the index and all memory are managed by the
+as FUSEE compares itself with it (section 6): the index and all memory are managed by the
 clients; conflicting writers wait for each other's locks; a value is written twice, as a redo copy
 and then in place; readers take no lock and find out by a checksum whether what they read is whole.
 A baseline, as small as is faithful.

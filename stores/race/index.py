@@ -1,4 +1,4 @@
-"""The index of RACE hashing: where a key's slot is, and how it is found (fusee.txt section 4.2).
+"""The index of RACE hashing: where a key's slot is, and how it is found (FUSEE section 4.2).
 
 Zuo et al., "One-sided RDMA-conscious extendible hashing for disaggregated memory", ATC '21. This is
 the part that all stores on the index share; how a slot is changed is theirs.

@@ -1,6 +1,6 @@
 """The `race-locks` store: a subtable is split under a lock, as in RACE hashing's own paper.
 
-A baseline (rtx.txt section 6.2, figure 15, "Optimal"): `race`, but that only who holds the lock of
+A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only who holds the lock of
 an entry of the directory (directory.py) splits its subtable. The lock word is 0 or the id of the
 client that holds it. Others who want to write to a slot that is frozen, or find no room, wait for
 it; readers do not.

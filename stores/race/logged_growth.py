@@ -1,4 +1,4 @@
-"""The `dtx-race` store: a split is a distributed transaction (rtx.txt section 6, "DTX").
+"""The `dtx-race` store: a split is a distributed transaction (rTX section 6, "DTX").
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/inplace/logged.py): the lock is in the object, whole values are in the log,

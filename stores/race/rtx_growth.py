@@ -1,4 +1,4 @@
-"""The `rtx-race` store: a subtable is split by one transaction (rtx.txt section 5).
+"""The `rtx-race` store: a subtable is split by one transaction (rTX section 5).
 
 An entry of the directory (directory.py) is the TXObj of its subtable (stores/rtx/lllock.py). What
 searches, inserts, updates and deletes is RACE's own, and takes no lock: concurrency control is

@@ -1,4 +1,4 @@
-"""RACE hashing: a lock-free, one-sided hash index (Zuo et al., ATC '21; fusee.txt section 4.2).
+"""RACE hashing: a lock-free, one-sided hash index (Zuo et al., ATC '21; FUSEE section 4.2).
 
 How slots are changed, in tables of index.py, one subtable on each memory node; a pair's object lies
 on the node of its subtable. The `race` store has others in their place, which grow (growth.py).

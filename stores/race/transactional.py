@@ -1,4 +1,4 @@
-"""Single operations of a hash store beside transactions over its keys (rtx.txt sections 4.3, 4.5).
+"""Single operations of a hash store beside transactions over its keys (rTX sections 4.3, 4.5).
 
 RACE's own operations change a slot by one CAS and lock nothing (Opt2: concurrency control is
 delegated to them). A transaction holds each slot that it writes by a CAS, too

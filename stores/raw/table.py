@@ -1,4 +1,4 @@
-"""The `raw` store: the lower bound of swarm.txt section 7, RAW.
+"""The `raw` store: the lower bound of SWARM section 7, RAW.
 
 The index is that of `race`. A pair is written over in place, and where it is, is remembered, so a
 get or an update is one round trip, and no store can do with less. Nothing keeps clients apart: a

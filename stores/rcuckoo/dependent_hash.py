@@ -1,4 +1,4 @@
-"""Dependent hashing: a key's two rows, most often close together (rcuckoo.txt section 3.3).
+"""Dependent hashing: a key's two rows, most often close together (RCuckoo section 3.3).
 
     L1(K) = h1(K) mod T
     L2(K) = L1 + d mod T,   d = (h2(K) mod floor(f^(f + Z(h3(K))))) | 1

@@ -1,6 +1,6 @@
 """Journals: what each client is about to lock and to write in a table.
 
-The paper's lock table does not say who holds a lock (rcuckoo.txt section 4.2), and its repair
+The paper's lock table does not say who holds a lock (RCuckoo section 4.2), and its repair
 recomputes the CRC of a row that was half written (section 4.3), which makes garbage valid. So each
 client says, before it locks, which locks it will take, and before it writes, which rows and what.
 It does so in words of its own beside the table, in the same batch: that costs no round trip.

@@ -1,4 +1,4 @@
-"""The lock table: a bit for each lock, taken and given back by masked CAS (rcuckoo.txt 3.4).
+"""The lock table: a bit for each lock, taken and given back by masked CAS (RCuckoo 3.4).
 
 A lock protects `rows_per_lock` rows. Locks are virtual: lock l is bit l mod P of the table's P, so
 distant rows may share a bit. Of the bits of a 64-bit word, `locks_per_message` adjacent ones (64 by

@@ -1,6 +1,6 @@
 """Where a key is in an `rcuckoo` store, and all operations that only read (table.py has the rest).
 
-Get (rcuckoo.txt section 3.2.1): read both rows, by one covering read if they are adjacent. An entry
+Get (RCuckoo section 3.2.1): read both rows, by one covering read if they are adjacent. An entry
 counts if its row is whole. Before a key is called missing, the versions of both rows are read
 again: between the two reads it may have been moved from the row that was read later to the one that
 was read first (C3). A long value is read from its extent.

@@ -1,4 +1,4 @@
-"""Whose a lock is, and the repair of a table after a dead client (rcuckoo.txt section 4).
+"""Whose a lock is, and the repair of a table after a dead client (RCuckoo section 4).
 
 Detection. Who waits for a lock, or for a row that is not whole, looks for journals with that lock
 in a group that is held or unsure. If the owner of one is dead it is recovered; if it stands still

@@ -1,4 +1,4 @@
-"""The rows of a table, and what this client has read of them (rcuckoo.txt section 3.1).
+"""The rows of a table, and what this client has read of them (RCuckoo section 3.1).
 
 Row: 8 entries, and a trailer of two words:
 

@@ -1,4 +1,4 @@
-"""The client's cache of rows, and the search for a cuckoo path in it (rcuckoo.txt section 3.2.3).
+"""The client's cache of rows, and the search for a cuckoo path in it (RCuckoo section 3.2.3).
 
 Of a row, the cache has what a search needs: for each entry, which other row it could move to, or
 that there is none. A row is kept at one place, given by its number; a later one takes it over, but

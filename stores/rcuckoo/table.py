@@ -1,6 +1,6 @@
 """RCuckoo: a cuckoo hash table that its clients lock and change themselves, with inline values.
 
-Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing" (rcuckoo.txt). One table on
+Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing". One table on
 each memory node, chosen by the key's hash; the layout of a table is in fields.py. A key's entry is
 in one of two rows (dependent_hash.py) of 8 entries (rows.py), under locks (locks.py) that journals
 (journal.py) tell whose they are.

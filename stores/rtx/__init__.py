@@ -1,1 +1,1 @@
-"""Repairable transactions (rtx.txt)."""
+"""Repairable transactions (rTX)."""

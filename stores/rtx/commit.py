@@ -1,6 +1,6 @@
-"""The commit of a transaction with a log: optimistic concurrency control (rtx.txt 4.3, figure 8).
+"""The commit of a transaction with a log: optimistic concurrency control (rTX 4.3, figure 8).
 
-The figure is missing from the text that we have; rebuilt from the prose.
+Written after the prose of the paper, and not after the figure.
 
     1. write the new data of each object and slot, and the log that names it (log.py, parts.py);
        publish the log

@@ -1,6 +1,6 @@
-"""LLLock: a lock that says whose it is and since when (rtx.txt section 4.1, figure 4).
+"""LLLock: a lock that says whose it is and since when (rTX section 4.1, figure 4).
 
-The figure is missing from the text that we have; rebuilt from the prose. A TXObj (section 4.2) is
+Written after the prose of the paper, and not after the figure. A TXObj (section 4.2) is
 16 bytes: the lock word, and the pointer to its data, a reference to an object (words.py) or 0.
 
 Lock word

@@ -1,6 +1,6 @@
-"""The log of a transaction, and its idempotent commit (rtx.txt sections 4.2 and 4.3, figures 8-10).
+"""The log of a transaction, and its idempotent commit (rTX sections 4.2 and 4.3, figures 8-10).
 
-The figures are missing from the text that we have; rebuilt from the prose.
+Written after the prose of the paper, and not after the figures.
 
 A log is an object of its own (the paper reuses one buffer a thread). It is written whole before it
 is found by anybody; whoever reads it is pinned, and it is not used again as long as he is. So no

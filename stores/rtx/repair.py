@@ -1,6 +1,6 @@
-"""Repair of what a transaction left locked, by whoever meets it (rtx.txt section 4.3, figure 10).
+"""Repair of what a transaction left locked, by whoever meets it (rTX section 4.3, figure 10).
 
-The figure is missing from the text that we have; rebuilt from the prose. On a lock with state m:
+Written after the prose of the paper, and not after the figure. On a lock with state m:
     no log, lease over       unless the data begins with m: write a copy of it that does, and CAS
                              the pointer to that; release the lock
     log not the owner's      release the lock: the transaction is over (R2)

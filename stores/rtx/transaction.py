@@ -1,4 +1,4 @@
-"""Transactions for users: `pool.transaction(fn)` (rtx.txt section 4.3, figure 7).
+"""Transactions for users: `pool.transaction(fn)` (rTX section 4.3, figure 7).
 
 The execution phase. A read finds the key, notes in the read set (reads.py) what says that it is as
 it was - of a tree the version of the leaf's object, of a hash store the words that it was looked up

@@ -1,1 +1,1 @@
-"""A B-link tree of nodes that transactions change (Sherman; rtx.txt section 5)."""
+"""A B-link tree of nodes that transactions change (Sherman; rTX section 5)."""

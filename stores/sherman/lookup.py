@@ -1,6 +1,6 @@
 """Where a key is in a tree store, and gets (scans.py has scans, table.py what changes it).
 
-A get reads the lock and the pointer of the leaf's TXObj, and then the node (rtx.txt section 5). It
+A get reads the lock and the pointer of the leaf's TXObj, and then the node (rTX section 5). It
 needs no validation: a node is whole, and its pointer is that of a committed transaction. It waits
 only for a transaction with a log that holds the leaf (stores/rtx/lllock.py says why).
 
@@ -385,7 +385,7 @@ class Lookup(InlineStore):
 
     def stats(self) -> dict[str, Any]:
         """As of every store; `repairs`: locks that this handle has found at the end of their lease,
-        and seen to. The owners of some may live (rtx.txt section 6.4)."""
+        and seen to. The owners of some may live (rTX section 6.4)."""
         return {**super().stats(), "repairs": self.repair.repairs}
 
     def survey(self) -> Survey:

@@ -1,6 +1,6 @@
 """A node of a tree: sorted entries with keys and values of any length, between two fences.
 
-Sherman's nodes (Wang et al., SIGMOD '22; rtx.txt section 5) are B-link nodes of 1 KB with entries
+Sherman's nodes (Wang et al., SIGMOD '22; rTX section 5) are B-link nodes of 1 KB with entries
 of one size, changed in place between a front and a rear version. These are slotted pages. They are
 written once and never changed while they are linked, so a reader has all of one or all of another
 (R8); the checksum is there for `check()` and for damaged memory.

@@ -119,7 +119,7 @@ class ShermanParameters(TreeParameters):
     """Those of every tree, and how long a lease is, in us.
 
     `drift_us`, and `each_us` more for each object of the transaction. `opt1`: a change of one leaf
-    takes no log (rtx.txt section 4.5); it is there to be switched off for comparison.
+    takes no log (rTX section 4.5); it is there to be switched off for comparison.
     """
 
     drift_us: int

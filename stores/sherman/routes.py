@@ -1,4 +1,4 @@
-"""The cache of inner nodes: which leaf a key is in (Sherman's index cache; rtx.txt section 5).
+"""The cache of inner nodes: which leaf a key is in (Sherman's index cache; rTX section 5).
 
 The paper's clients cache the inner nodes. What one goes by is the lowest level of them only, so
 that is what is kept here: the low fence and the object of each leaf that was met, or is below an

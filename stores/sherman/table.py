@@ -1,4 +1,4 @@
-"""The `rtx-sherman` store: a B-link tree whose operations are transactions (rtx.txt section 5).
+"""The `rtx-sherman` store: a B-link tree whose operations are transactions (rTX section 5).
 
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
 (stores/rtx/lllock.py), so it is written anew and not in place, and its pointer swung. The TXObjs of

@@ -1,6 +1,6 @@
-"""DM-ABD: the protocol of Attiya, Bar-Noy and Dolev on the same registers (swarm.txt algorithm 1).
+"""DM-ABD: the protocol of Attiya, Bar-Noy and Dolev on the same registers (SWARM algorithm 1).
 
-The baseline of swarm.txt section 7: replicated, linearizable and wait-free, with values out of
+The baseline of SWARM section 7: replicated, linearizable and wait-free, with values out of
 place, and two round trips for each operation. A store without `guess` has this protocol.
 
     WRITE(v)                                          READ()

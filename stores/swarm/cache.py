@@ -1,4 +1,4 @@
-"""The location cache of SWARM-KV (swarm.txt sections 5.2 and 7.1): where a key's register is.
+"""The location cache of SWARM-KV (SWARM sections 5.2 and 7.1): where a key's register is.
 
 With it, what the client last had in its words of the metadata array, so that it can write without
 looking. An entry is right or useless: a register is known by its ident.

@@ -1,4 +1,4 @@
-"""In-n-Out: max registers for large values on one node (swarm.txt section 4, algorithms 5-7).
+"""In-n-Out: max registers for large values on one node (SWARM section 4, algorithms 5-7).
 
 A register is an object with replicas (shm/mirrors.py); each replica is one of the unreliable max
 registers of algorithm 8. Its key is in an object's header (stores/fusee/log.py), and then, from the

@@ -1,4 +1,4 @@
-"""The reliable max register (swarm.txt appendix A, algorithm 8).
+"""The reliable max register (SWARM appendix A, algorithm 8).
 
 2f + 1 replicas, of which f may be lost. A read takes the greatest tuple of a majority, and makes it
 known to a majority (`write_back`) before it returns; a write writes to a majority. Both take a mere

@@ -1,4 +1,4 @@
-"""Recycling of out-of-place buffers (swarm.txt sections 4.5 and 5.4; the authors have not done it).
+"""Recycling of out-of-place buffers (SWARM sections 4.5 and 5.4; the authors have not done it).
 
 Invariant: a buffer that is in use is named by a pointer of its register on some node in service, or
 in the hand of a client, or both; and a pointer names nothing that was freed.

@@ -1,4 +1,4 @@
-"""Safe-Guess: wait-free replicated registers, one round trip (swarm.txt section 3, algorithm 10).
+"""Safe-Guess: wait-free replicated registers, one round trip (SWARM section 3, algorithm 10).
 
 The text's algorithm 3 has an `elif` at the wrong depth, and its READ returns values whose lock was
 refused; algorithm 10 has it right (trap S1).

@@ -1,4 +1,4 @@
-"""The `swarm` store, SWARM-KV (swarm.txt section 5): an index of keys, each with a register.
+"""The `swarm` store, SWARM-KV (SWARM section 5): an index of keys, each with a register.
 
 A slot of the index (stores/fusee/) links to a register (registers.py). Where a key's register is, a
 handle remembers (cache.py). Round trips without conflict:

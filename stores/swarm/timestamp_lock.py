@@ -1,4 +1,4 @@
-"""Timestamp locks (swarm.txt section 3.3 and appendix B, algorithm 9).
+"""Timestamp locks (SWARM section 3.3 and appendix B, algorithm 9).
 
 Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode)
 races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never

@@ -1,6 +1,6 @@
 """The words of SWARM's registers. Plain arithmetic; constants are in fields.py.
 
-Metadata word (swarm.txt section 4: timestamp and pointer, 8 bytes)
+Metadata word (SWARM section 4: timestamp and pointer, 8 bytes)
     bits 15-63  i      time of the guess, in us since 2025 (shm/clock.py); all ones: a tombstone
     bits 9-14   tid    the writer whose value it is
     bit 8       VERIFIED, or else GUESSED

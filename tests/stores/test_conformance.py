@@ -692,7 +692,7 @@ BYTES_WRITTEN = {
 }
 """On memory nodes, for the key k and a value of 4 bytes; of 20,000 bytes if large."""
 CAS = {"rtx-sherman": {"insert": 3}, "sherman": {"insert": 1}, "dtx-sherman": {"insert": 1}}
-"""Compare-and-swaps on memory nodes, as in table 2 of rtx.txt."""
+"""Compare-and-swaps on memory nodes, as in table 2 of rTX."""
 
 
 def _cost(store: Any, work: Callable[[], object]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The data array of a memory node: its entries, and the one that this client read last.
 
-loco.txt section 6: each node has an array of values with a checksum for atomicity, a counter for
+LOCO section 6: each node has an array of values with a checksum for atomicity, a counter for
 garbage collection and a valid bit. An entry, in words:
 
     0     state     bits 0-1    phase: vacant, claimed, valid or deleted

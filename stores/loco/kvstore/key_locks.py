@@ -1,4 +1,4 @@
-"""The locks of a kvstore: an array of ticket locks in each table (loco.txt section 6).
+"""The locks of a kvstore: an array of ticket locks in each table (LOCO section 6).
 
 They are those of channels (ticket_lock.py), in the operations of the store. Where nobody waits, a
 lock is taken and given back within the operation that it is for.

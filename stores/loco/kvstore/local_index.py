@@ -1,6 +1,6 @@
 """The local index: what this process knows about where the keys of a memory node are.
 
-loco.txt section 6: each node has an index of all keys, key -> (node, array index, counter), and
+LOCO section 6: each node has an index of all keys, key -> (node, array index, counter), and
 applies to it what the trackers of the others say. Here it is private to a handle, one for the table
 of each memory node: a hash table with open addressing and linear probing, a word for each entry
 that has a key.

@@ -1,6 +1,6 @@
 """LOCO's kvstore: values in arrays of the memory nodes, an index of all keys in every process.
 
-"LOCO: Rethinking Objects for Network Memory" (loco.txt), section 6 and appendix C. One table on
+"LOCO: Rethinking Objects for Network Memory", section 6 and appendix C. One table on
 each memory node, chosen by the key's hash; its layout is in fields.py. A table has a data array
 (data_array.py) with a place for every key, locks with a journal each (journal.py), and a tracker
 (tracker.py) that tells which entries have changed. Every process has its own index of the table

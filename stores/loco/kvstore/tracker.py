@@ -1,6 +1,6 @@
 """The tracker of a memory node: a ring buffer that tells which entries have changed.
 
-Loco's kvstore broadcasts changes of the index on ring buffers called trackers (loco.txt section 6).
+Loco's kvstore broadcasts changes of the index on ring buffers called trackers (LOCO section 6).
 Here a node's data array has one tracker, to which all clients append:
 
     position  word: how many messages were ever announced; only ever goes up
