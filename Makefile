@@ -1,5 +1,5 @@
 # make demo    watch processes being killed, and nothing being lost
-# make test    all tests, on the compiled build and on the pure-Python build (with -j2: at once)
+# make test    the tests, on the compiled build and on the pure-Python build (with -j2: at once)
 #
 # Both set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
