@@ -58,7 +58,7 @@ cdef class SharedQueue(Channel):
 
     @cython.locals(
         endpoint=Endpoint, row=u64, size=u64, reference=u64, skipped=u64, index=int, tail=u64,
-        number=u64, slot=u64, word=u64, there=u64, state=u64, writing=u64, owner=u64,
+        number=u64, slot=u64, word=u64, there=u64, state=u64, writing=u64, owner=u64, ident=u64,
     )
     cpdef int _place(self, bytes data) except -1
     @cython.locals(head=u64)

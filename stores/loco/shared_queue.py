@@ -355,14 +355,15 @@ class SharedQueue(Channel):
     # ---- waiting ----------------------------------------------------------------------------
 
     def _place_slowly(self, data: bytes, outcome: int, deadline: float | None) -> None:
-        looks = token = 0
-        sleepy = slept = False
+        looks = token = laggard = node = 0
+        sleepy = slept = looked = False
         while outcome != DONE:
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.node, len(data), 1)
+                if looked:
+                    self.allocator.replenish(node, len(data), 1)
             elif token:
-                if self.laggard:
-                    self.membership.gone(self.laggard, f"all places of {self!r}")
+                if laggard:
+                    self.membership.gone(laggard, f"all places of {self!r}")
                 self.room.sleep(token, left_us(deadline, queue.Full))
                 token = 0
                 slept = True
@@ -375,6 +376,8 @@ class SharedQueue(Channel):
                 if outcome == FULL and sleepy:
                     token = self.room.prepare()
                 outcome = self._place(data)
+                # Outside of operations they may be another thread's.
+                node, laggard, looked = self.node, self.laggard, True
                 if slept and outcome == DONE and self._length() < self.maxsize:
                     self.room.wake_one()
             finally:
@@ -468,7 +471,9 @@ class SharedQueue(Channel):
                 skipped += 1
                 owner = word & OWNER_MASK << OWNER_SHIFT
                 if skipped > self.maxsize:
-                    self.laggard = endpoint.load(self.seats + 8 * ((owner >> OWNER_SHIFT) - 1))
+                    ident = endpoint.load(self.seats + 8 * ((owner >> OWNER_SHIFT) - 1))
+                    # By now the row may have been claimed by another one, who does not lag.
+                    self.laggard = 0 if ident & CLAIMED else ident
                     return FULL
                 endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
             elif endpoint.load(self.tail) == tail:
@@ -548,7 +553,10 @@ class SharedQueue(Channel):
         # What our row has been writing to is of one who is dead.
         for number in range(self.maxsize):
             self._release(self._slot(number))
-        self.tasks.fold(self.own_row)
+        if self.endpoint.load(self.seats + 8 * self.own_row) == self.client.ident:
+            self.tasks.go_on(self.own_row)
+        else:
+            self.tasks.fold(self.own_row)
 
     def _abandoned(self, word: int) -> bool:
         """Whether the owner in a slot's word will not write there any more."""

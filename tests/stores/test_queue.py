@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from channel_tools import dies_at, nothing_leaked
+from endpoint_tools import WatchedPool
 from process_tools import children, gather, start
 
 import limpet
-from limpet.stores.loco.queue_fields import STATE_MASK, WRITING
+from limpet.stores.loco.fields import CLAIMED
+from limpet.stores.loco.queue_fields import OWNER_SHIFT, SKIPPED, STATE_MASK, WRITING
 from limpet.stores.loco.variables import AtomicVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
@@ -338,6 +340,30 @@ def test_producers_and_consumers_killed_at_random(pools: Any) -> None:
         missing += len(set(range(returned)) - numbers)
     assert missing <= 2
     nothing_leaked(pool)
+
+
+def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None:
+    """The last place is a stopped producer's, which dies, and is succeeded, while we look."""
+    pool = pools()
+    other = pools.again(pool)
+    theirs = other.queue("q", 1)
+    q = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
+    q.put(1)
+    q.get()
+    theirs.endpoint.store(theirs._slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
+    seat = theirs.seats + 8 * theirs.own_row
+    looks = []
+
+    def claim(verb: str, address: int) -> None:
+        if address == seat:
+            looks.append(verb)
+            if len(looks) == 2:
+                pool.endpoint.store(seat, other.client_id | CLAIMED)
+
+    q.endpoint.after = claim
+    q.put(2, timeout=5)
+    assert q.get() == 2
+    assert len(looks) > 3
 
 
 def test_threads_share_a_handle_and_a_forked_child_has_its_own_row(pools: Any) -> None:
