@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import NappingPool
+from channel_tools import NappingPool, dies_at
 from process_tools import children, gather, start
 
 import limpet
@@ -395,6 +395,29 @@ def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
     other = in_thread(lambda: newcomer.wait(20))
     until(lambda: barrier.parties == 2)
     assert sorted([barrier.wait(20), other()]) == [0, 1]
+
+
+@pytest.mark.parametrize("on_death", ["break", "continue"])
+def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str) -> None:
+    """Nobody waits for the dead one, nor for who was to have its register."""
+    pool = pools()
+    fuse, running = 0, True
+    while running:
+        fuse += 1
+        barrier = pool.barrier(f"b{fuse}", 2, on_death=on_death)
+        died_after(barrier, 1)
+        full(barrier)
+        running = dies_at(pool, fuse, barrier.sst.mine)
+        if on_death == "continue":
+            assert barrier.wait(20) == 0
+        else:
+            with pytest.raises(limpet.BrokenBarrierError):
+                barrier.wait(20)
+            barrier.reset()
+            other = in_thread(lambda barrier=barrier: barrier.wait(20))
+            assert sorted([barrier.wait(20), other()]) == [0, 1]
+        pool.channels.remove(f"b{fuse}")
+    assert fuse > 3
 
 
 # ---- resets and those who are late ------------------------------------------------------------

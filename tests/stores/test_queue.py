@@ -18,7 +18,7 @@ from endpoint_tools import WatchedPool
 from process_tools import children, gather, start
 
 import limpet
-from limpet.stores.loco.fields import CLAIMED
+from limpet.stores.loco.fields import CLAIMED, SLEEPERS
 from limpet.stores.loco.queue_fields import OWNER_SHIFT, SKIPPED, STATE_MASK, WRITING
 from limpet.stores.loco.variables import AtomicVar, SharedRegion
 
@@ -355,9 +355,10 @@ def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None
     looks = []
 
     def claim(verb: str, address: int) -> None:
+        """After the second of three looks, before it sleeps."""
         if address == seat:
             looks.append(verb)
-            if len(looks) == 2:
+            if len(looks) % 3 == 2 and pool.endpoint.load(q.room.address) & SLEEPERS:
                 pool.endpoint.store(seat, other.client_id | CLAIMED)
 
     q.endpoint.after = claim
