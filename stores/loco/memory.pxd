@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.objects cimport Objects
-from limpet.stores.race.growth cimport Growing
+from limpet.stores.loco.renewal cimport Renewing
 
 cdef u64 ADDRESS_MASK
 cdef u64 DESCRIPTION
@@ -21,7 +21,7 @@ cdef int DONE
 cdef int FULL
 cdef int MISSING
 
-cdef class ChannelMemory(Growing):
+cdef class ChannelMemory(Renewing):
     cpdef u64 locate(self, bytes key) except? 0
     cdef u64 _value(self, bytes key) noexcept
     @cython.locals(slot=u64)

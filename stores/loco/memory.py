@@ -11,7 +11,7 @@ A value, in bytes from its start
     16    description  JSON: what kind of channel it is, and its parameters
     then  memory       from the next multiple of 64 of the address on
 Mark
-    bits 48-63  how often nodes of the pool had been replaced
+    bits 48-63  how often nodes of the pool had been replaced, as the number of a directory
     bits 1-47   a random number
     bit 0       1
 
@@ -23,8 +23,7 @@ has `~` and a number before its mark, the first one by which the key belongs the
 region keeps its name, and where that belongs elsewhere, its memory is a part. So names and regions
 are lost together, and no slot leads to memory that was replaced.
 
-A node that was replaced is given a new directory by whoever needs it first. In the unused entry 0
-it has, in place of the lock, how often nodes had been replaced by then. What is not found in there
+A node that was replaced is given a new directory (renewal.py). What is not found in there
     of a part        was lost, if the channel's mark is older than the directory; else it is missing
     of a channel     was lost, if it has parts: each has the part `.name` in the next directory
     of a channel without parts, if the next directory was replaced, too, nobody can tell
@@ -59,15 +58,14 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.shm.fabric import hash64
-from limpet.shm.states import FORMER, FORMERLY, generation_of
+from limpet.shm.states import FORMERLY
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.loco.fields import DESCRIPTION, DESCRIPTION_SIZE, LINE
 from limpet.stores.loco.region import Region
+from limpet.stores.loco.renewal import Renewing
 from limpet.stores.object_layout import HEADER
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, DONE, FULL, MISSING
-from limpet.stores.race.fields import DIRECTORY_ENTRY
-from limpet.stores.race.growth import Growing
 from limpet.stores.race.parameters import GrowingParameters
 
 CAPACITY: Final = 64
@@ -77,9 +75,6 @@ SIZE_MASK: Final = 0xFFFF_FFFF
 NODE_OF_MEMORY: Final = 32
 RANDOM_BITS: Final = 47
 REPLACEMENTS: Final = 48
-REPLACEMENTS_MAX: Final = 0xFFFF
-GONE: Final = ("failed", "being replaced")
-"""States of a node whose memory is lost to all."""
 
 
 class ChannelParameters(GrowingParameters):
@@ -108,7 +103,7 @@ class RegionObjects(Objects):
         return self.image.word(1) == (hash64(self.key()) + self.sizes) & MASK
 
 
-class ChannelMemory(Growing):
+class ChannelMemory(Renewing):
     """The regions of a pool's channels."""
 
     Parameters = ChannelParameters
@@ -118,51 +113,7 @@ class ChannelMemory(Growing):
         self.objects = RegionObjects(pool.heap)
         self.allocator = pool.allocator.coherent()
 
-    # ---- directories of nodes that were replaced -------------------------------------------------
-
-    def _belongs(self, key: bytes) -> int:
-        """The number of the directory, and of its node, that a key belongs to."""
-        return (hash64(key) >> 32) * self.subtables >> 32
-
-    def _renew(self, table: int, make: bool) -> None:
-        """Know the directory on a node that was replaced; `make`: have one."""
-        self.pool.exclusively(lambda: self._attach(table, make))
-
-    def _attach(self, table: int, make: bool) -> None:
-        if self.tables[table] < FORMER:
-            return
-        regions = self.pool.regions
-        region = regions.find(table, self.name)
-        if region is None and make:
-            # CRASH(renewed): the region is made by the next one, or is as it is to be.
-            region = regions.obtain(
-                table, self.name, self.parameters.directory_size, self._number_directory
-            )
-        if region is not None:
-            self.tables[table] = region.address
-
-    def _number_directory(self, region: Any) -> None:
-        self.endpoint.store(region.address + DIRECTORY_ENTRY * self.entries, self._replacements())
-
-    def _replacements(self) -> int:
-        """How often nodes were replaced."""
-        view = self.pool.view
-        words = [view.word(node) for node in range(self.subtables)]
-        return min(sum(generation_of(word) for word in words), REPLACEMENTS_MAX)
-
-    def _number(self, table: int) -> int:
-        """The number of a directory that was made on a node that was replaced; else 0."""
-        self.client.enter()
-        try:
-            return self.endpoint.load(self.tables[table] + DIRECTORY_ENTRY * self.entries)
-        finally:
-            self.client.leave()
-
-    def _is_away(self, table: int) -> bool:
-        """Whether what that directory had is lost, and there is none in its place."""
-        with contextlib.suppress(NodeFailed):
-            self._renew(table, False)
-        return self.tables[table] >= FORMER or self.pool.nodes()[table]["state"] in GONE
+    # ---- what was lost ------------------------------------------------------------------------
 
     def _cannot_tell(self, table: int) -> bool:
         """Whether parts `.name` of channels that belong into that directory may be lost, too."""
