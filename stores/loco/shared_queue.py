@@ -13,11 +13,12 @@ done with, also those that a consumer has put before it was done with another.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Iterable
 from typing import Any
 
-from limpet.shm.errors import ParameterError, TasksLost
+from limpet.shm.errors import ChannelRemoved, NodeFailed, ParameterError, TasksLost
 from limpet.stores.loco.deadline import deadline_of, left_us, still_us
 from limpet.stores.loco.queue_fields import (
     BATCH,
@@ -191,7 +192,9 @@ class SharedQueue(Places):
         if not self.closed:
             self.closed = True
             self.manager.forget(self)
-            self.resign()
+            # Of a queue that was removed, or lost, there is nothing to give back.
+            with contextlib.suppress(ChannelRemoved, NodeFailed):
+                self.resign()
 
     def resign(self) -> None:
         self.enter()
