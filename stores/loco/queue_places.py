@@ -57,7 +57,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import ParameterError, ValueTooLarge
+from limpet.shm.errors import ChannelRemoved, ParameterError, ValueTooLarge
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.codecs import Codec
@@ -395,6 +395,9 @@ class Places(Channel):
         # ORDER: the word after size and link: else these may be of different elements.
         if self.endpoint.load(slot) != word:
             return None
+        if not reference:
+            # Who removes the queue has freed it.
+            raise ChannelRemoved(f"{self!r} was removed")
         data = self.endpoint.read(reference & ADDRESS_MASK, size)
         self.held = self.client.hold(reference, slot + LINK)
         return data

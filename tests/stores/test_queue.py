@@ -19,7 +19,7 @@ from process_tools import children, gather, start
 
 import limpet
 from limpet.stores.loco.fields import CLAIMED, SLEEPERS
-from limpet.stores.loco.queue_fields import OWNER_SHIFT, SKIPPED, STATE_MASK, WRITING
+from limpet.stores.loco.queue_fields import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
 from limpet.stores.loco.variables import AtomicVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
@@ -138,6 +138,24 @@ def test_removal_frees_large_elements_and_is_noticed(pools: Any) -> None:
     nothing_leaked(pool)
     with pytest.raises(limpet.ChannelRemoved):
         q.get()
+
+
+def test_a_large_element_that_is_freed_by_a_removal_is_not_got(pools: Any) -> None:
+    """The consumer has begun before the queue was removed."""
+    pool = pools(node_size="4MiB")
+    pool.queue("q", 2).put(bytes(10_000))
+    q = pools.keep(WatchedPool.open(pool.url)).queue("q", 2)
+    size = q._slot(0) + SIZE
+
+    def remove(verb: str, address: int) -> None:
+        if address == size:
+            q.endpoint.after = None
+            pool.channels.remove("q")
+
+    q.endpoint.after = remove
+    with pytest.raises(limpet.ChannelRemoved):
+        q.get_nowait()
+    nothing_leaked(pool)
 
 
 def test_sleepers_are_woken(pools: Any) -> None:
