@@ -32,7 +32,7 @@ class Renewing(Growing):
 
     def _belongs(self, key: bytes) -> int:
         """The number of the directory, and of its node, that a key belongs to."""
-        return (hash64(key) >> 32) * self.subtables >> 32
+        return int(self._table_of(hash64(key)))
 
     def _renew(self, table: int, make: bool) -> None:
         """Know the directory on a node that was replaced; `make`: have one."""

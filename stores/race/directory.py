@@ -115,7 +115,7 @@ class Directory(Race):
 
     def _place(self, hashed: int) -> None:
         self.hash = hashed
-        self.table = (hashed >> 32) * self.subtables >> 32
+        self.table = self._table_of(hashed)
         prefix = self._prefix(hashed)
         self.depth = self.depths[self._index(prefix)]
         while True:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from channel_tools import dies_at
 
 import limpet
+from limpet.shm.fabric import Endpoint
 from limpet.stores.loco.array import Array
 from limpet.stores.loco.sst import SST
 from limpet.stores.loco.variables import AtomicVar, OwnedVar, SharedRegion
@@ -280,3 +282,49 @@ def test_threads_that_make_regions_on_different_nodes_do_not_mix_them_up(pools: 
     assert all(at == node for (node, _), at in found.items())
     with pytest.raises(limpet.ParameterError, match="node 3"):
         region.region("beyond", 8, 3)
+
+
+class BetweenEndpoint(Endpoint):
+    """Does what another thread may do between two operations."""
+
+    between: Callable[[], object] | None = None
+
+    def end(self) -> int:
+        ended = super().end()
+        if BetweenEndpoint.between is not None:
+            work, BetweenEndpoint.between = BetweenEndpoint.between, None
+            work()
+        return ended
+
+
+class BetweenPool(limpet.Pool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = BetweenEndpoint
+
+
+def test_a_full_node_does_not_concern_a_thread_that_needs_another(pools: Any) -> None:
+    """Another thread looks up something there, while this one is about to fetch memory."""
+    pool = pools.keep(BetweenPool.open(pools(nodes=2, node_size="1MiB").url))
+    region = pool.channels.open(SharedRegion, "shared", size=8, participants=1)
+
+    def fill_up() -> None:
+        for number in itertools.count():
+            region.region(f"filler{number}", 10_000, 1)
+
+    with pytest.raises(limpet.StoreFull):
+        fill_up()
+    memory = pool.channels.memory
+    there = memory._key("shared.filler0", region.mark, 1)
+
+    def look() -> None:
+        assert memory.get(there)
+        BetweenEndpoint.between = again[0] if again else None
+        del again[:1]
+
+    again = [look] * 30
+    BetweenEndpoint.between = look
+    at = region.region("large", 50_000, 0)
+    BetweenEndpoint.between = None
+    assert at >> 40 == 0
+    assert len(again) < 30
