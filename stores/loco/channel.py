@@ -17,7 +17,7 @@ An operation on a channel is bracketed by `enter` and `leave`: pinned, so that w
 not used for something else if the channel is removed, and alone in its process. It never waits in
 there: it looks, leaves, sleeps (waiting.py), and looks again.
 
-A channel without parent has one part more, `.name`, on the next memory node: when its own node is
+A channel without parent has one part more, `..name`, on the next memory node: when its own node is
 lost, that says that there was a channel of this name (memory.py).
 
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
@@ -122,12 +122,12 @@ class Channel:
         return int(found.address)
 
     def _attest(self) -> None:
-        """Have the part `.name`; not while its node is lost, as nothing else needs that."""
+        """Have the part `..name`; not while its node is lost, as nothing else needs that."""
         nodes = self.pool.parameters.nodes
         if nodes > 1:
             beside = ((self.mark_address >> NODE_SHIFT) + 1) % nodes
             with contextlib.suppress(NodeFailed):
-                self.manager.region(f"{self.name}.name", 0, of=self.mark, node=beside, anew=True)
+                self.manager.region(f"{self.name}..name", 0, of=self.mark, node=beside, anew=True)
             self._still_there()
 
     def _still_there(self) -> None:

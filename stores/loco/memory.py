@@ -7,7 +7,7 @@ it is deleted. Its object's checksum covers the name and the sizes only.
 A value, in bytes from its start
     0     mark         a number that is never used again; 0: the region is being removed
     8     bits 0-31    size of the description
-          bits 32-63   0, or 1 + the node on which the memory lies, as the part `.memory`
+          bits 32-63   0, or 1 + the node on which the memory lies, as the part `..memory`
     16    description  JSON: what kind of channel it is, and its parameters
     then  memory       from the next multiple of 64 of the address on
 Mark
@@ -25,7 +25,7 @@ are lost together, and no slot leads to memory that was replaced.
 
 A node that was replaced is given a new directory (renewal.py). What is not found in there
     of a part        was lost, if the channel's mark is older than the directory; else it is missing
-    of a channel     was lost, if it has parts: each has the part `.name` in the next directory
+    of a channel     was lost, if it has parts: each has the part `..name` in the next directory
     of a channel without parts, if the next directory was replaced, too, nobody can tell
 What was lost, or may have been, is not begun anew: NodeFailed, until the channel is removed, which
 is possible without its own region. Where nobody can tell, that counts for the process that does it.
@@ -116,7 +116,7 @@ class ChannelMemory(Renewing):
     # ---- what was lost ------------------------------------------------------------------------
 
     def _cannot_tell(self, table: int) -> bool:
-        """Whether parts `.name` of channels that belong into that directory may be lost, too."""
+        """Whether parts `..name` of channels that belong into that directory may be lost, too."""
         beside = (table + 1) % self.subtables
         return self._is_away(beside) or self._number(beside) > 0
 
@@ -185,10 +185,10 @@ class ChannelMemory(Renewing):
         described = json.dumps({"size": size, **description}, sort_keys=True).encode()
         while True:
             self._renew(table, True)
-            found = self._look(key, name, described)
+            found = self._look(key, described)
             if found is None and not anew and self._was_lost(name, table, of):
                 # ORDER: after the parts: they may be those of a channel that was made meanwhile.
-                found = self._look(key, name, described)
+                found = self._look(key, described)
                 if found is None:
                     raise NodeFailed(table, f"{FORMERLY}; remove the channel to begin it anew")
             if found is not None:
@@ -198,7 +198,7 @@ class ChannelMemory(Renewing):
                 self.insert(key, self._value_of(described, apart, 0 if apart else size))
         at, mark, sizes = found
         if sizes >> NODE_OF_MEMORY:
-            memory = self.region(f"{name}.memory", size, {}, mark, (sizes >> NODE_OF_MEMORY) - 1)
+            memory = self.region(f"{name}..memory", size, {}, mark, (sizes >> NODE_OF_MEMORY) - 1)
             return Region(memory.address, size, at, mark)
         return Region(_memory(at, sizes & SIZE_MASK), size, at, mark)
 
@@ -211,8 +211,9 @@ class ChannelMemory(Renewing):
         words = mark.to_bytes(8, "little") + sizes.to_bytes(8, "little")
         return words + described + bytes(LINE + size)
 
-    def _look(self, key: bytes, name: str, described: bytes) -> tuple[int, int, int] | None:
+    def _look(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
         """Address of a region's value, its mark, and the word with its sizes."""
+        name = key.decode()
         self.client.enter()
         try:
             value = self.locate(key)

@@ -156,6 +156,19 @@ def test_what_a_removed_channel_had_is_not_taken_for_a_part_of_the_next(pools: A
     assert list(pool.channels.memory) == []
 
 
+def test_a_part_whose_remover_was_killed_in_the_midst_of_it_keeps_nobody_waiting(
+    pools: Any,
+) -> None:
+    pool = pools(nodes=2)
+    roll = Roll(pool.channels, "c")
+    for node in (None, 0, 1):
+        half = pool.channels.region("c.part", 64, of=roll.mark, node=node)
+        pool.endpoint.store(half.address, 1)
+        pool.endpoint.store(half.mark_address, 0)
+        again = pool.channels.region("c.part", 64, of=roll.mark, node=node)
+        assert pool.endpoint.load(again.address) == 0
+
+
 def test_a_channel_that_is_made_while_its_namesake_is_removed_keeps_its_parts(pools: Any) -> None:
     pool = pools()
     watched = pools.keep(WatchedPool.open(pool.url))
