@@ -24,6 +24,7 @@ COMPILED = {
     "limpet.stores.race.transactional": "limpet/stores/race/transactional.py",
     "limpet.stores.race.rtx_growth": "limpet/stores/race/rtx_growth.py",
     "limpet.stores.race.locked_growth": "limpet/stores/race/locked_growth.py",
+    "limpet.stores.race.logged_growth": "limpet/stores/race/logged_growth.py",
     "limpet.stores.rcuckoo.dependent_hash": "limpet/stores/rcuckoo/dependent_hash.py",
     "limpet.stores.rcuckoo.rows": "limpet/stores/rcuckoo/rows.py",
     "limpet.stores.rcuckoo.journal": "limpet/stores/rcuckoo/journal.py",
@@ -117,6 +118,7 @@ def extensions() -> list[Extension]:
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name=SHARED,
             force=_outdated(),
+            nthreads=len(os.sched_getaffinity(0)),
         )
     )
 

@@ -46,7 +46,11 @@ INSERT: Final = "insert"
 GROWTH: Final = "growth"
 POINTS: Final[Mapping[str, Mapping[str, str]]] = {
     INSERT: {"rtx-sherman": "leaf-locked"},
-    GROWTH: {"race": "freezing", "rtx-sherman": "decided"},
+    GROWTH: {
+        **dict.fromkeys(("race", "race-locks"), "freezing"),
+        "dtx-race": "entry-locked",
+        "rtx-sherman": "decided",
+    },
 }
 """Where the client dies, if nobody says; of other kinds half-way through an insert, or in one that
 is far longer than the one before it, and so grows the index."""

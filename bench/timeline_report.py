@@ -24,7 +24,7 @@ PAPER: Final = {
     INSERT: "The paper (figure 14): rTX shows no collapse in 1 ms buckets, DTX a drop of about its "
     "detection interval, 8 ms; of Optimal, one client after another is blocked.",
     GROWTH: "The paper (figure 15): rTX recovers in 185 ms, and rehashes in 200 ms, RACE in 1.3 s; "
-    "of RACE (Optimal), one client after another is blocked.",
+    "DTX is like rTX, and not drawn; of RACE (Optimal), one client after another is blocked.",
 }
 
 

@@ -86,8 +86,12 @@ OF_LOGS: Final = frozenset({
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of who
 meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
-OF_GROWTH: Final = frozenset({"subtable-made", "freezing", "frozen", "split", "growing"})
-"""Named crash points of subtables that are made and split: tests/fault/test_growth.py has them."""
+OF_GROWTH: Final = frozenset({
+    "subtable-made", "freezing", "frozen", "split", "growing",
+    "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
+})  # fmt: skip
+"""Named crash points of subtables that are made and split: tests/fault/test_growth.py and
+tests/stores/test_dtx_race.py have them."""
 PROOFS: Final = {
     "race": Proof(
         capacity_never=1 << 20,
@@ -99,6 +103,13 @@ PROOFS: Final = {
         packages=("rtx",),
         explorer={"groups": 2, "bucket_size": 1, "drift_us": 0, "each_us": 1},
         not_met=OF_REPLICAS | OF_GROWTH | OF_LOGS | {"leaf-locked", "leaf-installed"},
+    ),
+    "dtx-race": Proof(
+        capacity_never=1 << 20,
+        packages=("dtx",),
+        explorer={"groups": 2, "bucket_size": 1},
+        not_met=OF_REPLICAS | OF_GROWTH | {"noted", "stopped"},
+        waits_for_stopped=True,
     ),
     "fusee": _REPLICATED,
     "fusee-cr": _REPLICATED,
@@ -132,6 +143,7 @@ PROOFS: Final = {
     "dtx-sherman": Proof(
         {"value_size": 16},
         capacity_never=60_000,
+        packages=("dtx",),
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),

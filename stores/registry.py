@@ -29,6 +29,7 @@ class Kind:
 KINDS: Final = {
     "race": Kind("limpet.stores.race.growth", "Growing"),
     "rtx-race": Kind("limpet.stores.race.rtx_growth", "RtxGrowing"),
+    "dtx-race": Kind("limpet.stores.race.logged_growth", "LoggedGrowing"),
     "fusee": Kind("limpet.stores.fusee.table", "Fusee"),
     "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
     "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),

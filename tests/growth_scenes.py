@@ -18,6 +18,7 @@ SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
 SOURCES: Final = (*FIXED, "stores/race/directory.py", "stores/race/growth.py")
 RTX_SOURCES: Final = (*SOURCES, "stores/race/transactional.py", "stores/race/rtx_growth.py")
+DTX_SOURCES: Final = (*SOURCES, "stores/race/logged_growth.py")
 
 
 def growing_from_source(*changes: tuple[str, str]) -> Any:
@@ -28,6 +29,11 @@ def growing_from_source(*changes: tuple[str, str]) -> Any:
 def rtx_growing_from_source(*changes: tuple[str, str]) -> Any:
     """The class RtxGrowing, likewise."""
     return from_source(RTX_SOURCES, "RtxGrowing", *changes)
+
+
+def logged_growing_from_source(*changes: tuple[str, str]) -> Any:
+    """The class LoggedGrowing, likewise."""
+    return from_source(DTX_SOURCES, "LoggedGrowing", *changes)
 
 
 def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import CLIENTS_MAX, check_fields, check_flag
+from limpet.stores.dtx.stop import stop_size
 from limpet.stores.inplace.fields import TRAILER
 from limpet.stores.sherman.parameters import TreeParameters
 
@@ -79,4 +80,4 @@ class DtxParameters(InPlaceParameters):
     @property
     def table_size(self) -> int:
         """Bytes of a tree's region: its root, who has stopped it, and who waits to do so."""
-        return self.node_size + 8 + 8 * self.clients
+        return self.node_size + stop_size(self.clients)

@@ -6,7 +6,8 @@ bits of the hash choose between them. The last entry comes first in memory: so a
 works in the order of addresses, has set both halves before their parent is split. An entry is 16
 bytes, a TXObj as of stores/rtx:
 
-    0   lock       of growth by transactions (rtx_growth.py); else 0
+    0   lock       of growth by transactions (rtx_growth.py), or under locks (locked_growth.py,
+                   logged_growth.py); else 0
     8   pointer    0        nothing yet; whoever inserts first makes a subtable
                    SPLIT    split for good: the keys are in its halves
                    else     reference to the subtable with the keys, an object (words.py)

@@ -40,8 +40,11 @@ cdef class Growing(Directory):
     cdef int _split(self) except -1
     @cython.locals(entry=u64, pointer=u64, node=u64, new=u64)
     cdef u64 _obtain(self, u64 number, u64 word) except? 0
+    cpdef u64 freeze(self, u64 pointer) except? 0
     @cython.locals(index=int, slot=u64, word=u64, frozen=u64)
     cdef u64 _freeze(self, u64 base) except? 0
+    @cython.locals(shift=u64, index=int, word=u64, half=int)
+    cpdef list halves_of(self, u64 old, list numbers)
     @cython.locals(shift=u64, index=int, word=u64, half=u64)
     cdef int _move(self, u64 base, u64 first, u64 second) except -1
     cdef int _set(self, u64 slot, u64 word) except -1

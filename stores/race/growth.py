@@ -163,6 +163,10 @@ class Growing(Directory):
         words[:, :, 0] = (np.arange(self.groups, dtype="<u8") | np.uint64(number << 32))[:, None]
         return words
 
+    def freeze(self, pointer: int) -> int:
+        """Freeze the subtable that a pointer leads to; the first slot that is held, or 0."""
+        return self._freeze(pointer & ADDRESS_MASK)
+
     def _freeze(self, base: int) -> int:
         """Freeze all slots of the subtable there; the first one that a transaction holds, or 0."""
         for index in range(self.groups * GROUP_WORDS):
@@ -177,6 +181,21 @@ class Growing(Directory):
                 if self.endpoint.cas(slot, word, frozen) == word:
                     break
         return 0
+
+    def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
+        """What the halves with these numbers are, of the frozen subtable that was read last."""
+        shift = self.depth_max - self.depth - 1
+        halves = [self._filled(number, 0).reshape(-1) for number in numbers]
+        words = np.frombuffer(
+            self.endpoint.read(old & ADDRESS_MASK, self.subtable_size), dtype="<u8"
+        ).tolist()
+        for index in range(self.groups * GROUP_WORDS):
+            word = words[index]
+            if index & 7 and is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                half = self._prefix(hash64(self.objects.key())) >> shift & 1
+                halves[half][index] = word & ~FROZEN
+        return halves
 
     def _move(self, base: int, first: int, second: int) -> None:
         """Fill both halves from the frozen subtable at `base`."""

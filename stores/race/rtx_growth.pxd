@@ -1,15 +1,11 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
-from limpet.stores.race.index cimport is_valid
+from limpet.shm.verbs cimport u64
 from limpet.stores.race.transactional cimport Transactional
 
 cdef u64 ADDRESS_MASK
-cdef u64 FROZEN
-cdef int GROUP_WORDS
 cdef u64 LOCKED
 cdef int NODE_SHIFT
-cdef u64 OBJECT_MASK
 cdef u64 POINTER
 
 cdef int AGAIN
@@ -20,6 +16,3 @@ cdef class RtxGrowing(Transactional):
     cdef int _wait(self, u64 attempt) except -1
     @cython.locals(number=u64, at=u64, version=u64)
     cdef int _split(self) except -1
-    cpdef u64 freeze(self, u64 old) except? 0
-    @cython.locals(shift=u64, index=int, word=u64, half=int)
-    cpdef list halves_of(self, u64 old, list numbers)

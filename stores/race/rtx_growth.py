@@ -27,19 +27,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from limpet.shm.fabric import hash64
 from limpet.shm.parameters import check_whole
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.outcomes import AGAIN, DONE
-from limpet.stores.race.fields import FROZEN, OBJECT_MASK
-from limpet.stores.race.index import is_valid
-from limpet.stores.race.parameters import (
-    GROUP_WORDS,
-    SLOTS_PER_BUCKET,
-    GrowingParameters,
-)
+from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.race.transactional import Transactional
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import DRIFT_US, EACH_US, LOCKED, POINTER, SLOT
@@ -115,25 +106,6 @@ class RtxGrowing(Transactional):
         outcome = commit.run()
         self.busy = commit.busy or self.entry - POINTER
         return int(outcome)
-
-    def freeze(self, old: int) -> int:
-        """Freeze the subtable that a pointer leads to; the first slot that is held, or 0."""
-        return self._freeze(old & ADDRESS_MASK)
-
-    def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
-        """What the two halves are, of the frozen subtable that was read last."""
-        shift = self.depth_max - self.depth - 1
-        halves = [self._filled(number, 0).reshape(-1) for number in numbers]
-        words = np.frombuffer(
-            self.endpoint.read(old & ADDRESS_MASK, self.subtable_size), dtype="<u8"
-        ).tolist()
-        for index in range(self.groups * GROUP_WORDS):
-            word = words[index]
-            if index & 7 and is_valid(word):
-                self.objects.load(word & OBJECT_MASK)
-                half = self._prefix(hash64(self.objects.key())) >> shift & 1
-                halves[half][index] = word & ~FROZEN
-        return halves
 
 
 class Half:

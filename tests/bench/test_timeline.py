@@ -45,6 +45,19 @@ def test_half_way_through_an_insert_when_the_kind_has_no_lock() -> None:
     assert sum(found.survivors[-100:]) > 0
 
 
+@pytest.mark.parametrize(
+    ("store", "point", "blocked"), [("dtx-race", "entry-locked", 0), ("race-locks", "freezing", 1)]
+)
+def test_who_dies_splitting_a_subtable_blocks_others_if_nobody_recovers_it(
+    store: str, point: str, blocked: int
+) -> None:
+    """Figure 15 of the rTX paper."""
+    found = timeline.run(Setting(store, "growth", clients=2, **FEW))
+    assert (found.point, found.blocked) == (point, blocked)
+    assert len(found.errors) == blocked
+    assert all(error.startswith("StoreStuck: ") for error in found.errors)
+
+
 def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind without a crash point where it grows; a split has a log, with many steps."""
     monkeypatch.setitem(timeline.POINTS, "growth", {})

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from growth_scenes import SMALL, Crowded, crowded, growing_from_source, rtx_growing_from_source
+from growth_scenes import (
+    SMALL,
+    Crowded,
+    crowded,
+    growing_from_source,
+    logged_growing_from_source,
+    rtx_growing_from_source,
+)
 
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
@@ -20,7 +27,7 @@ from limpet.stores.registry import KINDS, Kind
 
 COMPILED = BUILD == "compiled"
 RUNS = 24
-GROWING = ("race", "rtx-race")
+GROWING = ("race", "rtx-race", "dtx-race")
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 growing = pytest.mark.parametrize("kind", GROWING)
 
@@ -29,8 +36,12 @@ growing = pytest.mark.parametrize("kind", GROWING)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in GROWING:
         parameters = {name: value for name, value in SMALL.items() if name != "capacity"}
-        proof = Proof(parameters, matrix_nodes=1, matrix_capacity=1, packages=PROOFS[kind].packages)
-        monkeypatch.setitem(PROOFS, kind, proof)
+        proof = PROOFS[kind]
+        few = Proof(
+            parameters, matrix_nodes=1, matrix_capacity=1, packages=proof.packages,
+            waits_for_stopped=proof.waits_for_stopped,
+        )  # fmt: skip
+        monkeypatch.setitem(PROOFS, kind, few)
 
 
 def warm(pool: Any, store: Any) -> None:
@@ -109,7 +120,7 @@ def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
     assert not COMPILED or report.crashes > report.schedules / 10
 
 
-@growing
+@pytest.mark.parametrize("kind", [kind for kind in GROWING if kind != "dtx-race"])
 def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: str) -> None:
     assert explored(kind, 200, program="ic ga|ua gc", stalls=2, fence="wait").failures == ()
 
@@ -156,6 +167,9 @@ RTX_MUTANTS = {
 }
 
 
+FREEZE = "        self.store.freeze(self.old)\n"
+
+
 def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str) -> None:
     monkeypatch.setitem(globals(), "Mutated", mutated)
     monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
@@ -178,6 +192,13 @@ def test_known_bad_growth_by_transactions_is_caught(
 ) -> None:
     program, changes = RTX_MUTANTS[name]
     caught(monkeypatch, rtx_growing_from_source(*changes), program)
+
+
+@compiled_only
+def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caught(monkeypatch, logged_growing_from_source((FREEZE, "")), "ic gc|ua ga da|db ga")
 
 
 def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:

@@ -205,8 +205,8 @@ def test_every_way_to_lose_a_node_is_different() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "race", "rtx-race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "dtx-sherman", "loco",
-        "pdpm", "clover",
+        "race", "rtx-race", "dtx-race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "dtx-sherman",
+        "loco", "pdpm", "clover",
     ],
 )  # fmt: skip
 def test_kind_holds_while_nodes_are_lost_and_replaced(kind: str) -> None:

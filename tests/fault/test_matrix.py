@@ -34,9 +34,9 @@ from limpet.stores.registry import KINDS
 LIMIT = 4 if BUILD == "compiled" else 3
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed} | {"rtx-race"}
 """Kinds that are another one with other parameters, or that only grow in another way."""
-BASELINES = {"clover", "dtx-sherman", "pdpm"}
+BASELINES = {"clover", "dtx-race", "dtx-sherman", "pdpm"}
 OWN_POINTS = {"loco", "rcuckoo", "rtx-sherman"}
-TAKES_LONG = {"race", "fusee", "swarm", "rcuckoo"}
+TAKES_LONG = {"race", "fusee", "swarm", "rcuckoo", "rtx-sherman"}
 IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
 LONG = pytest.mark.skipif(not IS_LONG, reason="takes a minute: LIMPET_TEST_LONG=1")
 PART = ("insert", "update", "delete")

@@ -16,7 +16,7 @@ from store_tools import OUT_OF_PLACE
 import limpet
 from limpet.stores.registry import KINDS, UNRECOVERED
 
-ALIKE = {"rtx-race", "clover", "pdpm", "dtx-sherman", *UNRECOVERED}
+ALIKE = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", *UNRECOVERED}
 PROVED = [
     kind
     for kind, found in sorted({**KINDS, **UNRECOVERED}.items())

@@ -13,7 +13,8 @@ OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {
 """By kind, parameters with which every value, but an empty one, is in an object."""
 
 _TREES: Final = ("rtx-sherman", "sherman", "dtx-sherman")
-SLACK: Final[Mapping[str, float]] = dict.fromkeys((*_TREES, "race", "rtx-race", "race-locks"), 0.1)
+_GROWING: Final = ("race", "rtx-race", "dtx-race", "race-locks")
+SLACK: Final[Mapping[str, float]] = dict.fromkeys((*_TREES, *_GROWING), 0.1)
 """By kind, the share by which numbers of keys that fill the memory may differ: nodes of a tree take
 the same memory as extents, and are split in different ways; subtables stay when keys go."""
 

@@ -31,7 +31,7 @@ def test_what_cannot_be_is_refused(pools: Any, kind: str, name: str, value: obje
 @pytest.mark.skipif(BUILD != "compiled", reason="the pure build opens only memory that is coherent")
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("race", {"groups": 2}), ("rtx-race", {"groups": 2}), ("rtx-sherman", {})],
+    [*((kind, {"groups": 2}) for kind in ("race", "rtx-race", "dtx-race")), ("rtx-sherman", {})],
 )
 def test_what_atomics_change_is_hardware_coherent(pools: Any, kind: str, more: Any) -> None:
     """Subtables, and logs of transactions, which split nodes of trees."""

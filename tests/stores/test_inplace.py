@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +21,9 @@ from limpet.fault.operations import KEY, NEW, OLD, Operation
 from limpet.fault.scene import Scene
 from limpet.shm.errors import StoreStuck
 from limpet.shm.fabric import BUILD
+from limpet.stores.dtx.log import ValueLog
 from limpet.stores.inplace import commit, table
-from limpet.stores.inplace.log import ValueLog
 from limpet.stores.inplace.node import Node
-from limpet.stores.inplace.stop import Stop
 from limpet.stores.rtx.fields import DOING
 
 COMPILED = BUILD == "compiled"
@@ -242,69 +239,6 @@ def test_a_reader_waits_for_what_is_decided(
     assert [client["ours"] for client in store.pool.clients()] == [True]
     assert store.get(b"0000") == value
     store.update(b"0000", b"v")
-    sound(store)
-
-
-def test_a_recovery_waits_until_nobody_is_inside(
-    pools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = grown(pools, "dtx-sherman", 60)
-    said = mmap.mmap(-1, 4096)
-
-    def stay_inside() -> None:
-        store.client.enter()
-        said[0] = 1
-        while not said[2]:
-            time.sleep(0.001)
-        time.sleep(0.2)
-        said[1] = 1
-        store.client.leave()
-
-    with children([stay_inside]):
-        while not said[0]:
-            time.sleep(0.001)
-        kill_at(store, monkeypatch, "_write_back")
-        said[2] = 1
-        assert store.get(b"0000") == NEW8
-        assert said[1]
-    sound(store)
-
-
-def take_stop(store: Any) -> None:
-    store.client.exclusively(lambda: store.client.pinned(lambda: Stop(store, 0).take()))
-
-
-def test_nobody_begins_while_the_tree_is_stopped(pools: Any) -> None:
-    store = grown(pools, "dtx-sherman", 60)
-    said = mmap.mmap(-1, 4096)
-
-    def stop_tree() -> None:
-        take_stop(store)
-        said[0] = 1
-        time.sleep(0.2)
-        said[1] = 1
-        Stop(store, 0).give_back()
-        signal.pause()
-
-    with children([stop_tree]):
-        while not said[0]:
-            time.sleep(0.001)
-        store.update(b"0000", NEW8)
-        assert said[1]
-        assert store.get(b"0000") == NEW8
-
-
-def test_the_tree_goes_on_when_who_has_stopped_it_is_dead(pools: Any) -> None:
-    store = grown(pools, "dtx-sherman", 60)
-
-    def stop_tree() -> None:
-        take_stop(store)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with children([stop_tree]) as running:
-        os.waitpid(running[0][0], 0)
-    store.update(b"0000", NEW8)
-    assert store.get(b"0000") == NEW8
     sound(store)
 
 
