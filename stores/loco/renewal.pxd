@@ -1,4 +1,3 @@
-from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.race.growth cimport Growing
 
 cdef class Renewing(Growing):

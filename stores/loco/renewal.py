@@ -17,7 +17,6 @@ import contextlib
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.fabric import hash64
 from limpet.shm.states import FORMER, generation_of
 from limpet.stores.race.fields import DIRECTORY_ENTRY
 from limpet.stores.race.growth import Growing
@@ -32,7 +31,7 @@ class Renewing(Growing):
 
     def _belongs(self, key: bytes) -> int:
         """The number of the directory, and of its node, that a key belongs to."""
-        return int(self._table_of(hash64(key)))
+        return int(self._table_of(key))
 
     def _renew(self, table: int, make: bool) -> None:
         """Know the directory on a node that was replaced; `make`: have one."""

@@ -116,7 +116,7 @@ class Directory(Race):
 
     def _place(self, hashed: int) -> None:
         self.hash = hashed
-        self.table = self._table_of(hashed)
+        self.table = (hashed >> 32) * self.subtables >> 32
         prefix = self._prefix(hashed)
         self.depth = self.depths[self._index(prefix)]
         while True:

@@ -78,7 +78,7 @@ class Growing(Directory):
             while outcome != DONE:
                 if outcome == NO_MEMORY:
                     # The table at hand may be another thread's by now.
-                    node = self.tables[self._table_of(hash64(key))] >> NODE_SHIFT & 0xFF
+                    node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
                     sizes = [self.subtable_size] * self.objects_needed
                     self.allocator.coherent().replenish_all(node, sizes)
                 else:

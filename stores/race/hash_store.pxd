@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.verbs cimport u64
 from limpet.stores.contract cimport as_bytes
 from limpet.stores.race.index cimport Index, is_valid
 

@@ -10,7 +10,6 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import StoreFull
-from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import LINK_MASK
 from limpet.stores.contract import as_bytes
@@ -201,7 +200,7 @@ class HashStore(Index):
 
         Outside of operations, so that the subtable at hand may be another thread's.
         """
-        node = self.tables[self._table_of(hash64(key))] >> NODE_SHIFT & 0xFF
+        node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         self.allocator.replenish(node, size, self.replicas)
 
     def _delete_once(self, key: bytes) -> int:

@@ -34,7 +34,8 @@ AROUND: Final = (
     (EACH, ":\n            try:"),
 )
 Side: Final = race_from_source(
-    ("return (hashed >> 32) * self.subtables >> 32", "return self.side"),
+    ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side"),
+    ("return (hash64(key) >> 32) * self.subtables >> 32", "return self.side"),
     *((each + after, ITS + after) for each, after in AROUND),
 )
 """Race, with all of its keys in the subtable `side`."""
