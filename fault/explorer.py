@@ -42,9 +42,11 @@ from limpet.fault.schedule import (
     GONE,
     STALL,
     STRATEGIES,
+    Action,
     Chooser,
     Faults,
     Longest,
+    Point,
     Priorities,
     RandomWalk,
     Schedule,
@@ -53,7 +55,9 @@ from limpet.fault.schedule import (
 )
 from limpet.fault.sim_exhaustive import Budget, exhaustive
 from limpet.fault.sim_program import (
+    REPLACE,
     VALUE_SIZE,
+    Call,
     Program,
     draw_program,
     parse_program,
@@ -70,6 +74,7 @@ OP_STEPS_MIN: Final = 40
 """Faults are drawn from the steps that an operation takes, or from so many."""
 MEASURED: Final = "ua ic ga da"
 """Operations whose steps are counted, to know how many that is."""
+REPLACED: Final = Call(REPLACE)
 BATCH: Final = 500
 
 
@@ -242,12 +247,14 @@ def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
     rng, program = _draw(parameters, number)
     counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, stage.nodes)
     op_steps = _op_steps(stage)
-    faults: Schedule = draw_faults(rng, program, counts, op_steps)
+    replaces = any(REPLACED in calls for calls in program)
+    longer: dict[object, int] = {REPLACED: _replace_steps(stage)} if replaces else {}
+    faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
     chooser: Chooser
     if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
         chooser = RandomWalk(rng, faults)
     else:
-        length = op_steps * sum(len(calls) for calls in program)
+        length = sum(longer.get(call, op_steps) for calls in program for call in calls)
         chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
     return Run(stage, program, chooser).go()
 
@@ -259,6 +266,15 @@ def _op_steps(stage: Stage) -> int:
         Run(stage, parse_program(MEASURED), watch).go()
         stage.op_steps = max(OP_STEPS_MIN, watch.steps)
     return stage.op_steps
+
+
+def _replace_steps(stage: Stage) -> int:
+    """How many steps it takes to replace a node when nobody disturbs it."""
+    if not stage.replace_steps:
+        watch = Longest({Point(0, 0, 1): (Action(FAIL, stage.nodes - 1),)})
+        Run(stage, ((REPLACED,),), watch).go()
+        stage.replace_steps = watch.steps
+    return stage.replace_steps
 
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from limpet.shm.errors import ParameterError
@@ -130,16 +131,23 @@ class Faults(NamedTuple):
 
 
 def draw_faults(
-    rng: random.Random, program: Sequence[Sequence[object]], faults: Faults, op_steps: int
+    rng: random.Random,
+    program: Sequence[Sequence[object]],
+    faults: Faults,
+    op_steps: int,
+    longer: Mapping[object, int] = MappingProxyType({}),
 ) -> Schedule:
-    """Faults at random points of a program whose operations take some `op_steps`."""
+    """Faults at random points of a program whose operations take some `op_steps`; those that are in
+    `longer`, so many."""
     drawn: Schedule = {}
     clients = range(len(program))
 
     def anywhere() -> Point:
         client = rng.choice(clients)
-        op = rng.randrange(max(1, len(program[client])))
-        return Point(client, op, rng.randint(1, op_steps))
+        calls = program[client]
+        op = rng.randrange(max(1, len(calls)))
+        steps = longer.get(calls[op], op_steps) if calls else op_steps
+        return Point(client, op, rng.randint(1, steps))
 
     def add(point: Point, kind: str, number: int) -> None:
         drawn[point] = (*drawn.get(point, ()), Action(kind, number))
@@ -153,7 +161,8 @@ def draw_faults(
         if rng.random() < 0.5:
             add(anywhere(), WAKE, point.client)
     if faults.node_failures:
-        for node in rng.sample(range(faults.nodes), rng.randint(0, faults.node_failures)):
+        least = 1 if any(call in longer for calls in program for call in calls) else 0
+        for node in rng.sample(range(faults.nodes), rng.randint(least, faults.node_failures)):
             add(anywhere(), rng.choice((FAIL, GONE)), node)
     return drawn
 

@@ -67,7 +67,7 @@ def draw_program(
     """A random program on one or two keys.
 
     `recover`: somebody may recover the dead meanwhile. `replace`: somebody gives nodes that are
-    lost new memory, in an operation more.
+    lost new memory, in an operation more; and perhaps somebody does after that one died at it.
     """
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [
@@ -76,6 +76,7 @@ def draw_program(
     ]
     if recover and rng.random() < 0.2:
         rng.choice(program)[rng.randrange(ops)] = Call(RECOVER)
-    if replace:
-        rng.choice(program).insert(rng.randint(0, ops), Call(REPLACE))
+    for _ in range(rng.choice((1, 1, 2)) if replace else 0):
+        calls = rng.choice(program)
+        calls.insert(rng.randint(0, len(calls)), Call(REPLACE))
     return tuple(tuple(calls) for calls in program)

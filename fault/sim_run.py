@@ -382,7 +382,26 @@ class Run:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
-        return ""
+        return self._read_from_new_memory(keys) if self.replaced else ""
+
+    def _read_from_new_memory(self, keys: list[bytes]) -> str:
+        """What is wrong with what nodes that were replaced have: others are lost, and all is read.
+
+        As many others as the store survives, or "" if that is none.
+        """
+        founder, store = self.stage.founder, self.stage.store
+        lost = sum(state != IN_SERVICE for state in founder.view.states())
+        left = 0 if self._too_many else store.losses_survived - lost
+        others = [node for node in range(self.stage.nodes) if node not in self.failed][:left]
+        for node in others:
+            founder.fail_node(node)
+        self.failed.update(others)
+        for key in keys if others else ():
+            self._perform(store, len(self.players), "get", key, None)
+        report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
+        if not report.ok:
+            return f"new memory: {report.bad()[0].detail}"
+        return self.failure
 
     def _left_for_good(self) -> bool:
         """Whether objects may be in use whose links went with all replicas of their table."""

@@ -291,6 +291,8 @@ class Stage:
         self.nodes_memory = NodesMemory()
         self.op_steps = 0
         """How many steps an operation takes; set by who has counted them."""
+        self.replace_steps = 0
+        """Likewise, to replace a node."""
         url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
         try:
             size = self._node_size(proof.explorer_node_size, clients)
@@ -405,12 +407,26 @@ class Stage:
 
     def reset(self) -> None:
         """Put memory and clients back to the start of a run."""
+        self._began += RUN_S
+        self.clock = self._began
         other = [pool.put_back() for pool in self.pools]
+        if any(other):
+            self._rewind()
+            self._open_stores()  # handles remember that a node has other memory
+            for pool in self.pools:
+                pool.put_back()
+        self._rewind()
+        for player in self.players:
+            player.pool.begin()
+            player.know_blocks()
+            player.store.forget()
+        self.store.forget()
+
+    def _rewind(self) -> None:
+        """Put back all but what handles remember. The nodes have the memory that they had first."""
         self.founder.restore(self.image)
         self.nodes_memory.forget()
         self.processes.gone.clear()
-        self._began += RUN_S
-        self.clock = self._began
         self.founder.client.assume(*self._founder)
         self.founder.allocator.forget()
         self.founder.endpoint.ticks = 0
@@ -421,15 +437,6 @@ class Stage:
             player.begin()
             player.pool.client.assume(*player.identity)
             player.endpoint.end()
-        if any(other):  # handles remember that a node has other memory
-            self._open_stores()
-            self.founder.restore(self.image)
-            self.founder.endpoint.ticks = 0
-        for player in self.players:
-            player.pool.begin()
-            player.know_blocks()
-            player.store.forget()
-        self.store.forget()
 
     def close(self) -> None:
         """Forget the pool."""

@@ -12,10 +12,13 @@ from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
 
 
 class PuppetEndpoint(WatchedEndpoint):
-    """Stores can be met, too."""
+    """Stores can be met, too, and swaps, by which a client pins."""
 
     def store(self, addr: int, value: int) -> int:
         return int(self._watched("store", addr, value))
+
+    def swap(self, addr: int, value: int) -> int:
+        return int(self._watched("swap", addr, value))
 
     def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
         return int(self._watched("write_words", addr, words, count, start))

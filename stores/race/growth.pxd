@@ -26,7 +26,7 @@ cpdef bint is_frozen(u64 word) noexcept
 
 cdef class Growing(Directory):
     cdef readonly int objects_needed
-    cdef u64 cramped
+    cdef readonly u64 cramped
 
     cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1
     cdef int _remove(self, u64 slot, u64 word) except -1

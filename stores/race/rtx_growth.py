@@ -46,7 +46,8 @@ SLOTS_PER_OBJECT = 8
 @dataclasses.dataclass(frozen=True)
 class RtxGrowingParameters(GrowingParameters):
     """Those of `race`; `drift_us`, `each_us`: how long a lease is, in us, and how much longer for
-    each object of the transaction; 8 slots count as one."""
+    each object, or key, that the transaction writes; 8 slots of a subtable that it splits count as
+    one."""
 
     drift_us: int
     each_us: int

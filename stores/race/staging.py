@@ -3,6 +3,8 @@
 Within one operation, by `Commit` (stores/rtx/commit.py). A key that is there keeps its slot; one
 that is new gets a vacant one, which no other key of the transaction gets. If there is none, the
 subtable is split by a transaction of its own before this one is tried again: growth is no conflict.
+All keys are staged before that, so that all subtables are split that are crowded: else a
+transaction would be tried again as often as it takes splits.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Staging:
         if value is None and found is None:
             return DONE  # it was put by the transaction itself
         if not slot:
+            commit.crowded.append((store, key, store.cramped))
             return FULL
         commit.owners[slot | SLOT] = Place(store, key, slot | SLOT)
         commit.write_slot(slot, SlotWrite(store, key, value, word, inserts=found is None))

@@ -12,14 +12,17 @@ cdef u64 ADDRESS_MASK
 cdef u64 COUNT_MAX
 cdef u64 ENTRY_SIZE
 cdef u64 FROZEN
+cdef u64 FROZEN_VACANT
 cdef u64 HELD
 cdef u64 HELD_MASK
 cdef u64 LINK_MASK
 cdef int NODE_SHIFT
 cdef u64 OBJECT_MASK
+cdef u64 OWNER
 cdef u64 PART_COUNT
 cdef u64 PART_ENTRIES
 cdef u64 PART_LOG
+cdef u64 PART_OWNER
 cdef u64 REPLICATED
 cdef u64 SLOT
 cdef int SLOT_SHIFT

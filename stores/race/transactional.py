@@ -43,7 +43,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REPLICATED, TENTATIVE
 from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import AGAIN, MISSING, VACANT_CLASS
-from limpet.stores.race.fields import FROZEN, OBJECT_MASK
+from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, OBJECT_MASK
 from limpet.stores.race.growth import Growing
 from limpet.stores.race.index import Index, is_valid
 from limpet.stores.race.staging import Staging
@@ -54,9 +54,11 @@ from limpet.stores.rtx.fields import (
     DOING,
     ENTRY_SIZE,
     INIT,
+    OWNER,
     PART_COUNT,
     PART_ENTRIES,
     PART_LOG,
+    PART_OWNER,
     SLOT,
     SLOT_SHIFT,
     STATE,
@@ -217,8 +219,11 @@ class Transactional(Growing):
         log = self.endpoint.load(part + PART_LOG)
         if not self.heap.plausible(log):
             return INIT
+        log &= ADDRESS_MASK
         try:
-            state = self.endpoint.load((log & ADDRESS_MASK) + STATE)
+            state = self.endpoint.load(log + STATE)
+            if self.endpoint.load(log + OWNER) != self.endpoint.load(part + PART_OWNER):
+                return INIT
         except NodeFailed:
             return INIT
         if state & STATE_MASK == INIT:
@@ -331,8 +336,10 @@ class Transactional(Growing):
             return 0, 0
         return self._address(index), self.slots[index]
 
-    def make_room(self, key: bytes) -> None:
-        """Split the subtable in which there was no place for a key. Raises StoreFull."""
+    def make_room(self, key: bytes, subtable: int) -> None:
+        """Split the subtable in which there was no place for a key, if the key still belongs there;
+        `subtable`: its pointer. Raises StoreFull."""
+        self.cramped = subtable
         try:
             self._make_room(key, False)
         finally:
@@ -360,8 +367,10 @@ class Transactional(Growing):
         for index in range(32):
             word = self.slots[index]
             other = self._address(index)
-            if not index & 7 or word >> 56 != fingerprint or other == slot or word & FROZEN:
+            if not index & 7 or word >> 56 != fingerprint or other == slot:
                 continue
+            if word == FROZEN_VACANT:
+                continue  # a frozen one with a pair counts: a split may have been given up
             if word & TENTATIVE:
                 # CRASH(kicked): whose object it is frees it, or whoever recovers that client.
                 if self._has(word & ~TENTATIVE, key) and self.endpoint.cas(other, word, 0) != word:

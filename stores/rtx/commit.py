@@ -35,13 +35,13 @@ Conflicts never wait, so nobody waits in a circle. All of it is one operation of
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import LOGGED, PART, POINTER, SLOT
+from limpet.stores.rtx.fields import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
 from limpet.stores.rtx.lllock import is_vacant, vacated
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.parts import Change, Part
@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from limpet.stores.rtx.lllock import LLLocks
     from limpet.stores.rtx.reads import Place, Reads
     from limpet.stores.sherman.staging import Staging
+
+
+STRIDE: Final = 64
+"""After so many keys or objects we show again that we do not stand still."""
 
 
 class SlotWrite(NamedTuple):
@@ -73,6 +77,7 @@ class Commit:
         self.allocator = pool.allocator
         self.heap = pool.heap
         self.locks = locks
+        self.membership = pool.membership
         self.effort = 0
         """By how many objects the lease is to be longer than for those written."""
         self.reads: Reads | None = None
@@ -87,15 +92,25 @@ class Commit:
         vacated."""
         self.versions: dict[int, int] = {}
         self.extents: list[tuple[Staging, int, bytes, bytes]] = []
-        self.dropped: list[int] = []
+        self.loose: dict[int, int] = {}
+        self.dropped: dict[int, int] = {}
+        """New extents, and those that are not linked any more, with their stores as homes."""
         self.swings: dict[int, tuple[int, int]] = {}
         """Old and new pointer of each object."""
         self.slots: dict[int, SlotWrite] = {}
         self.parts: list[tuple[Part, list[Change]]] = []
+        self.crowded: list[tuple[Any, bytes, int]] = []
+        """For which key of which store there is no room, and in which subtable."""
         self.busy = 0
         """The object that was in the way, or slot, with SLOT."""
         self.owners: dict[int, Place] = {}
         """For which key of which store each of these is written."""
+
+    def go_on(self, count: int) -> None:
+        """Show now and then, as `count` goes up, that we are at work: who needs memory that our pin
+        keeps from being used again would have us ended."""
+        if not count % STRIDE:
+            self.membership.progress()
 
     def expect(self, at: int, version: int) -> None:
         """An object has been read in this version; if it is written, it is locked from that."""
@@ -117,22 +132,22 @@ class Commit:
     # ---- committing -----------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Commit: DONE; AGAIN, if there is a conflict; NO_MEMORY. Nothing has happened then."""
+        """Commit: DONE; AGAIN, if there is a conflict; NO_MEMORY. Nothing has happened then.
+
+        Raises NodeFailed; nothing has happened then either, on the nodes that are left.
+        """
         state = self.locks.draw(LOGGED)
         log = self._open(state)
         if log is None:
             return NO_MEMORY
-        if not self._write_all(log, state):
-            self._abort(log, {}, state)
-            return NO_MEMORY
-        log.publish(state, len(self.pages) + self.effort)
-        # CRASH(published): nothing is locked; recovery aborts it.
-        held = self._lock_all(log, state)
-        self.endpoint.wait()
-        whole = len(held) == len(self.pages) and self._hold_slots() and self.validate()
-        if not (whole and self.complete() and log.begin()):
-            self._abort(log, held, state)
-            return AGAIN
+        try:
+            outcome = self._attempt(log, state)
+        except NodeFailed:
+            if log.is_lost():  # else it is in the hand, and says all
+                self._end_without(state, False)
+            raise
+        if outcome != DONE:
+            return outcome
         # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
         self.endpoint.wait()
         try:
@@ -141,25 +156,48 @@ class Commit:
             # CRASH(over): all is changed; recovery gives back what was dropped.
             log.give_back(self.heap, True)
         except NodeFailed:
-            self._finish_without(held, state)
+            self._end_without(state, True)
         self.client.release(0)
         return DONE
 
-    def _finish_without(self, held: dict[int, int], state: int) -> None:
-        """Carry out what is decided when the log was lost with its memory node."""
-        for at in held:
+    def _attempt(self, log: Log, state: int) -> int:
+        """All up to the decision, or what undoes it: DONE, it commits; AGAIN or NO_MEMORY."""
+        if not self._write_all(log, state):
+            self._abort(log, {}, state)
+            return NO_MEMORY
+        log.publish(state, len(self.pages) + len(self.slots) + self.effort)
+        # CRASH(published): nothing is locked; recovery aborts it.
+        held = self._lock_all(log, state)
+        self.endpoint.wait()
+        whole = len(held) == len(self.pages) and self._hold_slots() and self.validate()
+        if not (whole and self.complete() and log.begin()):
+            self._abort(log, held, state)
+            return AGAIN
+        return DONE
+
+    def _end_without(self, state: int, committed: bool) -> None:
+        """Carry out what is decided, or undo all, when the log was lost with its memory node.
+
+        Whoever waited for us may have let go of what we held, as it was, and others have changed it
+        since (repair.py). So of what was, and what should be, all stays that is linked.
+        """
+        left: list[tuple[int, int]] = []
+        for at, swing in self.swings.items():
             with contextlib.suppress(NodeFailed):
-                self.locks.install(at, *self.swings[at])
+                if committed:
+                    self.locks.install(at, *swing)
                 self.locks.release(at, state)
+            left += [(pointer, at + POINTER) for pointer in swing]
         for part, changes in self.parts:
             with contextlib.suppress(NodeFailed):
                 for change in changes:
-                    part.let_go_of(change, True)
-                for reference in (part.reference, *part.references(True)):
-                    self.heap.free(reference)
-        for pointer in (*self.dropped, *(old for old, _ in self.swings.values())):
-            if not is_vacant(pointer):
-                self.heap.free(pointer & REFERENCE_MASK)
+                    part.let_go_of(change, committed)
+            left += [(word, change.slot) for change in changes for word in change[1:]]
+            left.append((part.reference, 0))
+        for word, home in (*left, *self.loose.items(), *self.dropped.items()):
+            reference = word & REFERENCE_MASK
+            if not is_vacant(reference):
+                self.heap.settle(reference, home)
 
     def _slots_by_node(self) -> dict[int, list[int]]:
         """The slots that are written on each memory node, in order."""
@@ -243,6 +281,7 @@ class Commit:
             index += 1
         self.first = index
         for at in sorted(self.pages):
+            self.go_on(index + 1)
             page = self.pages[at]
             if page is None:
                 self.swings[at] = (0, vacated(state))
@@ -261,9 +300,10 @@ class Commit:
     def _write_part(self, log: Log, index: int, reference: int, slots: list[int]) -> bool:
         """Write a part, in hand, and the pairs for its slots; False: there is no memory ready."""
         part = Part(self.endpoint, reference)
-        part.open(log.reference)
-        self._noted(log, index, Entry(PART, reference, reference))
+        part.open(log.reference, log.owner())
         changes: list[Change] = []
+        self.parts.append((part, changes))
+        self._noted(log, index, Entry(PART, reference, reference))
         for slot in slots:
             write = self.slots[slot]
             new = write.store.pair_for(write.key, write.value, write.old)
@@ -273,7 +313,7 @@ class Commit:
             part.note(len(changes) - 1, changes[-1])
             if write.value is not None:
                 self.client.keep(1)
-        self.parts.append((part, changes))
+            self.go_on(len(changes))
         return True
 
     def _new_extent(self, staging: Staging, at: int, key: bytes, value: bytes) -> int:
@@ -284,6 +324,7 @@ class Commit:
         if reference:
             objects.write(reference, key, value)
             staging.place(at, key, reference)
+            self.loose[reference] = staging.store.link | EXTENT_PAIR
         return reference
 
     def _noted(self, log: Log, index: int, entry: Entry) -> None:
@@ -295,6 +336,7 @@ class Commit:
         """Lock the objects, in order, until one is in the way; the versions of those locked."""
         held: dict[int, int] = {}
         for index, at in enumerate(sorted(self.pages), self.first):
+            self.go_on(index + 1)
             version = self.versions[at]
             read = self.reads.lock_of(at, version) if self.reads else version
             if read != version or not self.locks.acquire(at, version, state):
@@ -316,7 +358,8 @@ class Commit:
                 if not part.hold(change):
                     return False
                 # CRASH(locked): whoever meets the slot aborts it when the lease is over.
-        for slot, write in self.slots.items():
+        for count, (slot, write) in enumerate(self.slots.items(), 1):
+            self.go_on(count)
             self.busy = slot | SLOT
             # ORDER: held before we look: who inserts the key looks after he has put it down, too.
             if write.inserts and not write.store.is_alone(write.key, slot):

@@ -33,8 +33,9 @@ ENTRY_SIZE: Final = 24
 PART: Final = 1
 """Object of a log's entry that names a part (parts.py)."""
 PART_LOG: Final = 0
-PART_COUNT: Final = 8
-PART_ENTRIES: Final = 16
+PART_OWNER: Final = 8
+PART_COUNT: Final = 16
+PART_ENTRIES: Final = 24
 """Offsets in a part."""
 SLOT: Final = 1
 """In the address of what is in somebody's way: it is a slot, and not an object."""

@@ -102,15 +102,18 @@ class Log:
 
     @staticmethod
     def current(locks: LLLocks, state: int) -> Log | None:
-        """The log of the transaction with this lock state; None: it is over."""
+        """The log of the transaction with this lock state; None: it is over, or the log was lost,
+        and its node has new memory."""
         slot = slot_address(slot_of(state))
         time = state & TIME_MASK
         endpoint = locks.endpoint
         # ORDER: time, log, time: it is the log of that time, and not freed since we are pinned.
         if endpoint.load(slot + TX_TIME) != time:
             return None
-        reference = endpoint.load(slot + TX_LOG)
-        return Log(locks, reference) if endpoint.load(slot + TX_TIME) == time else None
+        log = Log(locks, endpoint.load(slot + TX_LOG))
+        if endpoint.load(slot + TX_TIME) != time or log.owner() != state:
+            return None
+        return log
 
     # ---- the owner's ----------------------------------------------------------------------------
 
@@ -146,6 +149,14 @@ class Log:
         return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
 
     # ---- anybody's ------------------------------------------------------------------------------
+
+    def is_lost(self) -> bool:
+        """Whether it is lost with its memory node."""
+        try:
+            self.state()
+        except NodeFailed:
+            return True
+        return False
 
     def owner(self) -> int:
         """Lock state of its transaction."""

@@ -7,8 +7,10 @@ operation", DISC '02). It leads to a *part* of the log (log.py): an object on th
 node, so that what the slot was is not lost with the node of the log.
 
     0     log      reference to the log, which says whether the transaction commits
-    8     count    entries
-    16    entries  24 bytes each: address of the slot, its word before, its word after
+    8     owner    lock state of the transaction, as in the log: else what is there is something
+                   else, in memory that the log's node was given when it was replaced
+    16    count    entries
+    24    entries  24 bytes each: address of the slot, its word before, its word after
 
 Held slot
     bits 56-63  fingerprint of the key that is written
@@ -42,7 +44,7 @@ from typing import Any, Final, NamedTuple
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
 from limpet.stores.race.index import is_vacant
-from limpet.stores.rtx.fields import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG
+from limpet.stores.rtx.fields import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG, PART_OWNER
 
 FINGERPRINT: Final = 0xFF << 56
 COUNT_MAX: Final = 1 << 20
@@ -81,9 +83,10 @@ class Part:
         """Bytes of a part of so many entries."""
         return PART_ENTRIES + ENTRY_SIZE * entries
 
-    def open(self, log: int) -> None:
+    def open(self, log: int, owner: int) -> None:
         """Begin to write it."""
         self.endpoint.store(self.at + PART_LOG, log)
+        self.endpoint.store(self.at + PART_OWNER, owner)
         self.endpoint.store(self.at + PART_COUNT, 0)
 
     def note(self, index: int, change: Change) -> None:
@@ -97,6 +100,10 @@ class Part:
     def log(self) -> int:
         """Reference to the log."""
         return int(self.endpoint.load(self.at + PART_LOG))
+
+    def owner(self) -> int:
+        """Lock state of the transaction."""
+        return int(self.endpoint.load(self.at + PART_OWNER))
 
     def changes(self) -> list[Change]:
         """All entries. Raises StoreCorrupt if there cannot be as many."""

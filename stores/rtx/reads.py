@@ -6,11 +6,12 @@ one was read for the first time.
 
 A key of a hash store has no version, and its slot's word can come again: when the pair was freed
 and its memory used for another one. So what a look-up rests on, its *witness*, counts for as long
-as no memory can have been used again since: as long as the client pins the epoch in which it read
-it (epoch.py; vacant slots have words of their own, race/transactional.py). Else the keys are looked
-up again, and must have the values that they had; then their new witnesses are looked at once more,
-in the same operation, so all was true in between. It does not matter then whether a subtable was
-split.
+as no memory can have been used again since: as long as it is the epoch in which it was read
+(epoch.py; vacant slots have words of their own, race/transactional.py). It is the epoch itself that
+tells, and not our pin: who stands still before it is set pins one that was over long ago. Else the
+keys are looked up again, and must have the values that they had; then their new witnesses are
+looked at once more, in the same operation, so all was true in between. It does not matter then
+whether a subtable was split.
 
 Known limits: each look costs as much as there is to look at, and there is one with every read.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
+from limpet.shm.layout import EPOCH
 from limpet.shm.slots import PIN, PIN_SHIFT
 from limpet.stores.rtx.fields import POINTER
 
@@ -62,7 +64,7 @@ class Reads:
         self.keys: dict[tuple[int, bytes], KeyRead] = {}
         """By the link of the store, and the key."""
         self.epoch = 0
-        """In which nothing was used again that the witnesses name."""
+        """As long as it lasts, nothing is used again that the witnesses name."""
         self.changed: Any = None
         """The place where something was found to have changed."""
 
@@ -119,12 +121,13 @@ class Reads:
         looked_at = [named for named in self.keys if named not in without]
         if not looked_at:
             return True
-        epoch, rounds = self._pinned(), 0
-        while epoch != self.epoch or not self._stand(looked_at):
+        # ORDER: the epoch after our pin, which may be older: nothing is used again from here on.
+        rounds, used_again = 0, int(self.endpoint.load(EPOCH)) != self.epoch
+        while used_again or not self._stand(looked_at):
             rounds += 1
             if rounds > ROUNDS_MAX or not self._look_again(looked_at):
                 return False
-            self.epoch = epoch
+            self.epoch, used_again = self._pinned(), False
         return True
 
     def _stand(self, keys: list[tuple[int, bytes]]) -> bool:

@@ -65,17 +65,15 @@ class Repair:
             if not self.locks.is_expired(state) and not self._is_overdue(state):
                 return AGAIN
             return self._unlogged(at, state)
-        log = Log.current(self.locks, state)
-        if log is None:
-            self.locks.release(at, state)
-            return DONE
         try:
-            return self._logged(at, state, log)
+            log = Log.current(self.locks, state)
+            if log is not None:
+                return self._logged(at, state, log)
         except NodeFailed:
             if not self._is_overdue(state):
                 return AGAIN
-            self.locks.release(at, state)  # raises in turn if it is the object that is lost
-            return DONE
+        self.locks.release(at, state)  # raises in turn if it is the object that is lost
+        return DONE
 
     def _slot(self, slot: int) -> int:
         """See to a slot, if it is held."""
@@ -84,15 +82,17 @@ class Repair:
             return DONE
         # ORDER: after the word: the log was not given back when it was there, and we are pinned.
         part = Part(self.endpoint, word)
+        log, owner = Log(self.locks, part.log()), part.owner()
         try:
-            log = Log(self.locks, part.log())
-            return self._logged(0, log.owner(), log)
+            if log.owner() == owner:
+                return self._logged(0, owner, log)
         except NodeFailed:
             if not self._is_overdue(word):
                 return AGAIN
-            for change in part.changes():  # raises in turn if it is the slot that is lost
-                part.let_go_of(change, False)
-            return DONE
+        # Its owner is no client any more if its node has other memory: that waits for operations.
+        for change in part.changes():
+            part.let_go_of(change, False)
+        return DONE
 
     def _logged(self, at: int, state: int, log: Log) -> int:
         """See to a log; `at`: the object that was met, or 0, if it was a slot."""

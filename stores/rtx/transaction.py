@@ -18,7 +18,7 @@ Who takes part, `transactional` in class Store, gives
     value_here()                 the value that was found
     note(reads, key, value)      note that look-up in the read set; False: it is not as it was
     staging(commit)              with stage(key, value): DONE, AGAIN or FULL
-    make_room(key)               after FULL
+    make_room(key, subtable)     after FULL, for each key that is `crowded` in the commit
     busy_at()                    after AGAIN, what was in the way, as `Repair.look` takes it
     tidy(key)                    after the key was deleted
     at_leaf, range_here          if it is `ordered`
@@ -62,8 +62,6 @@ class Transaction:
         """By the link of the store, of which there may be several handles."""
         self._doomed: Place | None = None
         """Where there was a conflict."""
-        self._crowded: tuple[Any, bytes] | None = None
-        """The store and the key for which there is no room."""
         self._over = False
 
     # ---- keys of stores -------------------------------------------------------------------------
@@ -213,9 +211,9 @@ class Transaction:
         while (outcome := self._commit_once(commit, written)) in (NO_MEMORY, FULL):
             if outcome == NO_MEMORY:
                 commit.replenish(0 if only_deletes else SPARED_BLOCKS)
-            elif self._crowded is not None:
-                crowded, key = self._crowded
-                crowded.make_room(key)
+            else:
+                for crowded, key, subtable in commit.crowded:
+                    crowded.make_room(key, subtable)
         if outcome == AGAIN:
             self._doomed = commit.owners.get(commit.busy) or self._reads.changed
             if self._doomed is None:
@@ -245,16 +243,13 @@ class Transaction:
     def _stage(self, store: Any, commit: Commit, pairs: dict[bytes, bytes | None]) -> int:
         """Stage what is written to one store: DONE, AGAIN or FULL."""
         staging = store.staging(commit)
-        for key in sorted(pairs):
-            outcome: int = staging.stage(key, pairs[key])
-            if outcome == FULL:
-                self._crowded = store, key
-            elif outcome == AGAIN:
+        for count, key in enumerate(sorted(pairs), 1):
+            if staging.stage(key, pairs[key]) == AGAIN:
                 commit.busy = store.busy_at()
                 commit.owners[commit.busy] = Place(store, key, commit.busy)
-            if outcome in (FULL, AGAIN):
-                return outcome
-        return DONE
+                return AGAIN
+            commit.go_on(count)
+        return FULL if commit.crowded else DONE
 
     def end(self) -> None:
         """From now on, it cannot be used."""

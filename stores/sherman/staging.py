@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.stores.outcomes import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
-from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
+from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.rtx.reads import Place
 from limpet.stores.sherman.fields import EXTENT, SLOTS
@@ -57,7 +57,7 @@ class Staging:
         if page.exact and mode == INSERT:
             return EXISTS
         if page.exact and page.has_extent(index):
-            self.commit.dropped.append(page.link(index))
+            self.commit.dropped[page.link(index)] = store.link | EXTENT_PAIR
         if value is None:
             page.remove(index)
             return self._write(at, page)

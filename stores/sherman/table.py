@@ -75,6 +75,10 @@ class Sherman(Scans):
         self.cursor = self.client.ident
         """Where to look for the next vacant object; clients begin at different ones."""
 
+    def forget(self) -> None:
+        super().forget()
+        self.cursor = self.client.ident
+
     def equip(self, parameters: Any) -> None:
         super().equip(parameters)
         self.opt1 = parameters.opt1

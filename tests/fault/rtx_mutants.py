@@ -76,7 +76,7 @@ OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
             return None
         self.locks.buffer = reference
         log = Log"""
-GIVEN_BACK: Final = """            self._finish_without(held, state)
+GIVEN_BACK: Final = """            self._end_without(state, True)
         self.client.release(0)
 """
 COMMITTED: Final = "            log.give_back(self.heap, True)\n"
@@ -120,6 +120,7 @@ NO_MORE: Final = """        if word & STATE_MASK == DONE:
             return commits
 """
 NOT_FOUND: Final = "        self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)\n"
+OWNED: Final = " or log.owner() != state"
 SETTLE: Final = """        old = self.endpoint.load(at + POINTER)
         # ORDER: the pointer before the lock: it is one that it had under this lock.
         if self.endpoint.load(at) == state:
@@ -197,7 +198,7 @@ FREES_NEW: Final = Mutant(
 KEEPS_OLD: Final = Mutant("old-data-is-not-given-back", ((COMMITTED, ""),))
 LOCKED_BY_DEAD: Final = Mutant(
     "r2-recovery-of-a-log-that-is-done-releases-nothing",
-    ((COMMITS, COMMITS + NO_MORE), (NOT_FOUND, "")),
+    ((COMMITS, COMMITS + NO_MORE), (NOT_FOUND, ""), (OWNED, "")),
 )
 RECOVERED_LATE: Final = Mutant(
     "r6-recoverer-reads-the-pointer-after-the-lock", ((SETTLE, SETTLE_LOCK_FIRST),)

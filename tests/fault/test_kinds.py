@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
 from limpet.fault.findings import Result
 from limpet.fault.kinds import proof_of
 from limpet.fault.matrix import Matrix, uncovered
@@ -219,3 +219,14 @@ def test_kind_holds_while_nodes_are_lost_and_replaced(kind: str) -> None:
     )  # fmt: skip
     assert report.failures == ()
     assert report.replaced or not COMPILED
+
+
+@pytest.mark.parametrize("kind", ["rtx-race", "fusee", "rcuckoo", "rtx-sherman", "loco"])
+def test_a_run_is_the_same_whatever_was_run_before(kind: str) -> None:
+    """A handle of `loco` remembered that a client which then died in a run waited for a lock."""
+    numbers = list(range(35 if COMPILED else 3))
+    parameters = Exploration(store=kind, seed=9, crashes=2, stalls=2, scarce=True)
+    with stage_of(parameters) as stage:
+        there = [numbered_run(stage, parameters, number).digest() for number in numbers]
+        back = [numbered_run(stage, parameters, number).digest() for number in reversed(numbers)]
+    assert there == back[::-1]

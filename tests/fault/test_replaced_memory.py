@@ -1,17 +1,21 @@
-"""What a client that stood still while a memory node was lost, and replaced, finds there."""
+"""Memory nodes that are replaced under the explorer: what a client that stood still meanwhile finds
+there, what is in the new memory, and whether replacements are explored as all else is."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
-from limpet.fault.schedule import parse_schedule
-from limpet.fault.sim_program import parse_program
+from limpet.fault.explorer import Exploration, numbered_run, stage_of
+from limpet.fault.schedule import FAIL, GONE, Faults, draw_faults, parse_schedule
+from limpet.fault.sim_program import REPLACE, Call, parse_program
 from limpet.fault.sim_run import replay
 from limpet.fault.sim_stage import Stage
 from limpet.shm import replacement
 from limpet.shm.fabric import BUILD
+from limpet.stores.pool import Pool
 
 COMPILED = BUILD == "compiled"
 
@@ -48,3 +52,62 @@ def test_replacement_that_copies_only_what_is_used_is_caught(
 ) -> None:
     monkeypatch.setattr(replacement, "Filling", Thrifty)
     assert any("nothing explains" in failure for failure in insert_through_a_replacement())
+
+
+# ---- what is in the new memory -------------------------------------------------------------------
+
+
+def read_from_new_memory() -> str:
+    """What is wrong with a run in which a node is replaced, and then all keys are read there."""
+    with Stage("fusee", 2, nodes=2, value_size=40) as stage:
+        run = replay(stage, parse_program("ua|n ub"), parse_schedule("0.0.1m0"))
+    assert run.replaced == 1
+    return run.failure
+
+
+def test_what_a_store_has_is_in_the_new_memory() -> None:
+    assert read_from_new_memory() == ""
+
+
+def test_replacement_that_leaves_the_index_empty_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody read there, as the other node was never lost after it."""
+    nothing = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
+    monkeypatch.setattr(Pool, "refill", lambda pool, node: nothing)
+    assert "raised NodeFailed, though the store survives 1" in read_from_new_memory()
+
+
+# ---- how they are explored -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fusee", "race"])
+def test_runs_are_alike_after_nodes_were_replaced(kind: str) -> None:
+    """Handles that were opened again had looked at the view, so it took a client fewer steps."""
+    program = parse_program("pd r|ud n")
+    with Stage(kind, 2, nodes=2, value_size=40) as stage:
+        before = replay(stage, program, {}).digest()
+        lost = [replay(stage, program, parse_schedule("0.0.20m0")) for _ in range(2)]
+        after = replay(stage, program, {}).digest()
+    assert [run.replaced for run in lost] == [1, 1]
+    assert lost[0].digest() == lost[1].digest()
+    assert before == after
+
+
+def test_faults_fall_on_every_part_of_a_replacement() -> None:
+    """They were drawn from as many steps as other operations take, a third of them."""
+    parameters = Exploration(store="fusee", node_failures=1, replace=True, value_size=40)
+    with stage_of(parameters) as stage:
+        numbered_run(stage, parameters, 0)
+        steps, others = stage.replace_steps, stage.op_steps
+    assert steps > 2 * others
+    program, longer = parse_program("n|n ua"), {Call(REPLACE): steps}
+    drawn = [
+        draw_faults(random.Random(seed), program, Faults(4, 4, 1, 2), others, longer)
+        for seed in range(100)
+    ]
+    points = [point for faults in drawn for point in faults]
+    assert max(step for client, op, step in points if op == 0) > steps * 9 / 10
+    assert max(step for client, op, step in points if op == 1) <= others
+    actions = [{action.kind for taken in faults.values() for action in taken} for faults in drawn]
+    assert all(kinds & {FAIL, GONE} for kinds in actions)  # there is something to replace

@@ -18,11 +18,11 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_runs import LARGE, TxRun, TxStage, faulty, logged, stage, steps_of
+from rtx_runs import LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from rtx_runs import explore as explore_transactions
 
 from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.schedule import CRASH, STALL
+from limpet.fault.schedule import CRASH, STALL, Replay
 from limpet.shm.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
@@ -145,3 +145,11 @@ def test_memory_that_is_not_given_back_is_noticed() -> None:
 def test_what_the_mutants_are_made_of_holds() -> None:
     with in_force(UNCHANGED):
         assert explore_transactions(100).failure == ""
+
+
+def test_a_run_is_the_same_whatever_was_run_before() -> None:
+    """A handle went on to look for vacant objects where it had found one in the last run."""
+    program = parse("fba mca i|i mba|i i")
+    with stage(3) as made:
+        digests = {TxRun(made, program, Replay({})).go().digest() for _ in range(3)}
+    assert len(digests) == 1

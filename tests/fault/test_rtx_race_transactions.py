@@ -14,11 +14,11 @@ from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 import limpet
 from limpet.fault.schedule import CRASH, STALL
 from limpet.shm.fabric import BUILD
-from limpet.shm.slots import TX_LOG
+from limpet.shm.slots import PIN, TX_LOG
 from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.race.fields import FROZEN_VACANT
+from limpet.stores.race.fields import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import STATE
+from limpet.stores.rtx.fields import DRIFT_US, EACH_US, STATE
 from limpet.stores.rtx.parts import Change, Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.transaction import Transaction
@@ -149,12 +149,14 @@ class Scene:
         self.owner, self.other = (HashActor(pools, self.url, HASH) for _ in range(2))
         self.slot = self.slot_of(b"k")
 
-    def slot_of(self, key: bytes) -> int:
-        self.store.client.enter()
+    def slot_of(self, key: bytes, store: Any = None) -> int:
+        """Asked by way of that handle, or ours."""
+        store = store or self.store
+        store.client.enter()
         try:
-            return int(self.store.place_for(key, ())[0])
+            return int(store.place_for(key, ())[0])
         finally:
-            self.store.client.leave()
+            store.client.leave()
 
     def about_to_decide(self, verb: str, address: int) -> bool:
         log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
@@ -293,6 +295,29 @@ def test_key_that_comes_into_another_slot_meanwhile_is_seen(
             scene.store.check()
 
 
+def test_key_that_comes_into_a_slot_which_is_frozen_then_is_seen(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a split that goes on, or was given up. It was passed over, and the key was there twice."""
+    scene = Scene(pools)
+    endpoint = scene.store.endpoint
+    hold, late = Part.hold, [True]
+
+    def hold_late(part: Part, change: Change) -> bool:
+        if late.pop() if late else False:
+            endpoint.store(change.slot, FROZEN_VACANT)
+            scene.other.store.insert(b"new", LATER)
+            endpoint.store(change.slot, change.old)
+            there = scene.slot_of(b"new", scene.other.store)
+            endpoint.store(there, endpoint.load(there) | FROZEN)
+        return hold(part, change)
+
+    monkeypatch.setattr(Part, "hold", hold_late)
+    scene.pool.transaction(lambda tx: tx.put(scene.store, b"new", NEW))
+    assert scene.store.get(b"new") == NEW
+    scene.sound()
+
+
 @pytest.mark.parametrize("tentative", [True, False])
 def test_transaction_and_insert_of_one_key(pools: Any, tentative: bool) -> None:
     """The insert stands still with its tentative word: it is kicked out. Or it comes later: it
@@ -340,3 +365,44 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
     table.check()
     pool.recover()
     assert pool.audit()["leaked"] == 0
+
+
+def test_who_stands_still_before_its_pin_takes_no_new_pair_for_the_one_it_has_read(
+    pools: Any,
+) -> None:
+    """The slot has the same word: the pair was freed, and its memory used again, as the epoch that
+    was about to be pinned was over. An old value was read beside a new one."""
+    scene = Scene(pools)
+    owner, store = scene.owner, scene.store
+    old, new = b"o" * 60_000, b"n" * 60_000
+    store.put(b"k", old)
+    word = store.endpoint.load(scene.slot)
+
+    def read() -> tuple[bytes, bytes]:
+        return owner.pool.transaction(  # type: ignore[no-any-return]
+            lambda tx: (tx.get(owner.store, b"k"), tx.get(owner.store, b"l"))
+        )
+
+    owner.begin(read, verb_on_address("swap", int(owner.pool.client.slot) + PIN, 2))
+    store.put(b"l", NEW)
+    for _ in range(50):
+        store.put(b"k", new)
+        if store.endpoint.load(scene.slot) == word:
+            break
+    assert store.endpoint.load(scene.slot) == word
+    assert owner.go()
+    assert owner.result == (new, NEW)
+    scene.sound()
+
+
+def test_lease_is_longer_for_each_key_that_is_written(pools: Any) -> None:
+    """It was that of none, so large transactions were aborted while their owners were at work."""
+    scene = Scene(pools)
+    keys = [b"%d" % number for number in range(100)]
+    scene.owner.begin(lambda: put_all(scene.owner, NEW, b"k", *keys), scene.about_to_decide)
+    began = StillEndpoint.now_us
+    assert scene.store.get(b"k") == OLD
+    assert StillEndpoint.now_us - began > DRIFT_US + 100 * EACH_US
+    assert scene.owner.go()
+    assert scene.store.get(b"k") == NEW
+    scene.sound()

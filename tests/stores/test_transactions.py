@@ -14,6 +14,8 @@ from store_tools import sound
 
 import limpet
 from limpet.shm.fabric import BUILD, hash64
+from limpet.shm.slots import PROGRESS
+from limpet.stores.race.staging import Staging
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"
@@ -366,6 +368,42 @@ def test_many_keys_in_one_transaction(pool: limpet.Pool, store: Any) -> None:
     pool.transaction(delete)
     assert dict(store.items()) == START
     sound(store)
+
+
+def test_many_new_keys_are_not_staged_anew_for_each_split(
+    pool: limpet.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = pool.store(HASH, name="small", groups=2, bucket_size=2)
+    stage, staged = Staging.stage, [0]
+
+    def counted(staging: Staging, key: bytes, value: bytes | None) -> int:
+        staged[0] += 1
+        return stage(staging, key, value)
+
+    def put(tx: limpet.Transaction) -> None:
+        for number in range(2 * MANY):
+            tx.put(store, b"%d" % number, b"v")
+
+    monkeypatch.setattr(Staging, "stage", counted)
+    pool.transaction(put)
+    assert len(store) == 2 * MANY
+    assert staged[0] < 12 * len(store)
+    sound(store)
+
+
+def test_who_writes_many_keys_shows_that_it_does_not_stand_still(
+    pool: limpet.Pool, store: Any
+) -> None:
+    """All of the commit is one operation; who needs memory has those killed that stand still."""
+    progress = int(pool.client.slot) + PROGRESS
+    before = pool.endpoint.load(progress)
+
+    def put(tx: limpet.Transaction) -> None:
+        for number in range(5 * MANY):
+            tx.put(store, b"%d" % number, b"v")
+
+    pool.transaction(put)
+    assert pool.endpoint.load(progress) - before >= 5 * MANY // 100
 
 
 def test_when_there_is_no_room_everything_is_as_it_was(pools: Any, kind: str) -> None:

@@ -84,6 +84,8 @@ class Lookup(InlineStore):
     def forget(self) -> None:
         for index in self.indexes:
             index.forget()
+        for row in self.locks:
+            row[:] = [None] * len(row)
 
     def stats(self) -> dict[str, Any]:
         """Counts of this handle: as of every store, and the `repairs` that it has made."""

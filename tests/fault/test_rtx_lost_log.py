@@ -1,0 +1,175 @@
+"""The memory node with a transaction's log is lost, while it holds slots and locks on another."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from process_tools import gather
+from puppets import Puppet, Where
+from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
+
+import limpet
+from limpet.fault.scene import look_away
+from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.slots import TX_LOG
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.rtx.fields import STATE
+
+KINDS: Final = ("rtx-sherman", "rtx-race")
+LONG: Final = bytes(300)
+"""A value that is in an extent, in a tree."""
+
+
+def key_on(node: int) -> bytes:
+    """A key that is on the memory node of this number, of two."""
+    keys = (b"%d" % number for number in range(100))
+    return next(key for key in keys if (hash64(key) >> 32) * 2 >> 32 == node)
+
+
+LOST, KEPT = key_on(0), key_on(1)
+
+
+class Scene:
+    """An owner whose transaction writes a key on each of two nodes, its log on the first."""
+
+    def __init__(self, pools: Any, kind: str, old: bytes = OLD) -> None:
+        StillEndpoint.pauses = 0
+        url = pools(nodes=2).url
+        self.pool = pools.keep(StillPool.open(url))
+        self.store = self.pool.store(kind, name="test")
+        self.store.put_many({LOST: old, KEPT: old})
+
+        class Actor(Puppet):
+            pool_class = StillPool
+
+        self.owner = Actor(pools, url, kind)
+
+    def decides(self) -> Where:
+        """When it is about to decide."""
+
+        def there(verb: str, address: int) -> bool:
+            log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
+            return verb == "cas" and log and address == (log & ADDRESS_MASK) + STATE
+
+        return there
+
+    def begin(self, where: Where, value: bytes = NEW) -> None:
+        """The owner begins, and stands still there."""
+
+        def work() -> str:
+            try:
+                put_all(self.owner, value, LOST, KEPT)
+            except limpet.NodeFailed:
+                return "failed"
+            return "done"
+
+        self.owner.begin(work, where)
+
+    def holds(self, value: bytes) -> None:
+        """What is left is so, at once, and nothing is leaked; and it can be changed."""
+        pauses = StillEndpoint.pauses
+        assert self.store.get(KEPT) == value
+        with pytest.raises(limpet.NodeFailed):
+            self.store.check()  # of the node that is left, nothing is wrong
+        self.store.put(KEPT, LATER)
+        assert StillEndpoint.pauses == pauses
+        assert self.store.get(KEPT) == LATER
+        self.pool.recover()
+        audit = self.pool.audit()
+        assert audit["leaked"] == audit["held"] == 0, audit
+
+
+def die_holding(scene: Scene) -> None:
+    """Another process has locked, or holds, what it writes on both nodes, and is killed."""
+
+    def client() -> None:
+        with StillPool.open(scene.pool.url) as pool:
+            look_away(pool)
+            store = pool.store(scene.store.kind, name="test")
+            slot = int(pool.client.slot)
+
+            def before(verb: str, address: int) -> None:
+                log = int(scene.store.endpoint.load(slot + TX_LOG)) & ADDRESS_MASK
+                if verb == "cas" and log and address == log + STATE:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            pool.endpoint.before = before
+            put_all(SimpleNamespace(pool=pool, store=store), NEW, LOST, KEPT)
+
+    with pytest.raises(AssertionError, match="ended with -9"):
+        gather(client)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_memory_of_a_node_is_not_taken_for_a_log(pools: Any, kind: str) -> None:
+    """Where a dead client's log was, others have what they like, or zeros: a log that is not
+    decided, and names nothing. So what it held was held for ever."""
+    scene = Scene(pools, kind)
+    die_holding(scene)
+    scene.pool.fail_node(0)
+    scene.pool.recover()
+    scene.pool.replace_node(0)
+    scene.pool.membership.lease_s = 0.0
+    assert scene.store.get(KEPT) == OLD
+    scene.store.put(KEPT, NEW)
+    assert scene.store.get(KEPT) == NEW
+
+
+def on_second(verb: str, number: int) -> Where:
+    """That verb on the second node."""
+    left = [number]
+
+    def there(name: str, address: int) -> bool:
+        left[0] -= name == verb and address >> NODE_SHIFT == 1
+        return left[0] == 0
+
+    return there
+
+
+@pytest.mark.parametrize("value", [NEW, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_lives_undoes_what_was_not_decided(pools: Any, kind: str, value: bytes) -> None:
+    """Nobody could see that it was over, for a lease of the pool; and its new data was leaked."""
+    scene = Scene(pools, kind, LONG)
+    scene.begin(scene.decides(), value)
+    scene.pool.fail_node(0)
+    assert scene.owner.go()
+    assert scene.owner.result == "failed"
+    scene.holds(LONG)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_lives_carries_out_what_was_decided(pools: Any, kind: str) -> None:
+    scene = Scene(pools, kind, LONG)
+    scene.begin(scene.decides(), LONG + NEW)
+    scene.owner.go(on_second("cas", 1))
+    scene.pool.fail_node(0)
+    assert scene.owner.go()
+    assert scene.owner.result == "done"
+    scene.holds(LONG + NEW)
+
+
+@pytest.mark.parametrize("then", ["nothing", "put"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
+    pools: Any, kind: str, then: str
+) -> None:
+    """It had decided; who waited for it took that for undone, and found its pair freed."""
+    scene = Scene(pools, kind, LONG)
+    scene.begin(scene.decides(), LONG + NEW)
+    scene.owner.go(on_second("cas", 1))
+    scene.pool.fail_node(0)
+    scene.pool.membership.lease_s = 0.0
+    assert scene.store.get(KEPT) == LONG
+    if then == "put":
+        scene.store.put(KEPT, LONG + LATER)
+    assert scene.owner.go()
+    assert scene.owner.result == "done"
+    left = scene.store.get(KEPT)
+    assert left in ((LONG + LATER,) if then == "put" else (LONG, LONG + NEW))
+    scene.holds(left)
