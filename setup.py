@@ -61,6 +61,7 @@ COMPILED = {
     "limpet.stores.swarm.registers": "limpet/stores/swarm/registers.py",
     "limpet.stores.swarm.cache": "limpet/stores/swarm/cache.py",
     "limpet.stores.swarm.table": "limpet/stores/swarm/table.py",
+    "limpet.stores.loco.renewal": "limpet/stores/loco/renewal.py",
     "limpet.stores.loco.memory": "limpet/stores/loco/memory.py",
     "limpet.stores.loco.waiting": "limpet/stores/loco/waiting.py",
     "limpet.stores.loco.channel": "limpet/stores/loco/channel.py",
@@ -70,6 +71,7 @@ COMPILED = {
     "limpet.stores.loco.ticket_lock": "limpet/stores/loco/ticket_lock.py",
     "limpet.stores.loco.lock": "limpet/stores/loco/lock.py",
     "limpet.stores.loco.tasks": "limpet/stores/loco/tasks.py",
+    "limpet.stores.loco.queue_places": "limpet/stores/loco/queue_places.py",
     "limpet.stores.loco.shared_queue": "limpet/stores/loco/shared_queue.py",
     "limpet.stores.loco.ring_buffer": "limpet/stores/loco/ring_buffer.py",
 }

@@ -47,7 +47,7 @@ from limpet.fault.schedule import (
 from limpet.fault.sim_program import Call, Program
 from limpet.fault.sim_run import Run
 from limpet.fault.sim_stage import Player, Stage
-from limpet.shm.errors import LimpetError, TransactionConflict
+from limpet.shm.errors import LimpetError, NodeFailed, TransactionConflict
 from limpet.shm.slots import TX_TIME
 
 ACCOUNTS: Final = (b"a", b"b", b"c")
@@ -270,12 +270,13 @@ class BothStage(TxStage):
     both = True
 
 
-def stage(clients: int, kind: str = "rtx-sherman", **parameters: Any) -> TxStage:
-    """A stage with so many clients."""
+def stage(clients: int, kind: str = "rtx-sherman", nodes: int = 0, **parameters: Any) -> TxStage:
+    """A stage with so many clients; `nodes`: of memory, or as many as suit the kind."""
     made = BothStage if kind == BOTH else TxStage
     kind = "rtx-sherman" if kind == BOTH else kind
     usual = SMALL if kind == "rtx-sherman" else SLOTS
-    return made(kind, clients, parameters={**usual, **parameters}, value_size=FILLER_SIZE)
+    chosen = {**usual, **parameters}
+    return made(kind, clients, nodes=nodes, parameters=chosen, value_size=FILLER_SIZE)
 
 
 class TxRun(Run):
@@ -431,6 +432,41 @@ class TxRun(Run):
         return ""
 
 
+class LossyRun(TxRun):
+    """A run in which a memory node may be lost: what is on others can be read, and written, at once
+    or when a lease is over; and nothing is leaked there if nobody dies."""
+
+    def _call(self, player: Player, call: Call) -> None:
+        try:
+            super()._call(player, call)
+        except NodeFailed as error:
+            if error.node not in self.failed:
+                raise
+
+    def _inspect(self) -> str:
+        if not self.failed:
+            return super()._inspect()
+        founder = self.stage.founder
+        for node in self._gone:
+            founder.fail_node(node)
+        died = any(action.kind == CRASH for taken in self.schedule.values() for action in taken)
+        try:
+            founder.recover()
+            for key in (*map(key_of, ACCOUNTS), b"flag a", b"flag b", SHARED):
+                store = self.stage.store_of(None, key)
+                with contextlib.suppress(NodeFailed):
+                    store.get(key)
+                    store.put(key, b"")
+                with contextlib.suppress(NodeFailed):
+                    store.check()
+            audit = founder.audit()
+        except LimpetError as error:
+            return f"check: {type(error).__name__}: {error}"
+        if audit["leaked"] and not died:
+            return f"leaked: {audit['leaked']} bytes: {audit}"
+        return f"held: {audit}" if audit["held"] else ""
+
+
 def steps_of(made: TxStage, program: str) -> int:
     """How many steps the longest operation of a program takes, when nobody disturbs it."""
     watch = Longest({})
@@ -463,6 +499,7 @@ class Explored:
     runs: int = 0
     crashes: int = 0
     stalls: int = 0
+    losses: int = 0
     failure: str = ""
 
 
@@ -476,24 +513,28 @@ def explore(
     program: str = "",
     each: Callable[[TxRun], None] = lambda run: None,
     kind: str = "rtx-sherman",
+    lost: int = 0,
     **parameters: Any,
 ) -> Explored:
-    """Random runs until one fails; run NUMBER of a seed is always the same."""
+    """Random runs until one fails; run NUMBER of a seed is always the same. `lost`: nodes, at
+    most, of one more."""
     found = Explored()
-    with stage(clients, kind, **parameters) as made:
+    with stage(clients, kind, lost and lost + 1, **parameters) as made:
         length = steps_of(made, "mab mbc s i")
         for number in range(count):
             rng = random.Random(f"{seed}:{number}")
             drawn = draw(rng, clients, ops)
             drawn = parse(program) if program else drawn
-            faults: Schedule = draw_faults(rng, drawn, Faults(crashes, stalls), length)
+            possible = Faults(crashes, stalls, lost, lost + 1)
+            faults: Schedule = draw_faults(rng, drawn, possible, length)
             chooser: Chooser = RandomWalk(rng, faults)
             if number & 1:
                 total = length * sum(len(calls) for calls in drawn)
                 chooser = Priorities(rng, faults, clients, rng.randint(1, 5), total)
-            run = TxRun(made, drawn, chooser).go()
+            run = (LossyRun if lost else TxRun)(made, drawn, chooser).go()
             each(run)
             found.runs += 1
+            found.losses += bool(run.failed)
             kinds = [action.kind for taken in run.schedule.values() for action in taken]
             found.crashes += kinds.count(CRASH)
             found.stalls += kinds.count(STALL)

@@ -179,9 +179,9 @@ class Fusee(Snapshot):
                 return True
         return False
 
-    def _replenish(self, size: int) -> None:
+    def _replenish(self, key: bytes, size: int) -> None:
         try:
-            HashStore._replenish(self, size)
+            HashStore._replenish(self, key, size)
         except NodeFailed as error:
             if not self._outlived(error.node):
                 raise

@@ -13,6 +13,7 @@ cdef u64 ROUND_MASK
 cdef int THREADS_SHIFT
 cdef int PID_SHIFT
 cdef u64 RESET
+cdef u64 RESETS
 cdef u64 WORD_MASK
 cdef u64 NOWHERE
 cdef int WAITS
@@ -46,12 +47,14 @@ cdef class Barrier(Channel):
     cdef int _break(self, u64 place) except -1
     @cython.locals(number=u64)
     cdef bint _begin_anew(self, u64 state) except -1
-    @cython.locals(at=u64, there=u64)
-    cdef int _raise_reset(self, u64 number) except -1
+    @cython.locals(resets=u64, after=u64, ago=u64)
+    cdef bint _was_reset(self, u64 number) except -1
+    @cython.locals(at=u64, there=u64, later=u64, before=u64)
+    cdef int _note_reset(self, u64 number) except -1
     @cython.locals(state=u64, number=u64)
     cdef _look_after(self)
-    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, again=u64, after=u64, counted=bint)
-    cdef _regroup(self)
+    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, again=u64, after=u64, counted=bint, done=bint)
+    cdef bint _regroup(self) except -1
     cdef u64 _state(self) except? 0xFFFF
 
 cdef u64 _next(u64 state) noexcept

@@ -12,7 +12,9 @@ Words of the barrier, in bytes from its start
               bits 16-23    regroupings of this round: those who had come come again
               bit  24       broken
               bits 25-63    how many rounds have passed
-    8     the round after the last one that was reset
+    8     resets
+              bits 0-24     bit n: whether the round n before the last one that was reset was, too
+              bits 25-63    the round after the last one that was reset
     64    who sleeps (waiting.py)
 Register of a process in the SST, "NAME/sst": who it is, and where it was last
     bits 0-31     lower half of its last round
@@ -30,8 +32,13 @@ for the first time, or with one more thread, looks whether others are gone befor
 may come in place of one, whose coming must not count beside its own. The last one to come looks for
 nobody else: if somebody who had come is gone then, the others learn it in the next round.
 
+When all registers are taken, a newcomer has that of one who is gone, and sees before to what its
+death means to the others. With on_death="break" it takes first those that nobody misses; if there
+is none, it breaks the barrier, and then nobody learns that pid.
+
 Invariant: a round is left by one CAS of its word, that which counts the last party (or, if it has
-an action to run, one after that); who sees a later round that was not reset has passed.
+an action to run, one after that); who sees a later round has passed, if its own was not reset. One
+who looks only when 25 rounds later, or more, another was reset is told that its own was.
 
 What a kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
 a broken barrier.
@@ -59,6 +66,7 @@ THREADS_SHIFT: Final = 32
 PID_SHIFT: Final = 40
 PARTIES_MAX: Final = 0xFF
 RESET: Final = 8
+RESETS: Final = 0x1FF_FFFF
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 NOWHERE: Final = WORD_MASK
 """In place of the round in which a thread was counted: it was not, yet."""
@@ -66,6 +74,14 @@ ON_DEATH: Final = ("break", "continue")
 PROCESSES_MIN: Final = 64
 
 WAITS, PASSED, AGAIN = range(3)
+
+
+class Registers(SST):
+    """The registers of a barrier."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        there: bool = self.parent.vacates_register(row, last)
+        return there
 
 
 class Barrier(Channel):
@@ -94,7 +110,8 @@ class Barrier(Channel):
         self.action = action
         self.timeout = timeout
         self.goes_on = on_death == "continue"
-        self.sst = SST(manager, "sst", self, participants=max(PROCESSES_MIN, 2 * parties))
+        processes = max(PROCESSES_MIN, 2 * parties)
+        self.sst = Registers(manager, "sst", self, participants=processes, join=False)
         remote = self.pool.parameters.multi_host
         self.waiting = Waiting(self.endpoint, self.address + LINE, remote, parties)
         self.came = 0
@@ -103,6 +120,7 @@ class Barrier(Channel):
         self.threads = 0
         self.first = 0
         """The round in which this process first came."""
+        self.sst.take_part(processes)
 
     # ---- figure 1 -----------------------------------------------------------------------------
 
@@ -201,10 +219,19 @@ class Barrier(Channel):
             if state & BROKEN:
                 raise self._error(state >> ROUND_SHIFT)
             return WAITS if place >> AGAIN_SHIFT == state >> AGAIN_SHIFT else AGAIN
-        # ORDER: this word after the round: it is set before a round that is reset is left.
-        if self.endpoint.load(self.address + RESET) > place >> ROUND_SHIFT:
+        # ORDER: the resets after the round: they are noted before a round that is reset is left.
+        if self._was_reset(place >> ROUND_SHIFT):
             raise self._error(place >> ROUND_SHIFT)
         return PASSED
+
+    def _was_reset(self, number: int) -> bool:
+        """Whether that round was reset, as far as is known of it."""
+        resets = self.endpoint.load(self.address + RESET)
+        after = resets >> ROUND_SHIFT
+        if after <= number:
+            return False
+        ago = after - number - 1
+        return ago >= ROUND_SHIFT or resets >> ago & 1 != 0
 
     # ---- the last one -------------------------------------------------------------------------
 
@@ -274,15 +301,19 @@ class Barrier(Channel):
         self._forget(self._gone())
         number = (state >> ROUND_SHIFT) + 1
         if state & BROKEN:
-            self._raise_reset(number)
+            self._note_reset(number)
         # LINEARIZES: the barrier is as at first.
         return self.endpoint.cas(self.address, state, number << ROUND_SHIFT & WORD_MASK) == state
 
-    def _raise_reset(self, number: int) -> None:
+    def _note_reset(self, number: int) -> None:
+        """Note that the round before that one is reset."""
         at = self.address + RESET
         there = self.endpoint.load(at)
-        while there < number:
-            self.endpoint.cas(at, there, number)
+        while there >> ROUND_SHIFT < number:
+            later = number - (there >> ROUND_SHIFT)
+            before = (there & RESETS) << later & RESETS if later < ROUND_SHIFT else 0
+            # CRASH(reset-noted): of a round that is broken; it is reset, or will be.
+            self.endpoint.cas(at, there, number << ROUND_SHIFT & WORD_MASK | before | 1)
             there = self.endpoint.load(at)
 
     # ---- death ----------------------------------------------------------------------------------
@@ -297,6 +328,33 @@ class Barrier(Channel):
         if not state & BROKEN and self._missed(number, min(1, number - self.first)):
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
+
+    def vacates_register(self, row: int, last: bool) -> bool:
+        """As `vacates` of the register in that row."""
+        if self.goes_on:
+            while not self._regroup():
+                pass
+            return True
+        while True:
+            state = self.endpoint.load(self.address)
+            register = int(self.sst[row].peek())
+            ago = (state >> ROUND_SHIFT) - register & ROUND_MASK
+            if not register or ago > 1:
+                return True
+            if not last:
+                return False
+            if state & BROKEN or (ago == 1 and not self._others_live()):
+                return True
+            # CRASH(register-taken): the barrier is broken, as by who had missed the dead one.
+            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.waiting.wake()
+
+    def _others_live(self) -> bool:
+        """Whether anybody who has come lives."""
+        return any(
+            self.sst[row].peek() and self.lives(ident)
+            for row, ident in self.sst.participants().items()
+        )
 
     def _gone(self) -> dict[int, tuple[int, Any]]:
         """Client ids and registers of participants that are gone, by their rows."""
@@ -320,15 +378,16 @@ class Barrier(Channel):
             if (number - register & ROUND_MASK) <= since
         ]
 
-    def _regroup(self) -> None:
-        """Wait for the living only, once somebody has died."""
+    def _regroup(self) -> bool:
+        """Wait for the living only, once somebody has died; False: something else came first."""
         # ORDER: the round before the registers: if somebody new comes meanwhile, our CAS fails, or
         # it finds what we have made of it.
         state = self.endpoint.load(self.address)
         lost = state >> LOST_SHIFT & COME
         gone = self._gone()
         if state & BROKEN or not (gone or lost):
-            return
+            return True
+        done = True
         living = 0
         for row in self.sst.participants():
             if row not in gone:
@@ -339,9 +398,11 @@ class Barrier(Channel):
             again = (state >> AGAIN_SHIFT) + 1 & 0xFF
             after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
             # CRASH(regrouped): those who had come find that they are to come again.
-            if self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state:
+            done = self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state
+            if done:
                 self._forget(gone)
             self.waiting.wake()
+        return done
 
     @staticmethod
     def _came_here(gone: dict[int, tuple[int, Any]], number: int) -> bool:

@@ -33,6 +33,9 @@ cdef class Channel:
     @cython.locals(there=bint)
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1
+    @cython.locals(mine=u64, seen=u64)
     cpdef u64 row(self) except? 0xFFFF
-    @cython.locals(row=u64, seat=u64, ident=u64, mine=u64, endpoint=Endpoint)
+    @cython.locals(row=u64, seat=u64, mine=u64, last=bint, endpoint=Endpoint)
     cdef u64 _claim(self) except? 0xFFFF
+    @cython.locals(seat=u64, ident=u64, there=u64, mine=u64, endpoint=Endpoint)
+    cdef bint _take_over(self, u64 row, bint last) except -1

@@ -11,11 +11,14 @@ its client id, 0 when it is free. To join is to write the own id into one, by CA
 participant's *row*. CLAIMED is set beside the id until the row is as that of a newcomer should be
 (`joined`). To leave is to clear the word. Whoever looks (`refresh`) runs the callbacks `on_join`
 and `on_leave` for what has changed since it looked last. The row of a client that is dead is taken
-over by the next one who joins; until then it says who has died.
+over by one who joins when no other is free; until then it says who has died.
 
 An operation on a channel is bracketed by `enter` and `leave`: pinned, so that what it works on is
 not used for something else if the channel is removed, and alone in its process. It never waits in
 there: it looks, leaves, sleeps (waiting.py), and looks again.
+
+A channel without parent has one part more, `..name`, on the next memory node: when its own node is
+lost, that says that there was a channel of this name (memory.py).
 
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
 such a node has been replaced, what is at our addresses is somebody else's, and the mark raises
@@ -24,9 +27,10 @@ NodeFailed from then on.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from limpet.shm.errors import ChannelFull, ChannelRemoved
+from limpet.shm.errors import ChannelFull, ChannelRemoved, NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
 from limpet.stores.loco.fields import CLAIMED
@@ -88,6 +92,7 @@ class Channel:
             self.address = self._obtain(
                 self.name, size, node=node, kind=kind, parameters=parameters
             )
+            self._attest()
         elif size:
             self.address = self._obtain(self.name, size, node=node, of=self.mark)
 
@@ -105,12 +110,28 @@ class Channel:
         while True:
             replacements = self.manager.replacements
             found = self.manager.region(name, size, **options)
-            self.marked.nodes.add(found.address >> NODE_SHIFT)
+            self.marked.nodes.update(
+                (found.address >> NODE_SHIFT, found.mark_address >> NODE_SHIFT)
+            )
             if not self.marked.number:
                 self.marked.address, self.marked.number = found.mark_address, found.mark
             # ORDER: whoever replaces a node from now on finds it among those of the mark.
             if self.manager.replacements == replacements:
                 break
+        self._still_there()
+        return int(found.address)
+
+    def _attest(self) -> None:
+        """Have the part `..name`; not while its node is lost, as nothing else needs that."""
+        nodes = self.pool.parameters.nodes
+        if nodes > 1:
+            beside = ((self.mark_address >> NODE_SHIFT) + 1) % nodes
+            with contextlib.suppress(NodeFailed):
+                self.manager.region(f"{self.name}..name", 0, of=self.mark, node=beside, anew=True)
+            self._still_there()
+
+    def _still_there(self) -> None:
+        """Raises ChannelRemoved, when a part was made too late for who removed the channel."""
         try:
             self.enter()
         except ChannelRemoved:
@@ -118,7 +139,6 @@ class Channel:
             self.manager.clear(self.name)
             raise
         self.leave()
-        return int(found.address)
 
     @property
     def mark_address(self) -> int:
@@ -143,10 +163,13 @@ class Channel:
             raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
 
     def removed(self) -> bool:
-        """Whether this channel is no more; there may be another one of its name."""
+        """Whether this channel is no more, or some of it is lost; there may be another one of its
+        name."""
         self.client.enter()
         try:
             return self.endpoint.load(self.marked.address) != self.marked.number
+        except NodeFailed:
+            return True
         finally:
             self.client.leave()
 
@@ -174,15 +197,26 @@ class Channel:
 
     def row(self) -> int:
         """Our row. In an operation; a forked child, or who was taken for dead, joins again."""
-        if self.joined_as != self.client.ident:
+        mine = self.client.ident
+        while self.joined_as != mine:
             self.own_row = self._claim()
             self.joined()
-            self.endpoint.swap(self.seats + 8 * self.own_row, self.client.ident)
-            self.joined_as = self.client.ident
+            # ORDER: by CAS: if we were taken for dead meanwhile, the row is another's.
+            seen = self.endpoint.cas(self.seats + 8 * self.own_row, mine | CLAIMED, mine)
+            if seen & ~CLAIMED == mine:
+                self.joined_as = mine
         return self.own_row
 
     def joined(self) -> None:
-        """Called in an operation when `own_row` is ours, before we are a participant."""
+        """Called in an operation when `own_row` is ours, before we are a participant; or again, if
+        it is as an endpoint of ours that was forgotten has left it."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        """Whether the row of one who is dead may be taken over; `last`: else there is none.
+
+        For derived classes; in an operation. It may have freed the row.
+        """
+        return True
 
     def _claim(self) -> int:
         endpoint, mine = self.endpoint, self.client.ident
@@ -195,17 +229,27 @@ class Channel:
             # CRASH(joined): a row with the id of a dead client; the next one takes it over.
             if not endpoint.load(seat) and endpoint.cas(seat, 0, mine | CLAIMED) == 0:
                 return row
-        for row in range(self.rows):
-            seat = self.seats + 8 * row
-            ident = endpoint.load(seat)
-            if not self.lives(ident & ~CLAIMED) and (
-                endpoint.cas(seat, ident, mine | CLAIMED) == ident
-            ):
-                return row
+        for last in (False, True):
+            for row in range(self.rows):
+                if self._take_over(row, last):
+                    return row
         raise ChannelFull(
             f"{self.name!r} of {self.pool.url} has {self.rows} participants, as many as it was "
             "made for; make it with more, or close some"
         )
+
+    def _take_over(self, row: int, last: bool) -> bool:
+        """Have a row that is free, or that of one who is dead; False: it is not to be had."""
+        endpoint, mine = self.endpoint, self.client.ident
+        seat = self.seats + 8 * row
+        ident = endpoint.load(seat)
+        if self.lives(ident & ~CLAIMED):
+            return False
+        # One that was claimed was vacated before.
+        if ident and not ident & CLAIMED and not self.vacates(row, last):
+            return False
+        there = endpoint.load(seat)
+        return there in (0, ident) and endpoint.cas(seat, there, mine | CLAIMED) == there
 
     def resign(self) -> None:
         """Be no participant any more."""

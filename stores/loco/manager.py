@@ -18,6 +18,7 @@ The threads of a process share one endpoint, so one `wait` completes the verbs o
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import os
 import re
@@ -25,7 +26,7 @@ import threading
 import weakref
 from typing import Any, Final
 
-from limpet.shm.errors import ParameterError, StoreMismatch
+from limpet.shm.errors import NodeFailed, ParameterError, StoreMismatch
 from limpet.stores.loco.ack_key import AckKey
 from limpet.stores.loco.region import Links, Region
 
@@ -139,31 +140,39 @@ class Manager:
         parameters: Any = None,
         of: int = 0,
         links: Links | None = None,
+        anew: bool = False,
     ) -> Region:
         """The region of that full name, zeros if it was not there.
 
         `kind` and `parameters`: of the channel whose own region it is. `of`: the mark of that one,
-        if it is that of a part. `links`: see memory.py.
+        if it is that of a part. `links`, `anew`: see memory.py.
         """
         description = {"kind": kind, "parameters": parameters} if kind else {}
         if links is not None:
             description["links"] = list(links)
-        found: Region = self.memory.region(
-            f"{name}@{of:x}" if of else name, size, description, node
-        )
+        found: Region = self.memory.region(name, size, description, of, node, anew)
         return found
 
     def list(self) -> list[dict[str, Any]]:
-        """The channels that have no parent: name, kind, parameters, size of all memory in bytes."""
+        """The channels that have no parent: name, kind, parameters, size of all memory in bytes.
+
+        What is on a lost node is left out. Kind "lost": there are parts of it, and its own region,
+        which says what it was, is lost.
+        """
         found: dict[str, dict[str, Any]] = {}
         for key in self._keys():
-            described = self.memory.describe(key)
+            described: dict[str, Any] = {}
+            with contextlib.suppress(NodeFailed):
+                described = self.memory.describe(key)
             name = _root(key.decode())
             entry = found.setdefault(name, {"name": name, "kind": "", "parameters": {}, "size": 0})
             entry["size"] += described.get("size", 0)
             if key.decode() == name:
                 entry["kind"] = described.get("kind", "")
                 entry["parameters"] = described.get("parameters", {})
+        for name, entry in found.items():
+            if not entry["kind"] and self.memory.is_lost(name):
+                entry["kind"] = "lost"
         return [found[name] for name in sorted(found) if found[name]["kind"]]
 
     def names(self) -> builtins.list[str]:
@@ -182,7 +191,8 @@ class Manager:
     def remove(self, name: str) -> None:
         """Remove a channel, with its sub-channels and regions; KeyError if there is none.
 
-        Whoever uses it gets ChannelRemoved.
+        Whoever uses it gets ChannelRemoved. Of one that was lost, all or in part, what is left is
+        removed; then there can be a new one of its name.
         """
         if not _is_name(name):
             raise KeyError(name)

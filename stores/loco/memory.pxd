@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.objects cimport Objects
-from limpet.stores.race.growth cimport Growing
+from limpet.stores.loco.renewal cimport Renewing
 
 cdef u64 ADDRESS_MASK
 cdef u64 DESCRIPTION
@@ -10,13 +10,8 @@ cdef u64 DESCRIPTION_SIZE
 cdef u64 HEADER
 cdef u64 LINE
 cdef u64 MASK
-cdef int NODE_SHIFT
 
 cdef class RegionObjects(Objects):
-    cdef readonly bytearray gone
-
-    @cython.locals(node=u64)
-    cpdef int load(self, u64 reference) except -1
     @cython.locals(sizes=u64)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     cpdef bint intact(self) except -1
@@ -26,13 +21,7 @@ cdef int DONE
 cdef int FULL
 cdef int MISSING
 
-cdef class ChannelMemory(Growing):
-    cdef int node
-    cdef readonly bytearray gone
-
-    cdef u64 _make(self, bytes key, bytes value, u64 size) except? 0
-    cdef int _replenish(self, u64 size) except -1
-    cdef u64 _node(self) noexcept
+cdef class ChannelMemory(Renewing):
     cpdef u64 locate(self, bytes key) except? 0
     cdef u64 _value(self, bytes key) noexcept
     @cython.locals(slot=u64)

@@ -6,16 +6,29 @@ it is deleted. Its object's checksum covers the name and the sizes only.
 
 A value, in bytes from its start
     0     mark         a number that is never used again; 0: the region is being removed
-    8     size of the description
+    8     bits 0-31    size of the description
+          bits 32-63   0, or 1 + the node on which the memory lies, as the part `..memory`
     16    description  JSON: what kind of channel it is, and its parameters
     then  memory       from the next multiple of 64 of the address on
+Mark
+    bits 48-63  how often nodes of the pool had been replaced, as the number of a directory
+    bits 1-47   a random number
+    bit 0       1
 
 A region may have links (stores/loco/region.py): words that are 0 or a reference to an object, which
 are known to audits, and freed with the region.
 
-A region is gone with the memory of its node. The name may be on another node: then it raises
-NodeFailed, also when the node was replaced. No region is put on such a node again, so that none is
-taken for what an old name stands for.
+Invariant: a region lies on the node of its key's directory. A part that is to lie on a certain node
+has `~` and a number before its mark, the first one by which the key belongs there; a channel's own
+region keeps its name, and where that belongs elsewhere, its memory is a part. So names and regions
+are lost together, and no slot leads to memory that was replaced.
+
+A node that was replaced is given a new directory (renewal.py). What is not found in there
+    of a part        was lost, if the channel's mark is older than the directory; else it is missing
+    of a channel     was lost, if it has parts: each has the part `..name` in the next directory
+    of a channel without parts, if the next directory was replaced, too, nobody can tell
+What was lost, or may have been, is not begun anew: NodeFailed, until the channel is removed, which
+is possible without its own region. Where nobody can tell, that counts for the process that does it.
 
 Whoever uses a region is pinned and has seen its mark since: then it is not removed and used again
 before it is unpinned.
@@ -45,20 +58,23 @@ from limpet.shm.errors import (
     ValueTooLarge,
 )
 from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.states import FORMER, FORMERLY
+from limpet.shm.states import FORMERLY
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.loco.fields import DESCRIPTION, DESCRIPTION_SIZE, LINE
 from limpet.stores.loco.region import Region
+from limpet.stores.loco.renewal import Renewing
 from limpet.stores.object_layout import HEADER
 from limpet.stores.objects import Objects
 from limpet.stores.outcomes import AGAIN, DONE, FULL, MISSING
-from limpet.stores.race.growth import Growing
 from limpet.stores.race.parameters import GrowingParameters
 
 CAPACITY: Final = 64
 DEPTH_MAX: Final = 10
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+SIZE_MASK: Final = 0xFFFF_FFFF
+NODE_OF_MEMORY: Final = 32
+RANDOM_BITS: Final = 47
+REPLACEMENTS: Final = 48
 
 
 class ChannelParameters(GrowingParameters):
@@ -76,14 +92,6 @@ class RegionObjects(Objects):
 
     def __init__(self, heap: Any) -> None:
         super().__init__(heap, in_place=True)
-        self.gone = bytearray(1 << 8)
-        """Of each node, whether what pairs it had is gone, as its memory was replaced."""
-
-    def load(self, reference: int) -> None:
-        node = reference >> NODE_SHIFT & 0xFF
-        if self.gone[node]:
-            raise NodeFailed(node, FORMERLY)
-        Objects.load(self, reference)
 
     def write(self, reference: int, key: bytes, value: bytes) -> None:
         sizes = len(key) | len(value) << 16
@@ -95,38 +103,48 @@ class RegionObjects(Objects):
         return self.image.word(1) == (hash64(self.key()) + self.sizes) & MASK
 
 
-class ChannelMemory(Growing):
+class ChannelMemory(Renewing):
     """The regions of a pool's channels."""
 
     Parameters = ChannelParameters
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.objects = objects = RegionObjects(pool.heap)
-        self.gone = objects.gone
-        for node, base in enumerate(self.tables):
-            self.gone[node] = base >= FORMER
+        self.objects = RegionObjects(pool.heap)
         self.allocator = pool.allocator.coherent()
-        self.node = -1
-        """Where the next object is to lie, unless that was replaced; -1: with its subtable."""
 
-    def replaced(self, node: int) -> None:
-        Growing.replaced(self, node)
-        self.gone[node] = True
+    # ---- what was lost ------------------------------------------------------------------------
 
-    def _make(self, key: bytes, value: bytes, size: int) -> int:
-        reference = self.allocator.allocate(self._node(), size, 1)
-        if reference:
-            self.objects.write(reference, key, value)
-        return reference
+    def _cannot_tell(self, table: int) -> bool:
+        """Whether parts `..name` of channels that belong into that directory may be lost, too."""
+        beside = (table + 1) % self.subtables
+        return self._is_away(beside) or self._number(beside) > 0
 
-    def _replenish(self, size: int) -> None:
-        self.allocator.replenish(self._node(), size, 1)
+    def _was_lost(self, name: str, table: int, of: int) -> bool:
+        """Whether what is not in its directory may have been lost."""
+        number = self._number(table)
+        if of:
+            return of >> REPLACEMENTS < number
+        if not number or self.pool.given_up.get(name) == number:
+            return False
+        return bool(self._parts(name)) or self._cannot_tell(table)
 
-    def _node(self) -> int:
-        if self.node >= 0 and not self.gone[self.node]:
-            return self.node
-        return self.tables[self.table] >> NODE_SHIFT & 0xFF
+    def is_lost(self, name: str) -> bool:
+        """Whether the own region of a channel that has parts was lost."""
+        table = self._belongs(name.encode())
+        return self._is_away(table) or (self._number(table) > 0 and not self.mark(name))
+
+    # ---- regions ------------------------------------------------------------------------------
+
+    def _key(self, name: str, of: int, node: int | None) -> bytes:
+        """The key of a region that is to lie on `node`, if it is a part."""
+        if not of:
+            return name.encode()
+        key, count = f"{name}@{of:x}".encode(), 0
+        while node is not None and self._belongs(key) != node:
+            count += 1
+            key = f"{name}~{count}@{of:x}".encode()
+        return key
 
     def locate(self, key: bytes) -> int:
         """Address of the value of a key; 0: there is none. Pinned."""
@@ -138,12 +156,20 @@ class ChannelMemory(Growing):
         return self.objects.address + HEADER + (len(key) + 7 & ~7)
 
     def region(
-        self, name: str, size: int, description: dict[str, Any], node: int | None = None
+        self,
+        name: str,
+        size: int,
+        description: dict[str, Any],
+        of: int = 0,
+        node: int | None = None,
+        anew: bool = False,
     ) -> Region:
         """The region of that name, made with zeros if it is not there.
 
-        `node`: where it is to lie. Raises StoreMismatch when it was made with another size or
-        description, StoreFull, NodeFailed, KeyTooLarge, ValueTooLarge, ParameterError (size < 0).
+        `of`: the mark of the channel that it is a part of. `node`: where it is to lie, of a part
+        the same for all who ask for it. `anew`: make it also if it was lost. Raises StoreMismatch
+        when it was made with another size or description, StoreFull, NodeFailed, KeyTooLarge,
+        ValueTooLarge, ParameterError (size < 0, or there is no such node).
         """
         if size < 0:
             raise ParameterError(f"{name!r} cannot have {size} bytes of memory")
@@ -152,29 +178,49 @@ class ChannelMemory(Growing):
                 f"{name!r} takes {size} bytes of memory; one region has at most "
                 f"{self.objects.value_max} here"
             )
-        key = name.encode()
+        if node is not None and not 0 <= node < self.subtables:
+            raise ParameterError(f"{name!r} cannot lie on node {node} of {self.subtables}")
+        key = self._key(name, of, node)
+        table = self._belongs(key)
         described = json.dumps({"size": size, **description}, sort_keys=True).encode()
         while True:
-            found = self._look(key, name, size, described)
+            self._renew(table, True)
+            found = self._look(key, described)
+            if found is None and not anew and self._was_lost(name, table, of):
+                # ORDER: after the parts: they may be those of a channel that was made meanwhile.
+                found = self._look(key, described)
+                if found is None:
+                    raise NodeFailed(table, f"{FORMERLY}; remove the channel to begin it anew")
             if found is not None:
-                return found
-            value = (secrets.randbits(63) | 1).to_bytes(8, "little")
-            value += len(described).to_bytes(8, "little") + described
-            value += bytes(LINE + size)
-            self.node = -1 if node is None else node
-            try:
-                self.insert(key, value)
-            except KeyExists:
-                continue
+                break
+            apart = 0 if node is None or node == table else 1 + node
+            with contextlib.suppress(KeyExists):
+                self.insert(key, self._value_of(described, apart, 0 if apart else size))
+        at, mark, sizes = found
+        if sizes >> NODE_OF_MEMORY:
+            memory = self.region(f"{name}..memory", size, {}, mark, (sizes >> NODE_OF_MEMORY) - 1)
+            return Region(memory.address, size, at, mark)
+        return Region(_memory(at, sizes & SIZE_MASK), size, at, mark)
 
-    def _look(self, key: bytes, name: str, size: int, described: bytes) -> Region | None:
+    def _value_of(self, described: bytes, apart: int, size: int) -> bytes:
+        """The value of a new region, with `size` bytes of memory."""
+        # ORDER: the number before the region: a part on a node that is replaced then is lost.
+        number = self.pool.exclusively(self._replacements)
+        mark = number << REPLACEMENTS | secrets.randbits(RANDOM_BITS) << 1 | 1
+        sizes = apart << NODE_OF_MEMORY | len(described)
+        words = mark.to_bytes(8, "little") + sizes.to_bytes(8, "little")
+        return words + described + bytes(LINE + size)
+
+    def _look(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
+        """Address of a region's value, its mark, and the word with its sizes."""
+        name = key.decode()
         self.client.enter()
         try:
             value = self.locate(key)
             mark = self.endpoint.load(value) if value else 0
             if mark:
-                length = self.endpoint.load(value + DESCRIPTION_SIZE)
-                there = self.endpoint.read(value + DESCRIPTION, length)
+                sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+                there = self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)
         finally:
             self.client.leave()
         if not mark:
@@ -186,18 +232,21 @@ class ChannelMemory(Growing):
                 f"{self.pool.url}: {name!r} is there as {there.decode(errors='replace')}, not as "
                 f"{described.decode()}"
             )
-        address = value + DESCRIPTION + length + LINE - 1 & ~(LINE - 1)
-        return Region(address, size, value, mark)
+        return value, mark, sizes
 
     def describe(self, key: bytes) -> dict[str, Any]:
-        """What kind of channel a region belongs to, its parameters and size; {} if it is gone."""
+        """What kind of channel a region belongs to, its parameters, bytes of memory in there; {} if
+        it is gone."""
         self.client.enter()
         try:
             value = self.locate(key)
             if not value or not self.endpoint.load(value):
                 return {}
-            length = self.endpoint.load(value + DESCRIPTION_SIZE)
-            return dict(json.loads(self.endpoint.read(value + DESCRIPTION, length)))
+            sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+            found = dict(json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)))
+            if sizes >> NODE_OF_MEMORY:
+                found["size"] = 0
+            return found
         except ValueError as error:
             raise PoolCorrupt(
                 f"{self.pool.url}: what the channel region {key!r} says of itself is damaged; "
@@ -207,7 +256,9 @@ class ChannelMemory(Growing):
             self.client.leave()
 
     def mark(self, name: str) -> int:
-        """The mark of a region; 0: there is none, or it is being removed."""
+        """The mark of a channel; 0: there is none, it is being removed, or its region was lost."""
+        if self._is_away(self._belongs(name.encode())):
+            return 0
         self.client.enter()
         try:
             value = self.locate(name.encode())
@@ -216,32 +267,77 @@ class ChannelMemory(Growing):
             self.client.leave()
 
     def remove(self, name: str) -> bool:
-        """Remove a channel's own region and those of its parts; whether there was any."""
+        """Remove a channel's own region and those of its parts, as far as they are not lost.
+
+        Whether there was any, or may have been.
+        """
+        table = self._belongs(name.encode())
+        found = not self._is_away(table) and self._unmark(name.encode())
+        if self.clear(name):
+            found = True
+        return self._give_up(name, table, found) or found
+
+    def _unmark(self, key: bytes) -> bool:
         self.client.enter()
         try:
-            value = self.locate(name.encode())
+            value = self.locate(key)
             if value:
                 # CRASH(unmarked): whoever asks for the name next removes the rest.
                 self.endpoint.store(value, 0)
+            return value != 0
         finally:
             self.client.leave()
-        return self.clear(name) or bool(value)
+
+    def _give_up(self, name: str, table: int, found: bool) -> bool:
+        """If nobody can tell whether a channel was lost, let it be begun anew; whether that is so.
+
+        Raises NodeFailed while its node is lost, unless something was `found`.
+        """
+        if not self._cannot_tell(table):
+            return False
+        try:
+            self._renew(table, True)
+            number = self._number(table)
+        except NodeFailed:
+            if found:
+                return False
+            raise
+        if number:
+            self.pool.given_up[name] = number
+        return number != 0
 
     def clear(self, name: str) -> bool:
         """Remove what is left of channels of that name that have no mark; whether there were parts.
 
         The own region last: as long as it is there, whoever asks for the name goes on with this.
         """
-        full = [key.decode() for key in self.keys()]
-        parts = [key for key in full if key.startswith((f"{name}/", f"{name}."))]
+        parts = self._parts(name)
         # ORDER: after the parts: those of a channel that was made since then have this mark.
         mark = self.mark(name) if parts else 0
         stale = [part for part in parts if not part.endswith(f"@{mark:x}")]
         for part in stale:
-            with contextlib.suppress(KeyError):  # somebody else was first
+            # Somebody else was first, or it is lost by now.
+            with contextlib.suppress(KeyError, NodeFailed):
                 self.delete(part.encode())
-        self._sweep(name.encode())
+        if not self._is_away(self._belongs(name.encode())):
+            self._sweep(name.encode())
         return bool(stale)
+
+    def _parts(self, name: str) -> list[str]:
+        """The full names of the parts of all channels of that name, whatever their marks."""
+        full = [key.decode() for key in self.keys()]
+        return [key for key in full if key.startswith((f"{name}/", f"{name}."))]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.keys())
+
+    def keys(self) -> Any:
+        """The full names of all regions, of those that are not lost."""
+        for table in range(self.subtables):
+            with contextlib.suppress(NodeFailed):
+                self._renew(table, False)
+                for number in self._roots():
+                    yield from self._keys_below(table, number, 0)
 
     def _delete_once(self, key: bytes) -> int:
         self._choose(key)
@@ -275,7 +371,7 @@ class ChannelMemory(Growing):
         """
         sizes = self.endpoint.load(at)
         value = at + HEADER + ((sizes & 0xFFFF) + 7 & ~7)
-        length = self.endpoint.load(value + DESCRIPTION_SIZE)
+        length = self.endpoint.load(value + DESCRIPTION_SIZE) & SIZE_MASK
         if DESCRIPTION + length + LINE > sizes >> 16:
             return []
         described = self.endpoint.read(value + DESCRIPTION, length)
@@ -283,7 +379,7 @@ class ChannelMemory(Growing):
             first, stride, count = json.loads(described).get("links", (0, 0, 0))
         except ValueError:
             return []
-        start = (value + DESCRIPTION + length + LINE - 1 & ~(LINE - 1)) + first
+        start = _memory(value, length) + first
         return [start + stride * number for number in range(count)]
 
     def references(self) -> Any:
@@ -291,11 +387,8 @@ class ChannelMemory(Growing):
         for table in range(self.subtables):
             with contextlib.suppress(NodeFailed):
                 pairs, tables = self._linked(table)
-                there = [
-                    pair for pair in pairs.tolist() if not self.gone[pair >> NODE_SHIFT & 0xFF]
-                ]
-                found += [np.array(there, dtype=np.uint64), tables]
-                for pair in there:
+                found += [pairs, tables]
+                for pair in pairs.tolist():
                     found.append(self._linked_by(pair & ADDRESS_MASK))
         return np.concatenate(found)
 
@@ -323,3 +416,8 @@ class ChannelMemory(Growing):
                 self.client.leave()
             if outcome == FULL:
                 self._make_room(key, False)
+
+
+def _memory(value: int, length: int) -> int:
+    """Address of the memory of a region whose value, with so long a description, is there."""
+    return value + DESCRIPTION + length + LINE - 1 & ~(LINE - 1)

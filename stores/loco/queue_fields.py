@@ -1,4 +1,4 @@
-"""Layout of the shared queue. Plain constants; the tables are in shared_queue.py."""
+"""Layout of the shared queue. Plain constants; the tables are in queue_places.py."""
 
 from typing import Final
 

@@ -35,12 +35,19 @@ beyond what it had to be; its successor goes on behind the last message. A reade
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from array import array
 from collections.abc import Iterator
 from typing import Any
 
-from limpet.shm.errors import ChannelFull, ParameterError, ValueTooLarge
+from limpet.shm.errors import (
+    ChannelFull,
+    ChannelRemoved,
+    NodeFailed,
+    ParameterError,
+    ValueTooLarge,
+)
 from limpet.shm.parameters import parse_size
 from limpet.stores.codecs import Codec
 from limpet.stores.loco.channel import Channel
@@ -444,11 +451,13 @@ class RingBuffer(Channel):
     def close(self) -> None:
         """This process neither sends nor receives by this handle any more: ValueError."""
         if not self.closed:
-            self.unsubscribe()
             self.closed = True
             self.manager.forget(self)
-            self.enter()
-            try:
-                self.endpoint.cas(self.address + WRITER, self.client.ident, 0)
-            finally:
-                self.leave()
+            # Of a ring that was removed, or lost, there is nothing to give back.
+            with contextlib.suppress(ChannelRemoved, NodeFailed):
+                self.unsubscribe()
+                self.enter()
+                try:
+                    self.endpoint.cas(self.address + WRITER, self.client.ident, 0)
+                finally:
+                    self.leave()

@@ -18,6 +18,7 @@ cdef class Tasks:
 
     @cython.locals(at=u64, word=u64, lost=u64, following=u64, count=u64)
     cpdef int fold(self, u64 row) except -1
+    cpdef int go_on(self, u64 row) except -1
     cpdef bint begin(self) except -1
     cpdef bint end(self) except -1
     @cython.locals(changed=bint)

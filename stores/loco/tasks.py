@@ -11,6 +11,8 @@ that CAS has failed; so whoever sees that it is not in the queue any more sees i
 not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
 that it is compared with.
 
+A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
+
 The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words
 are changed by CAS.
 
@@ -52,6 +54,11 @@ class Tasks:
         self.own = at
         self.word = following << TURN_SHIFT
         self.endpoint.cas(at, word, self.word)
+
+    def go_on(self, row: int) -> None:
+        """Have the counts of this row, which are ours. In an operation."""
+        self.own = self.address + row * LINE
+        self.word = self.endpoint.load(self.own)
 
     def begin(self) -> bool:
         """One more is open; False: we were taken for dead, and have to join again."""

@@ -77,7 +77,8 @@ class Growing(Directory):
             outcome = self._grow(key)
             while outcome != DONE:
                 if outcome == NO_MEMORY:
-                    node = self.tables[self.table] >> NODE_SHIFT & 0xFF
+                    # The table at hand may be another thread's by now.
+                    node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
                     sizes = [self.subtable_size] * self.objects_needed
                     self.allocator.coherent().replenish_all(node, sizes)
                 else:

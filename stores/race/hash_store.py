@@ -144,7 +144,7 @@ class HashStore(Index):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self._replenish(size)
+                self._replenish(key, size)
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1
@@ -195,9 +195,12 @@ class HashStore(Index):
             self.objects.write(reference, key, value)
         return reference
 
-    def _replenish(self, size: int) -> None:
-        """Have memory ready for an object of that size, on the node of the current subtable."""
-        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
+    def _replenish(self, key: bytes, size: int) -> None:
+        """Have memory ready for an object of that size, on the node of the key's subtable.
+
+        Outside of operations, so that the subtable at hand may be another thread's.
+        """
+        node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         self.allocator.replenish(node, size, self.replicas)
 
     def _delete_once(self, key: bytes) -> int:

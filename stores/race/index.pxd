@@ -34,6 +34,7 @@ cdef class Index(Store):
 
     cdef int _choose(self, bytes key) except -1
     cdef int _place(self, u64 hashed) except -1
+    cdef u64 _table_of(self, bytes key) except? 0
     @cython.locals(combined=u64, first=u64, second=u64)
     cdef int _place_in(self, u64 base) except -1
     cdef int _found_places(self) except -1

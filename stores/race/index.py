@@ -97,6 +97,10 @@ class Index(Store):
         self.table = (self.hash >> 32) * self.subtables >> 32
         self._place_in(self.tables[self.table])
 
+    def _table_of(self, key: bytes) -> int:
+        """Number of the subtable, or the directory, that a key is in."""
+        return (hash64(key) >> 32) * self.subtables >> 32
+
     def _place_in(self, base: int) -> None:
         """Work out where the key's combined buckets are in the subtable at this address."""
         combined = 2 * self.groups

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.verbs cimport u64
 from limpet.stores.contract cimport as_bytes
 from limpet.stores.race.growth cimport Growing
 
@@ -21,7 +21,6 @@ cdef class LoggedGrowing(Growing):
     cdef int _get_batch(self, list keys, list found) except -1
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     cdef int _delete_once(self, bytes key) except -1
-    cdef u64 _table_of(self, bytes key) except? 0
     cdef bint _is_stopped(self, u64 table) except -1
     cdef int _give_way(self, u64 attempt) except -1
     cdef int _wait(self, u64 attempt) except -1

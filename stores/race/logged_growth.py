@@ -49,7 +49,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.membership import hand_in
 from limpet.shm.parameters import CLIENTS_MAX, check_whole
@@ -184,10 +183,6 @@ class LoggedGrowing(Growing):
     def stop_words(self) -> list[int]:
         """Addresses of the words by which each directory is stopped (stores/dtx/stop.py)."""
         return [table + self.stop_offset for table in self.tables]
-
-    def _table_of(self, key: bytes) -> int:
-        """Number of the directory that a key is in."""
-        return (hash64(key) >> 32) * self.subtables >> 32
 
     def _is_stopped(self, table: int) -> bool:
         """Whether a directory is; then the operation, which is pinned, ends, and waits."""

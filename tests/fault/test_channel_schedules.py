@@ -333,7 +333,7 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
     ),
     "an element is counted when it was taken": (
         "join",
-        ("shared_queue.py",),
+        ("queue_places.py", "shared_queue.py"),
         (
             "                endpoint.cas(self.head, head, head + 1)\n                if large:\n",
             "                endpoint.cas(self.head, head, head + 1)\n"
@@ -344,7 +344,7 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
     ),
     "what was put meanwhile is not looked for": (
         "join",
-        ("shared_queue.py",),
+        ("queue_places.py", "shared_queue.py"),
         ("return endpoint.load(self.tail) == tail and [", "return ["),
     ),
 }

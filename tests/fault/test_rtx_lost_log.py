@@ -10,16 +10,19 @@ from typing import Any, Final
 import pytest
 from process_tools import gather
 from puppets import Puppet, Where
+from rtx_runs import BOTH, explore
 from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 
 import limpet
 from limpet.fault.scene import look_away
-from limpet.shm.fabric import hash64
+from limpet.shm.fabric import BUILD, hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import TX_LOG
 from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import STATE
 
+COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")
 LONG: Final = bytes(300)
 """A value that is in an extent, in a tree."""
@@ -173,3 +176,20 @@ def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
     left = scene.store.get(KEPT)
     assert left in ((LONG + LATER,) if then == "put" else (LONG, LONG + NEW))
     scene.holds(left)
+
+
+# ---- under the explorer --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crashes", [0, 1])
+def test_transactions_on_two_nodes_of_which_one_is_lost(crashes: int) -> None:
+    runs = 120 if COMPILED else 4
+    found = explore(runs, crashes=crashes, stalls=2, kind=BOTH, lost=1)
+    assert found.failure == ""
+    assert found.losses > runs / 10 or not COMPILED
+
+
+@pytest.mark.skipif(not COMPILED, reason="takes many runs")
+def test_variant_that_leaves_all_to_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Commit, "_end_without", lambda commit, state, committed: None)
+    assert "leaked" in explore(1000, crashes=0, stalls=2, kind=BOTH, lost=1).failure

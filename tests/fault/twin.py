@@ -35,6 +35,7 @@ AROUND: Final = (
 )
 Side: Final = race_from_source(
     ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side"),
+    ("return (hash64(key) >> 32) * self.subtables >> 32", "return self.side"),
     *((each + after, ITS + after) for each, after in AROUND),
 )
 """Race, with all of its keys in the subtable `side`."""

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import NappingPool
+from channel_tools import NappingPool, dies_at
 from process_tools import children, gather, start
 
 import limpet
+from limpet.shm.fabric import Endpoint
 
 COMPILED = limpet.build == "compiled"
 try:
@@ -312,6 +313,168 @@ def test_with_continue_the_living_go_on(pools: Any) -> None:
     anew()
     assert os.waitpid(newcomer, 0)[1] == 0
     out.close()
+
+
+# ---- when all registers are taken ---------------------------------------------------------------
+
+
+def full(barrier: Any) -> Any:
+    """All rows of the registers taken, those that were free by this process; the barrier."""
+    at = barrier.sst.seats
+    for row in range(barrier.sst.rows):
+        barrier.endpoint.cas(at + 8 * row, 0, barrier.pool.client_id)
+    return barrier
+
+
+def died_after(barrier: Any, rounds: int) -> int:
+    pid = killed_after(barrier, rounds)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def test_a_newcomer_does_not_hide_who_is_missed(pools: Any) -> None:
+    pool = pools()
+    barrier = pool.barrier("b", 2)
+    died_after(barrier, 1)
+    newcomer = pools.again(pool).barrier("b", 2)
+    assert not barrier.broken
+    newcomer.resign()
+    newcomer = pools.again(full(barrier).pool).barrier("b", 2)
+    assert barrier.broken
+    with pytest.raises(limpet.BrokenBarrierError):
+        barrier.wait(20)
+    barrier.reset()
+    other = in_thread(lambda: newcomer.wait(20))
+    assert sorted([barrier.wait(20), other()]) == [0, 1]
+
+
+def test_a_newcomer_takes_the_row_of_one_whom_nobody_misses(pools: Any) -> None:
+    """There is a pid to tell then."""
+    pool = pools()
+    barrier = pool.barrier("b", 2)
+    pid = died_after(barrier, 1)
+    gather(lambda: barrier.sst.mine().name)
+    pools.again(full(barrier).pool).barrier("b", 2)
+    assert not barrier.broken
+    with pytest.raises(limpet.BrokenBarrierError) as caught:
+        barrier.wait(20)
+    assert caught.value.pids == [pid]
+
+
+def test_the_dead_whom_only_the_dead_would_miss_make_room(pools: Any) -> None:
+    pool = pools()
+    barrier = pool.barrier("b", 2)
+    gather(*[lambda: barrier.wait(20)] * 2)
+    full(barrier)
+    two = [pools.again(pool).barrier("b", 2) for _ in range(2)]
+    assert not barrier.broken
+    other = in_thread(lambda: two[0].wait(20))
+    assert sorted([two[1].wait(20), other()]) == [0, 1]
+
+
+def test_one_who_had_come_does_not_count_for_who_has_its_row(pools: Any) -> None:
+    pool = pools()
+    barrier = pool.barrier("b", 2)
+    pid, out = start(lambda: barrier.wait(20))
+    until(lambda: barrier.n_waiting == 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    out.close()
+    newcomer = pools.again(full(barrier).pool).barrier("b", 2)
+    with pytest.raises(limpet.BrokenBarrierError):
+        newcomer.wait(20)
+
+
+def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
+    pool = pools()
+    barrier = pool.barrier("b", 2, on_death="continue")
+    died_after(barrier, 1)
+    newcomer = pools.again(full(barrier).pool).barrier("b", 2, on_death="continue")
+    assert barrier.parties == 1
+    assert barrier.wait(20) == 0
+    other = in_thread(lambda: newcomer.wait(20))
+    until(lambda: barrier.parties == 2)
+    assert sorted([barrier.wait(20), other()]) == [0, 1]
+
+
+@pytest.mark.parametrize("on_death", ["break", "continue"])
+def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str) -> None:
+    """Nobody waits for the dead one, nor for who was to have its register."""
+    pool = pools()
+    fuse, running = 0, True
+    while running:
+        fuse += 1
+        barrier = pool.barrier(f"b{fuse}", 2, on_death=on_death)
+        died_after(barrier, 1)
+        full(barrier)
+        running = dies_at(pool, fuse, barrier.sst.mine)
+        if on_death == "continue":
+            assert barrier.wait(20) == 0
+        else:
+            with pytest.raises(limpet.BrokenBarrierError):
+                barrier.wait(20)
+            barrier.reset()
+            other = in_thread(lambda barrier=barrier: barrier.wait(20))
+            assert sorted([barrier.wait(20), other()]) == [0, 1]
+        pool.channels.remove(f"b{fuse}")
+    assert fuse > 3
+
+
+# ---- resets and those who are late ------------------------------------------------------------
+
+
+class LateEndpoint(Endpoint):
+    """Whoever sleeps on it wakes up when it may."""
+
+    def __init__(self) -> None:
+        self.asleep = threading.Event()
+        self.may = threading.Event()
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        self.asleep.set()
+        self.may.wait(20)
+        return 1
+
+
+class LatePool(limpet.Pool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = LateEndpoint
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ("ar", False),
+        ("arrprprrr", False),
+        ("r", True),
+        ("rppp", True),
+        ("rprpr", True),
+        ("rrrprrpprr", True),
+        ("a" + 23 * "p" + "r", False),
+    ],
+)
+def test_who_is_late_learns_of_its_own_round(pools: Any, steps: str, told: bool) -> None:
+    """a: another one arrives, so it is passed; p: others pass a round, r: a round is reset."""
+    pool = pools()
+    late = pools.keep(LatePool.open(pool.url))
+    sleeper, barrier = late.barrier("b", 2), pool.barrier("b", 2)
+    waits = in_thread(sleeper.wait)
+    until(late.endpoint.asleep.is_set)
+    for number, step in enumerate(steps):
+        if step == "a":
+            assert barrier.wait(20) == 1
+            continue
+        theirs = in_thread(lambda: barrier.wait(20)) if number or step == "p" else None
+        until(lambda: barrier.n_waiting == 1)
+        if step == "p":
+            assert barrier.wait(20) == 1
+        else:
+            barrier.reset()
+        if theirs is not None:
+            assert isinstance(theirs(), limpet.BrokenBarrierError) == (step == "r")
+    late.endpoint.may.set()
+    assert isinstance(waits(), limpet.BrokenBarrierError) == told
 
 
 def regroupings(barrier: Any) -> int:

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from channel_tools import dies_at, nothing_leaked
+from endpoint_tools import WatchedPool
 from process_tools import children, gather, start
 
 import limpet
-from limpet.stores.loco.queue_fields import STATE_MASK, WRITING
+from limpet.stores.loco.fields import CLAIMED, SLEEPERS
+from limpet.stores.loco.queue_fields import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
 from limpet.stores.loco.variables import AtomicVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
@@ -136,6 +138,24 @@ def test_removal_frees_large_elements_and_is_noticed(pools: Any) -> None:
     nothing_leaked(pool)
     with pytest.raises(limpet.ChannelRemoved):
         q.get()
+
+
+def test_a_large_element_that_is_freed_by_a_removal_is_not_got(pools: Any) -> None:
+    """The consumer has begun before the queue was removed."""
+    pool = pools(node_size="4MiB")
+    pool.queue("q", 2).put(bytes(10_000))
+    q = pools.keep(WatchedPool.open(pool.url)).queue("q", 2)
+    size = q._slot(0) + SIZE
+
+    def remove(verb: str, address: int) -> None:
+        if address == size:
+            q.endpoint.after = None
+            pool.channels.remove("q")
+
+    q.endpoint.after = remove
+    with pytest.raises(limpet.ChannelRemoved):
+        q.get_nowait()
+    nothing_leaked(pool)
 
 
 def test_sleepers_are_woken(pools: Any) -> None:
@@ -338,6 +358,31 @@ def test_producers_and_consumers_killed_at_random(pools: Any) -> None:
         missing += len(set(range(returned)) - numbers)
     assert missing <= 2
     nothing_leaked(pool)
+
+
+def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None:
+    """The last place is a stopped producer's, which dies, and is succeeded, while we look."""
+    pool = pools()
+    other = pools.again(pool)
+    theirs = other.queue("q", 1)
+    q = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
+    q.put(1)
+    q.get()
+    theirs.endpoint.store(theirs._slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
+    seat = theirs.seats + 8 * theirs.own_row
+    looks = []
+
+    def claim(verb: str, address: int) -> None:
+        """After the second of three looks, before it sleeps."""
+        if address == seat:
+            looks.append(verb)
+            if len(looks) % 3 == 2 and pool.endpoint.load(q.room.address) & SLEEPERS:
+                pool.endpoint.store(seat, other.client_id | CLAIMED)
+
+    q.endpoint.after = claim
+    q.put(2, timeout=5)
+    assert q.get() == 2
+    assert len(looks) > 3
 
 
 def test_threads_share_a_handle_and_a_forked_child_has_its_own_row(pools: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import queue
@@ -90,6 +91,23 @@ def test_only_who_got_an_element_says_that_it_is_done(pools: Any) -> None:
     worker = threading.Thread(target=q.task_done)
     worker.start()
     worker.join()
+    assert q.join()
+
+
+def test_a_handle_that_was_forgotten_leaves_its_tasks_to_the_next_of_its_process(
+    pools: Any,
+) -> None:
+    pool = pools()
+    pool.queue("q", 4).put_many([1, 2])
+    assert pool.queue("q", 4).get() == 1
+    gc.collect()
+    assert not pool.queue("q", 4).join(0)
+    gc.collect()
+    q = pool.queue("q", 4)
+    q.task_done()
+    assert q.get() == 2
+    assert not q.join(0)
+    q.task_done()
     assert q.join()
 
 

@@ -1,0 +1,422 @@
+"""The places of the shared queue, and how elements are put and got (loco.txt section 5.4).
+
+The paper adapts the cyclic ring queue of Morrison and Afek (LCRQ, PPoPP 2013), where a place is
+taken by fetch-and-add on head or tail; who is killed then leaves a hole that nobody can tell from
+a slow one. Here a place is taken by CAS on its slot, which says who took it; head and tail follow,
+moved on by whoever finds them behind. A ticket is a number of a place in the order: ticket t has
+slot t % maxsize in round t // maxsize.
+
+Memory: a region of its own, and regions `.stripe0`, `.stripe1`..., slot s in stripe s % stripes, on
+different memory nodes
+
+    0     tail         the next ticket to put at, or one that is taken already
+    64    head         the next ticket to get from, or one that is done with
+    128   news         where consumers sleep (waiting.py)
+    192   room         where producers sleep
+    256   done with    where those sleep who join
+    320   forgotten    how many elements were lost that join does not speak of any more
+    .tasks             what consumers have got and are not done with (tasks.py)
+
+A slot, in bytes from its start
+    0     word         bits 0-1 state, bits 2-15 the owner's row + 1, or 0, bits 16-63 round
+    8     size         bytes of the element
+    16    link         0, or a reference to the object that has the element: it is larger than DATA
+    24    data         item_size bytes
+
+    FREE(r)            for who puts in round r, if the ticket is that of the tail
+    WRITING(r, owner)  being written by the participant of that row
+    READY(r)           the element of round r
+    SKIPPED(r, owner)  there is none in round r; but the owner, unless it is 0, may still write here
+
+    put    t = tail: FREE(r) -> WRITING(r, own row); tail t -> t + 1; write; WRITING -> READY(r)
+    get    h = head: READY(r); read; READY(r) -> FREE(r + 1); head h -> h + 1
+
+The element is what was read, since the word never is READY(r) again: so a consumer that is killed
+before its CAS has taken nothing, and one that is killed after it owns the element: each element is
+got at most once, by the dead one perhaps. `put` takes effect with READY, for whoever gets, in
+the order of the tickets: when a put has returned, the tail is behind its ticket.
+
+Nobody waits for anybody. A consumer that finds WRITING at the head, while the tail says that others
+may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer finds
+its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells. A slot
+whose owner neither gave it up nor is dead is skipped in the next rounds, too, as its plain writes
+could land in another's element: a producer that stands still in there takes one place away. A
+place that is WRITING or SKIPPED before the head has passed it counts as taken for `Full`.
+
+`Empty` is certain: the slot of the head is free, or WRITING and nobody has put behind it.
+
+What a kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
+freed by whoever writes there next. A link to an element that was got: as well. An object in hand.
+
+A row is taken over when its participant is dead; the newcomer first gives up its slots. Links are
+freed as stores do it: in hand before, by CAS to 0; several may try.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.errors import ChannelRemoved, ParameterError, ValueTooLarge
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.codecs import Codec
+from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.fields import CLAIMED, LINE
+from limpet.stores.loco.queue_fields import (
+    CONTROL_SIZE,
+    DATA,
+    DONE_WITH,
+    EMPTY,
+    FORGOTTEN,
+    FREE,
+    HEAD,
+    ITEM_SIZE,
+    LINK,
+    MAXSIZE,
+    NEWS,
+    OWNER_MASK,
+    OWNER_SHIFT,
+    PATIENCE,
+    READY,
+    ROOM,
+    ROUND_SHIFT,
+    SIZE,
+    SKIPPED,
+    STATE_MASK,
+    TAIL,
+    WRITING,
+)
+from limpet.stores.loco.region import Links
+from limpet.stores.loco.tasks import Tasks
+from limpet.stores.loco.waiting import Waiting
+from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
+
+assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
+assert SIZE < LINK < DATA
+DESCRIPTION_MAX: Final = 4096
+"""Bytes of a region besides its memory, at most."""
+MAXSIZE_MAX: Final = 1 << 31
+
+
+class Places(Channel):
+    """The places of a queue of Python objects."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        maxsize: int = MAXSIZE,
+        item_size: int = ITEM_SIZE,
+        codec: str = "pickle",
+    ) -> None:
+        """`maxsize`: elements, at least 1. `item_size`: bytes of an encoded element up to which it
+        lies in its slot; a larger one takes an object of the pool."""
+        for what, size, most in (
+            ("maxsize", maxsize, MAXSIZE_MAX),
+            ("item_size", item_size, MAXSIZE_MAX),
+        ):
+            if not isinstance(size, int) or not 1 <= size <= most:
+                raise ParameterError(f"a queue's {what} is from 1 to {most}, not {size!r}")
+        coding = Codec.named(codec)
+        stride = (DATA + item_size + LINE - 1) // LINE * LINE
+        stripes = min(manager.pool.parameters.nodes, maxsize)
+        each = (maxsize + stripes - 1) // stripes
+        if each * stride > manager.pool.heap.value_max(1) - DESCRIPTION_MAX:
+            raise ValueTooLarge(
+                f"{maxsize} places of {stride} bytes do not fit into {stripes} memory nodes; make "
+                "the queue shorter, or the pool with larger nodes"
+            )
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=CONTROL_SIZE,
+            kind="queue",
+            maxsize=maxsize,
+            item_size=item_size,
+            codec=codec,
+        )
+        self.codec = codec
+        self.encode = coding.encode
+        self.decode = coding.decode
+        self.maxsize = maxsize
+        self.item_size = item_size
+        self.stride = stride
+        self.stripes = stripes
+        links = Links(LINK, self.stride, each)
+        self.bases = array(
+            "Q",
+            [self.region(f"stripe{k}", each * self.stride, k, links) for k in range(self.stripes)],
+        )
+        self.heap = self.pool.heap
+        self.allocator = self.pool.allocator
+        self.memory = manager.memory
+        self.tail = self.address + TAIL
+        self.head = self.address + HEAD
+        remote = self.pool.parameters.multi_host
+        self.news = Waiting(self.endpoint, self.address + NEWS, remote)
+        self.room = Waiting(self.endpoint, self.address + ROOM, remote)
+        self.done_with = Waiting(self.endpoint, self.address + DONE_WITH, remote)
+        participants = self.pool.parameters.clients
+        self.tasks = Tasks(self.endpoint, self.region("tasks", LINE * participants))
+        self.header = array("Q", [0, 0])
+        self.unfinished = 0
+        """The slot that this process is writing to."""
+        self.outcome = 0
+        """Why the last `_take` gave nothing."""
+        self.held = 0
+        """The place in the hand of the object that was read last."""
+        self.node = 0
+        """Where memory for the next large element is to be."""
+        self.laggard = 0
+        """Who kept the last place from being put to, as it has neither given it up nor died."""
+        self.closed = False
+        self.patience = PATIENCE
+        self.take_part(participants)
+
+    def _length(self) -> int:
+        """How many tickets have been put at, and not got from: at most so many have an element.
+
+        In an operation, for who was woken, and has come: whether others could come, too.
+        """
+        head = self.endpoint.load(self.head)
+        return self.endpoint.load(self.tail) - head
+
+    # ---- putting, in an operation -----------------------------------------------------------
+
+    def _place(self, data: bytes) -> int:
+        """Put an encoded element: DONE, FULL, or NO_MEMORY on `node`."""
+        endpoint = self.endpoint
+        row = self._ready()
+        size = len(data)
+        reference = 0
+        skipped = 0
+        index = -1
+        self.laggard = 0
+        while True:
+            tail = endpoint.load(self.tail)
+            number = tail // self.maxsize
+            slot = self._slot(tail - number * self.maxsize)
+            word = endpoint.load(slot)
+            endpoint.wait()
+            there = word >> ROUND_SHIFT
+            state = word & STATE_MASK
+            if there == number and state == FREE:
+                if size > self.item_size and not reference:
+                    reference = self._make(data, slot >> NODE_SHIFT)
+                    if not reference:
+                        return NO_MEMORY
+                    index = self.client.held - 1
+                    continue
+                writing = number << ROUND_SHIFT | row + 1 << OWNER_SHIFT | WRITING
+                self.unfinished = slot
+                if endpoint.cas(slot, word, writing) != word:
+                    continue
+                # CRASH(claimed): the dead one's row is in the slot; a consumer skips it.
+                # ORDER: the tail is behind every ticket whose put has returned.
+                endpoint.cas(self.tail, tail, tail + 1)
+                endpoint.wait()
+                self._fill(slot, data, reference, index)
+                # LINEARIZES: the element is there, in the order of tickets.
+                if endpoint.cas(slot, writing, number << ROUND_SHIFT | READY) == writing:
+                    self._filled(slot, reference, index)
+                    return DONE
+                self._give_up(slot, reference, index)
+            elif there >= number:
+                endpoint.cas(self.tail, tail, tail + 1)
+            elif state == SKIPPED or (state == WRITING and self._abandoned(word)):
+                if self._abandoned(word):
+                    endpoint.cas(slot, word, number << ROUND_SHIFT | FREE)
+                    continue
+                skipped += 1
+                owner = word & OWNER_MASK << OWNER_SHIFT
+                if skipped > self.maxsize:
+                    ident = endpoint.load(self.seats + 8 * ((owner >> OWNER_SHIFT) - 1))
+                    # By now the row may have been claimed by another one, who does not lag.
+                    self.laggard = 0 if ident & CLAIMED else ident
+                    return FULL
+                endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
+            elif endpoint.load(self.tail) == tail:
+                return FULL
+
+    def _ready(self) -> int:
+        """Our row; nothing of ours is unfinished then. Raises ValueError when closed."""
+        if self.closed:
+            raise ValueError(f"{self!r} is closed")
+        row = self.row()
+        if self.unfinished:
+            self._release(self.unfinished)
+        return row
+
+    def _slot(self, number: int) -> int:
+        """Address of a slot."""
+        if self.stripes == 1:
+            return self.bases[0] + number * self.stride
+        return self.bases[number % self.stripes] + number // self.stripes * self.stride
+
+    def _make(self, data: bytes, node: int) -> int:
+        """Write a large element to an object, last in the hand; 0: there is no memory ready."""
+        if len(data) > self.heap.value_max(1):
+            raise ValueTooLarge(
+                f"the element takes {len(data)} bytes; an object has room for "
+                f"{self.heap.value_max(1)} here"
+            )
+        self.node = node
+        reference = self.allocator.allocate(node, len(data), 1)
+        if reference:
+            self.endpoint.write(reference & ADDRESS_MASK, data)
+        return reference
+
+    def _fill(self, slot: int, data: bytes, reference: int, index: int) -> None:
+        """Write an element into a slot of ours."""
+        if self.endpoint.load(slot + LINK):
+            # CRASH(stale-link): to an element that was got, or of a put that was cut.
+            self.memory.unlink(slot + LINK)
+        self.header[0] = len(data)
+        self.header[1] = reference
+        if reference:
+            # ORDER: the hand knows where it is linked before it is.
+            self.client.aim(index, slot + LINK)
+            self.endpoint.write_words(slot + SIZE, self.header, 2)
+        else:
+            self.endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
+
+    def _filled(self, slot: int, reference: int, index: int) -> None:
+        """The element in that slot is there for the others."""
+        self.unfinished = 0
+        if reference:
+            if self.endpoint.load(self.mark_address) == self.mark:
+                self.client.keep(index)
+            else:
+                # It is still in the hand, so `leave` frees it.
+                self.endpoint.cas(slot + LINK, reference, 0)
+        self.endpoint.wait()
+        self.news.wake_one()
+
+    def _give_up(self, slot: int, reference: int, index: int) -> None:
+        """A consumer has skipped the slot while we wrote to it."""
+        if reference:
+            self.endpoint.store(slot + LINK, 0)
+            self.client.aim(index, 0)
+        self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        """Say that we do not write to this slot any more, if it is ours."""
+        word = self.endpoint.load(slot)
+        while word >> OWNER_SHIFT & OWNER_MASK == self.own_row + 1:
+            given_up = word >> ROUND_SHIFT << ROUND_SHIFT | SKIPPED
+            self.endpoint.cas(slot, word, given_up)
+            word = self.endpoint.load(slot)
+        self.unfinished = 0
+
+    def joined(self) -> None:
+        # What our row has been writing to is of one who is dead.
+        for number in range(self.maxsize):
+            self._release(self._slot(number))
+        if self.endpoint.load(self.seats + 8 * self.own_row) == self.client.ident:
+            self.tasks.go_on(self.own_row)
+        else:
+            self.tasks.fold(self.own_row)
+
+    def _abandoned(self, word: int) -> bool:
+        """Whether the owner in a slot's word will not write there any more."""
+        owner = word >> OWNER_SHIFT & OWNER_MASK
+        if owner == 0 or owner == self.own_row + 1:
+            return True
+        # A row that is being taken over was a dead one's.
+        ident = self.endpoint.load(self.seats + 8 * (owner - 1))
+        return bool(ident & CLAIMED) or not self.lives(ident)
+
+    # ---- getting, in an operation -----------------------------------------------------------
+
+    def _take(self, skip: bool) -> Any:
+        """The first element, as bytes; None: there is none (`outcome` EMPTY), or its producer is at
+        it (AGAIN), which is skipped instead if `skip`."""
+        endpoint = self.endpoint
+        self._ready()
+        while True:
+            head = endpoint.load(self.head)
+            number = head // self.maxsize
+            slot = self._slot(head - number * self.maxsize)
+            word = endpoint.load(slot)
+            endpoint.wait()
+            there = word >> ROUND_SHIFT
+            state = word & STATE_MASK
+            if there > number or (there == number and state == SKIPPED):
+                endpoint.cas(self.head, head, head + 1)
+            elif there < number or state == FREE:
+                self.outcome = EMPTY
+                return None
+            elif state == READY:
+                data = self._read(slot, word)
+                if data is None:
+                    continue
+                large = len(data) > self.item_size
+                begun = self.tasks.begin()
+                endpoint.wait()
+                # CRASH(begun): counted as open, and in the queue, for another one to get.
+                # LINEARIZES: it is ours, and what we read is whole.
+                if not begun or (
+                    endpoint.cas(slot, word, number + 1 << ROUND_SHIFT | FREE) != word
+                ):
+                    self._begin_again(begun)
+                    if large:
+                        self.client.keep(self.held)
+                    continue
+                # CRASH(taken): the element is gone with us; others move the head on.
+                endpoint.cas(self.head, head, head + 1)
+                if large:
+                    self.endpoint.cas(slot + LINK, self.client.references[self.held], 0)
+                    self.client.release(self.held)
+                endpoint.wait()
+                self.room.wake_one()
+                return data
+            # ORDER: the tail after the slot: if it is not behind the next ticket, nobody had put
+            # behind this one when we looked at the slot.
+            elif endpoint.load(self.tail) <= head + 1:
+                self.outcome = EMPTY
+                return None
+            elif not skip:
+                self.outcome = AGAIN
+                return None
+            else:
+                endpoint.cas(slot, word, word & ~STATE_MASK | SKIPPED)
+                skip = False
+
+    def _read(self, slot: int, word: int) -> Any:
+        """The element in a slot, if it is still READY; a large one's object is in hand."""
+        size = self.endpoint.load(slot + SIZE)
+        if size <= self.item_size:
+            return self.endpoint.read(slot + DATA, size)
+        reference = self.endpoint.load(slot + LINK)
+        # ORDER: the word after size and link: else these may be of different elements.
+        if self.endpoint.load(slot) != word:
+            return None
+        if not reference:
+            # Who removes the queue has freed it.
+            raise ChannelRemoved(f"{self!r} was removed")
+        data = self.endpoint.read(reference & ADDRESS_MASK, size)
+        self.held = self.client.hold(reference, slot + LINK)
+        return data
+
+    def _begin_again(self, begun: bool) -> None:
+        """The element that was counted as open is not ours."""
+        if begun:
+            self.tasks.end()
+        else:
+            self.joined_as = 0
+            self._ready()
+
+    def _count(self) -> int:
+        self._ready()
+        head, tail = self.endpoint.load(self.head), self.endpoint.load(self.tail)
+        count = 0
+        while head < tail:
+            number = head // self.maxsize
+            word = self.endpoint.load(self._slot(head - number * self.maxsize))
+            count += word == (number << ROUND_SHIFT | READY)
+            head += 1
+        return count

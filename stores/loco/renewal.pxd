@@ -1,0 +1,4 @@
+from limpet.stores.race.growth cimport Growing
+
+cdef class Renewing(Growing):
+    pass
