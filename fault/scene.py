@@ -70,7 +70,8 @@ class Scene:
         self, operation: Operation, fuse: int, pool: Any = None, store: Any = None
     ) -> Callable[[int, int], None]:
         """What a victim does. Words of `shared`: client id, steps that it took, how it ended."""
-        pool, store = pool or self.pool, store or self.store
+        pool = self.pool if pool is None else pool
+        store = self.store if store is None else store
         self.shared[:] = bytes(64)
 
         def target(slot: int, incarnation: int) -> None:

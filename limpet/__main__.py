@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import limpet
 from limpet.bench.cli import bench
 from limpet.cli.bank import bank
 from limpet.cli.common import Commands
@@ -15,7 +16,7 @@ from limpet.cli.values import delete, get, put
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="limpet")
+@click.version_option(limpet.__version__, prog_name="limpet")
 def main() -> None:
     """Crash-tolerant key-value stores in shared memory, for many processes without a server.
 

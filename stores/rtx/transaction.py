@@ -127,7 +127,7 @@ class Transaction:
 
     def __getitem__(self, name: str) -> bytes:
         store = self._objects(False)
-        value = self._get(store, _encoded(name)) if store else None
+        value = self._get(store, _encoded(name)) if store is not None else None
         if value is None:
             raise KeyError(name)
         return value

@@ -273,6 +273,14 @@ def test_a_scan_has_all_of_one_moment(pool: limpet.Pool, store: Any, other: Any)
 # ---- named objects ------------------------------------------------------------------------------
 
 
+def test_a_first_named_object_is_read_by_its_own_transaction(pool: limpet.Pool) -> None:
+    def work(tx: limpet.Transaction) -> bytes:
+        tx["x"] = b"1"
+        return tx["x"]
+
+    assert pool.transaction(work) == b"1"
+
+
 def test_named_objects_are_like_entries_of_a_dict(pool: limpet.Pool) -> None:
     def make(tx: limpet.Transaction) -> None:
         tx["x"] = b"1"
