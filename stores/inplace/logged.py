@@ -142,6 +142,7 @@ class Dtx(InPlace):
     """The `dtx-sherman` store. `DtxParameters`."""
 
     Parameters = DtxParameters
+    stops = True
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:

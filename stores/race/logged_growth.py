@@ -114,6 +114,7 @@ class LoggedGrowing(Growing):
 
     Parameters: type[DtxGrowingParameters] = DtxGrowingParameters
     resolves = True
+    stops = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
