@@ -252,6 +252,28 @@ def test_who_waits_in_a_recovery_does_not_stand_still(pools: Any, kind: str) -> 
     sound(store)
 
 
+# ---- nodes in place ------------------------------------------------------------------------------
+
+
+def test_a_torn_node_is_looked_up_in_the_log_of_who_wrote_it(pools: Any) -> None:
+    """And not in that of another client, which has not locked it, or its pairs seem to be leaked."""
+    store = pools().store("dtx-sherman", name="test", capacity=1000)
+    store.put_many((key, OLD * 200) for key in KEYS)
+    store.get(KEYS[0])
+    leaf = store.at
+    other = Puppet(pools, store.pool.url, "dtx-sherman")
+    locks = verb_on_address("cas", leaf)
+    assert not other.begin(lambda: other.store.update(KEYS[0], NEW * 200), until=locks)
+    look_away(store.pool)
+    die(store, "node-written", lambda store, _: store.update(KEYS[1], NEW * 200))
+    linked = set(store.references())
+    word = leaf + store.parameters.node_size // 2
+    store.endpoint.store(word, store.endpoint.load(word) ^ 1)
+    assert set(store.references()) == linked
+    other.abandon()
+    sound(store)
+
+
 # ---- splits --------------------------------------------------------------------------------------
 
 POINTS = ("entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked")
