@@ -57,9 +57,12 @@ class Stop:
         self._await_all()
 
     def give_back(self) -> None:
-        """Let all go on."""
-        self.endpoint.cas(self.at, self.ident, 0)
-        self.endpoint.store(self._mine(), 0)
+        """Let all go on; also if a signal handler raises meanwhile, or all would wait for us."""
+        try:
+            self._clear()
+        except BaseException:
+            self._clear()
+            raise
 
     def look_for(self) -> bool:
         """Look for who has stopped the table, and let it go on if that one is no client any more;
@@ -76,6 +79,10 @@ class Stop:
         if not self.pool.membership.ended(holder, self.what):
             return False
         return bool(self.endpoint.cas(self.at, holder, self.ident) == holder)
+
+    def _clear(self) -> None:
+        self.endpoint.cas(self.at, self.ident, 0)
+        self.endpoint.store(self._mine(), 0)
 
     def _mine(self) -> int:
         return self.at + 8 + 8 * (self.ident >> INCARNATION_BITS)

@@ -21,7 +21,7 @@ from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_STATES
 from limpet.shm.membership import Membership
-from limpet.shm.slots import PIN, client_id
+from limpet.shm.slots import INCARNATION_BITS, PIN, client_id
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.dtx.recovery import Recovery
 from limpet.stores.dtx.stop import Stop
@@ -216,6 +216,26 @@ def test_who_recovers_does_not_wait_for_who_recovers_elsewhere(
     assert second.go()
     for each in (store, other):
         sound(each)
+
+
+@both
+@pytest.mark.parametrize("verb", ["cas", "store"])
+def test_a_table_goes_on_when_a_signal_handler_raises_in_a_recovery(
+    pools: Any, kind: str, verb: str
+) -> None:
+    """Just when it is stopped, or goes on."""
+    store = grown(pools, kind)
+    first = Puppet(pools, store.pool.url, kind)
+    stop = Stop(store, 0).at
+    mine = stop + 8 + 8 * (first.pool.client_id >> INCARNATION_BITS)
+    for number in (1, 2):
+        die_decided(store, [b"%d %d" % (number, n) for n in range(200)])
+        where = verb_on_address(verb, stop if verb == "cas" else mine, number)
+        assert not first.begin(first.pool.recover, until=where)
+        first.abandon()
+        assert not store.endpoint.load(stop)
+        assert not store.endpoint.load(mine)
+        sound(store)
 
 
 def test_who_recovers_and_who_replaces_a_node_do_not_wait_for_each_other(pools: Any) -> None:
