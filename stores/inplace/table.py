@@ -224,7 +224,8 @@ class InPlace(Sherman):
         if self.node_locks.holder(at) == holder:
             raise StoreStuck(
                 f"{self.name}: client {holder:#x} died with the lock of the node at {at:#x} in "
-                f"{self.pool.url}; a {self.kind} store recovers nothing; rtx-sherman and dtx-sherman stores do"
+                f"{self.pool.url}; a {self.kind} store recovers nothing; rtx-sherman and "
+                "dtx-sherman stores do"
             )
 
     def _look_after_torn(self, at: int) -> None:

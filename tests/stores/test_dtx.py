@@ -276,7 +276,7 @@ def test_who_waits_in_a_recovery_does_not_stand_still(pools: Any, kind: str) -> 
 
 
 def test_a_torn_node_is_looked_up_in_the_log_of_who_wrote_it(pools: Any) -> None:
-    """And not in that of another client, which has not locked it, or its pairs seem to be leaked."""
+    """And not in that of another client, which has not locked it; else its pairs seem leaked."""
     store = pools().store("dtx-sherman", name="test", capacity=1000)
     store.put_many((key, OLD * 200) for key in KEYS)
     store.get(KEYS[0])
