@@ -36,6 +36,10 @@ Every get, put, insert, update and delete looks, when it is pinned, at the word 
 directory. Who goes through all keys, checks or audits does not: what a recovery writes is not
 linked before it is whole.
 
+A split takes memory for five subtables, for a while. What an undecided one had is given back when
+its client is recovered; if others take it until there is no more, a delete or an update of a slot
+that it froze raises StoreFull, too, until there is memory again (as in `rtx-race`).
+
 Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
 it is fenced, or, in a pool with fence="wait", until it goes on. In a pool of several hosts, a
 client of another host that was declared dead may yet write in place.
