@@ -17,7 +17,7 @@ from store_tools import sound
 
 from limpet.fault.doomed import Doom, DoomedPool
 from limpet.fault.scene import look_away
-from limpet.shm.errors import StoreCorrupt
+from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_STATES
 from limpet.shm.membership import Membership
@@ -367,6 +367,35 @@ def test_it_is_decided_before_anything_is_written(
     store.recover()
     with pytest.raises(StoreCorrupt, match="no subtable") if naive else contextlib.nullcontext():
         store.check()
+
+
+@pytest.mark.parametrize("thaws", [True, False])
+def test_slots_that_the_dead_froze_can_be_changed_though_memory_is_full(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, thaws: bool
+) -> None:
+    if not thaws:
+        monkeypatch.setattr(SplitLog, "undo", lambda log, locked: None)
+    pool = pools(node_size="512KiB", clients=4)
+    store = pool.store("dtx-race", name="test", capacity=1)
+    other = pool.store("race", name="other", capacity=1, groups=2)
+    other.put(b"0", OLD)
+
+    def insert_all() -> None:
+        monkeypatch.setattr(SplitLog, "decide", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        for number in range(5000):
+            insert(store, number)
+
+    with children([insert_all]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    store.recover()
+    with pytest.raises(StoreFull):
+        for number in range(1000):
+            other.put(b"%d" % number, bytes(5000))
+    keys = list(store)
+    with contextlib.nullcontext() if thaws else pytest.raises(StoreFull):
+        for key in keys:
+            store.delete(key)
+    sound(store)
 
 
 @pytest.mark.parametrize("stops", [True, False])
