@@ -26,8 +26,8 @@ locked. Hence readers never wait for a split; who wants to split the same subtab
 What a kill leaves behind: the log in the hand, locked entries, frozen slots. Who recovers the
 client stops the directory, and waits until nobody is in it (stores/dtx/recovery.py). If it was
 decided, and SPLIT is not there, he does 4 once more, from the images. He unlocks, and lets all go
-on. If it was not decided, he thaws what is frozen before he unlocks, so that slots can be written to
-though there is no memory for another split.
+on. If it was not decided, he thaws what is frozen before he unlocks, so that slots can be written
+to though there is no memory for another split.
 
 It takes being alone: somebody who has found that SPLIT is not there, and comes to write the halves
 when another one has done so and let all go on, would write over what they have put there since.

@@ -389,8 +389,7 @@ def test_slots_that_the_dead_froze_can_be_changed_though_memory_is_full(
         assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
     store.recover()
     with pytest.raises(StoreFull):
-        for number in range(1000):
-            other.put(b"%d" % number, bytes(5000))
+        other.put_many((b"%d" % number, bytes(5000)) for number in range(1000))
     keys = list(store)
     with contextlib.nullcontext() if thaws else pytest.raises(StoreFull):
         for key in keys:
