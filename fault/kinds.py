@@ -91,7 +91,7 @@ OF_GROWTH: Final = frozenset({
     "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
 })  # fmt: skip
 """Named crash points of subtables that are made and split: tests/fault/test_growth.py and
-tests/stores/test_dtx_race.py have them."""
+tests/stores/test_dtx.py have them."""
 PROOFS: Final = {
     "race": Proof(
         capacity_never=1 << 20,

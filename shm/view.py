@@ -224,6 +224,11 @@ class View:
             self.membership.progress()
             self.endpoint.pause(attempt)
 
+    def concerns(self, slot: int, ident: int) -> bool:
+        """Whether that client, of that slot, is parked, or leads: it does nothing else."""
+        parked = self.endpoint.load(slot_address(slot) + PARKED)
+        return bool(parked) or self.endpoint.load(LEADER) == ident
+
     def resign(self) -> None:
         """As the leader, which has changed all states that had to be: end the change."""
         self.endpoint.faa(VIEW, 1)

@@ -48,6 +48,9 @@ class Store:
     and `refill`."""
     resolves = False
     """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`."""
+    stops = False
+    """Whether who recovers a client stops its tables; then the class has `stop_words`
+    (stores/dtx/stop.py)."""
     transactional = False
     """Whether it takes part in transactions (stores/rtx/transaction.py)."""
     majorities = False

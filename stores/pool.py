@@ -314,9 +314,17 @@ class Pool(Memory):
 
     def known_stores(self) -> Iterator[Any]:
         """A new handle of each store of the pool. Called within `exclusively`."""
+        return self._handles(lambda cls: True)
+
+    def stopping_stores(self) -> Iterator[Any]:
+        """Likewise, of those whose tables a recovery stops (stores/dtx/stop.py)."""
+        return self._handles(lambda cls: cls.stops)
+
+    def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
         for _, (name, stored) in self._ready():
             cls = store_class(stored["kind"])
-            yield cls(self, stored["kind"], name, _parameters(cls, stored, name))
+            if wanted(cls):
+                yield cls(self, stored["kind"], name, _parameters(cls, stored, name))
 
 
 def _check_name(name: str) -> None:

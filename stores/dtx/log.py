@@ -38,6 +38,9 @@ class ValueLog(Log):
         """Write in place what is decided, of these entries, whose objects are locked still."""
         raise NotImplementedError
 
+    def undo(self, locked: list[Entry]) -> None:
+        """Undo, of these entries, what was done before it was decided, if anything was."""
+
     # ---- the owner's ----------------------------------------------------------------------------
 
     def take_up(self, place: int, link: int) -> None:
@@ -78,6 +81,9 @@ class ValueLog(Log):
         locked = [entry for entry in entries if self.locks.holder(entry.at) == owner]
         if decided:
             self.carry_out(locked)
+        else:
+            self.undo(locked)
+        # ORDER: all of it before the locks.
         for entry in locked:
             self.endpoint.cas(self.locks.word(entry.at), owner, 0)
         return decided

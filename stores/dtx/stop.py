@@ -7,19 +7,23 @@ pool a word in which its client says, by its id, that it is about to stop the ta
 
 Who begins an operation looks at the word when it is pinned, so it is either seen by who has set the
 word, or it sees the word, and leaves again. Who has set it waits until every client that was pinned
-then has left its operation. Left out are those that are dead, and those that stop this table or
-another one of the store, who are pinned, too: they are recovering somebody, and do nothing in a
-table that they have not stopped. One that stands still is fenced by the policy of the pool.
+then has left its operation. One that stands still is fenced by the policy of the pool.
+
+Left out are those who do nothing in the table as long as they are pinned, and may wait for us:
+    - the dead
+    - who stops a table of any such store of the pool: he recovers somebody, and does nothing in a
+      table that he has not stopped
+    - who leads a change of the view, or is parked for one (view.py)
+
+Who waits shows progress all the time, so nobody takes him for one that stands still.
 
 The word is taken over from a client that is provably dead (membership.py), so who has it is alone.
-
-Known limit: two that at one moment recover two clients, which died in changes of two such stores of
-one pool, wait for each other until one is fenced; or, with fence="wait", for good.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
@@ -39,9 +43,7 @@ class Stop:
         self.pool = store.pool
         self.endpoint = store.endpoint
         self.ident = store.client.ident
-        self.words: list[int] = store.stop_words()
-        """Of all tables of the store."""
-        self.at = self.words[table]
+        self.at: int = store.stop_words()[table]
         self.what = f"what {store.name!r} has on memory node {table}"
 
     def take(self) -> None:
@@ -50,14 +52,17 @@ class Stop:
         attempt = 0
         while not self._try():
             attempt += 1
-            self.endpoint.pause(attempt)
+            self._wait(attempt)
         # CRASH(stopped): who meets the word finds its owner dead, and takes it over.
         self._await_all()
 
     def give_back(self) -> None:
-        """Let all go on."""
-        self.endpoint.cas(self.at, self.ident, 0)
-        self.endpoint.store(self._mine(), 0)
+        """Let all go on; also if a signal handler raises meanwhile, or all would wait for us."""
+        try:
+            self._clear()
+        except BaseException:
+            self._clear()
+            raise
 
     def look_for(self) -> bool:
         """Look for who has stopped the table, and let it go on if that one is no client any more;
@@ -75,31 +80,46 @@ class Stop:
             return False
         return bool(self.endpoint.cas(self.at, holder, self.ident) == holder)
 
+    def _clear(self) -> None:
+        self.endpoint.cas(self.at, self.ident, 0)
+        self.endpoint.store(self._mine(), 0)
+
     def _mine(self) -> int:
         return self.at + 8 + 8 * (self.ident >> INCARNATION_BITS)
 
+    def _wait(self, attempt: int) -> None:
+        self.pool.membership.progress()
+        self.endpoint.pause(attempt)
+
+    @functools.cached_property
+    def _words(self) -> list[int]:
+        """Those of all tables of all such stores."""
+        return [word for store in self.pool.stopping_stores() for word in store.stop_words()]
+
     def _recovers(self, slot: int, ident: int) -> bool:
-        """Whether that client, of that slot, stops a table of the store, or is about to."""
-        for word in self.words:
+        """Whether that client, of that slot, stops a table, or is about to."""
+        for word in self._words:
             with contextlib.suppress(NodeFailed):
                 if self.endpoint.load(word + 8 + 8 * slot) == ident:
                     return True
         return False
 
     def _await_all(self) -> None:
+        # ORDER: the pins before `_words`: of a later store, none of these recovers a client.
         for laggard in self.pool.grace.pinned():
             attempt = 0
             while not self._is_out(laggard):
                 attempt += 1
-                self.endpoint.pause(attempt)
+                self._wait(attempt)
 
     def _is_out(self, laggard: Any) -> bool:
         """Whether a client that was pinned has left the operation, or does nothing in it."""
-        membership = self.pool.membership
+        membership, view = self.pool.membership, self.pool.view
         slot, word = laggard.slot, laggard.word
+        ident = client_id(slot, word)
         if membership.ours(slot) or self.endpoint.load(slot_address(slot) + PIN) != laggard.pin:
             return True
-        if self._recovers(slot, client_id(slot, word)) or membership.dead(slot, word):
+        if membership.dead(slot, word) or view.concerns(slot, ident) or self._recovers(slot, ident):
             return True
         return bool(membership.stands_still(self.what, laggard)) and bool(
             membership.end(slot, word, self.what)

@@ -142,6 +142,7 @@ class Dtx(InPlace):
     """The `dtx-sherman` store. `DtxParameters`."""
 
     Parameters = DtxParameters
+    stops = True
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
@@ -207,8 +208,10 @@ class Dtx(InPlace):
 
     def image_of(self, at: int) -> int:
         """Address of what a node that is torn is to be, by the log of who writes it; or 0."""
-        for slot, _ in self.pool.membership.occupied():
-            for _, entries in self.recovery.logs_in(slot):
+        writer = self.node_locks.holder(at)
+        # ORDER: only the log of who has locked it: the image in another one is not written yet.
+        for slot, _ in self.pool.membership.occupied() if writer else ():
+            for _, entries in self.recovery.logs_in(slot, writer):
                 for entry in entries:
                     if entry.at == at:
                         return entry.new & ADDRESS_MASK

@@ -21,7 +21,7 @@ Sherman's nodes are never merged. Here a delete that leaves a leaf nearly empty 
 neighbour, by locking all that is changed (commit.py), so that a tree without keys takes no memory.
 
 What a kill leaves behind: locks that nobody gives back, a torn node, memory. Who waits for a dead
-client raises StoreStuck and does not hang; `rtx-sherman` is the tree that recovers.
+client raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
 
 The `dtx-sherman` store is the same engine, optimistic and with a log (logged.py).
 
@@ -224,7 +224,8 @@ class InPlace(Sherman):
         if self.node_locks.holder(at) == holder:
             raise StoreStuck(
                 f"{self.name}: client {holder:#x} died with the lock of the node at {at:#x} in "
-                f"{self.pool.url}; a {self.kind} store recovers nothing, a rtx-sherman store does"
+                f"{self.pool.url}; a {self.kind} store recovers nothing; rtx-sherman and "
+                "dtx-sherman stores do"
             )
 
     def _look_after_torn(self, at: int) -> None:

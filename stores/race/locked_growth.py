@@ -6,7 +6,7 @@ client that holds it. Others who want to write to a slot that is frozen, or find
 it; readers do not.
 
 What a kill leaves behind: a lock that nobody takes over. Who waits for a dead client raises
-StoreStuck and does not hang; `race` and `rtx-race` go on.
+StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ class LockedGrowing(Growing):
         if self.endpoint.load(self.busy) == holder:
             raise StoreStuck(
                 f"{self.name}: client {holder:#x} died splitting a subtable in {self.pool.url}; a "
-                f"{self.kind} store recovers nothing, race and rtx-race stores do"
+                f"{self.kind} store recovers nothing; race, rtx-race and dtx-race stores do"
             )

@@ -26,8 +26,8 @@ locked. Hence readers never wait for a split; who wants to split the same subtab
 What a kill leaves behind: the log in the hand, locked entries, frozen slots. Who recovers the
 client stops the directory, and waits until nobody is in it (stores/dtx/recovery.py). If it was
 decided, and SPLIT is not there, he does 4 once more, from the images. He unlocks, and lets all go
-on. If it was not decided, frozen slots stay so, and whoever wants to write to one splits the
-subtable anew.
+on. If it was not decided, he thaws what is frozen before he unlocks, so that slots can be written
+to though there is no memory for another split.
 
 It takes being alone: somebody who has found that SPLIT is not there, and comes to write the halves
 when another one has done so and let all go on, would write over what they have put there since.
@@ -35,6 +35,8 @@ when another one has done so and let all go on, would write over what they have 
 Every get, put, insert, update and delete looks, when it is pinned, at the word that stops the
 directory. Who goes through all keys, checks or audits does not: what a recovery writes is not
 linked before it is whole.
+
+A split takes memory for five subtables, for a while.
 
 Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
 it is fenced, or, in a pool with fence="wait", until it goes on. In a pool of several hosts, a
@@ -60,8 +62,8 @@ from limpet.stores.dtx.log import ValueLog
 from limpet.stores.dtx.recovery import Recovery
 from limpet.stores.dtx.stop import stop_size
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.race.fields import SPLIT
-from limpet.stores.race.growth import Growing
+from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, SPLIT
+from limpet.stores.race.growth import Growing, is_frozen
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.rtx.fields import DOING, POINTER
 from limpet.stores.rtx.log import Entry
@@ -113,6 +115,7 @@ class LoggedGrowing(Growing):
 
     Parameters: type[DtxGrowingParameters] = DtxGrowingParameters
     resolves = True
+    stops = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -260,6 +263,15 @@ class SplitLog(ValueLog):
             images = [half.new & ADDRESS_MASK for half in (first, second)]
             self.install([self.endpoint.read(image, self.subtable_size) for image in images])
 
+    def undo(self, locked: list[Entry]) -> None:
+        """Thaw the subtable, which nobody but who has it locked has frozen."""
+        for base in [entry.old & ADDRESS_MASK for entry in locked if entry.old]:
+            for slot in range(base, base + self.subtable_size, 8):
+                word = self.endpoint.load(slot) if slot - base & 0x38 else 0
+                if is_frozen(word):
+                    thawed = 0 if word == FROZEN_VACANT else word & ~FROZEN
+                    self.endpoint.cas(slot, word, thawed)
+
     def install(self, values: list[Any]) -> None:
         """Write the halves in place, with these values, and have the directory lead to them."""
         entries = self.entries()
@@ -319,7 +331,7 @@ class LoggedSplit:
             return AGAIN if self.busy else DONE
         self.store.pool.membership.progress()
         self.store.freeze(self.old)
-        # CRASH(entry-locked): not decided; recovery unlocks, and what is frozen stays so.
+        # CRASH(entry-locked): not decided; recovery thaws and unlocks.
         values = self.store.halves_of(self.old, self.numbers)
         for image, value in zip(self.images, values, strict=True):
             self.endpoint.write(image & ADDRESS_MASK, value)

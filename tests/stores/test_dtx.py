@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 from process_tools import children
-from puppets import Puppet, verb_on_address
+from puppets import Puppet, Where, verb_on_address
 from store_tools import sound
 
 from limpet.fault.doomed import Doom, DoomedPool
 from limpet.fault.scene import look_away
-from limpet.shm.errors import StoreCorrupt
+from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.shm.fabric import hash64
+from limpet.shm.layout import NODE_STATES
 from limpet.shm.membership import Membership
-from limpet.shm.slots import INCARNATION_BITS, client_id
+from limpet.shm.slots import INCARNATION_BITS, PIN, client_id
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.dtx.recovery import Recovery
 from limpet.stores.dtx.stop import Stop
@@ -49,7 +50,7 @@ def die(store: Any, point: str, work: Callable[[Any, int], object]) -> int:
 
     def doomed() -> None:
         with DoomedPool.open(store.pool.url) as pool:
-            victim = pool.store(store.kind, name="test")
+            victim = pool.store(store.kind, name=store.name)
             doom = Doom(victim, store, point, lambda: None)
             for number in range(200):
                 doom.comes(lambda number=number: work(victim, number))
@@ -168,31 +169,128 @@ def test_a_table_goes_on_when_who_has_stopped_it_is_dead(pools: Any, kind: str) 
     sound(store)
 
 
+POINT_OF = {"dtx-sherman": "node-written", "dtx-race": "split-decided"}
+"""Decided, and locked."""
+
+
+def die_decided(store: Any, keys: list[bytes]) -> tuple[int, int]:
+    """Have another client put these keys until it dies in one; its slot and state word."""
+    before = set(store.pool.membership.occupied())
+    die(store, POINT_OF[store.kind], lambda store, number: store.put(keys[number], NEW))
+    (found,) = (
+        (slot, word)
+        for slot, word in set(store.pool.membership.occupied()) - before
+        if POINT_OF[store.kind] in store.left_by(client_id(slot, word))
+    )
+    return found
+
+
+def waits_for(pool: Any) -> Where:
+    """It has been looked for the 20th time whether the client of this pool is out."""
+    return verb_on_address("load", pool.client.slot + PIN, 20)
+
+
+def keys_on(node: int) -> list[bytes]:
+    """Keys of the table on that one of two memory nodes."""
+    return [key for n in range(400) if hash64(key := b"%d" % n) >> 63 == node]
+
+
+@pytest.mark.parametrize("elsewhere", ["on another node", "in another store"])
 def test_who_recovers_does_not_wait_for_who_recovers_elsewhere(
-    pools: Any, monkeypatch: pytest.MonkeyPatch
+    pools: Any, monkeypatch: pytest.MonkeyPatch, elsewhere: str
 ) -> None:
-    """Two clients died in changes on two memory nodes, and two others recover one each."""
+    """Two clients died in changes of two tables, and two others recover one each."""
     monkeypatch.setattr(Membership, "sweep", lambda membership: [])
     pool = pools(nodes=2)
-    store = pool.store("dtx-race", name="test", **SMALL)
-    for node in range(2):
-        keys = [key for n in range(400) if hash64(key := b"%d" % n) >> 63 == node]
-        die(store, "split-decided", lambda store, number, keys=keys: store.put(keys[number], OLD))
-    dead = [
-        (slot, word)
-        for slot, word in pool.membership.occupied()
-        if "split-decided" in store.left_by(client_id(slot, word))
-    ]
+    store = other = pool.store("dtx-race", name="test", **SMALL)
+    if elsewhere == "in another store":
+        other = pool.store("dtx-sherman", name="other", capacity=1000)
+    _, dead = (die_decided(each, keys_on(node)) for node, each in enumerate((store, other)))
     first, second = (Puppet(pools, pool.url, "dtx-race") for _ in range(2))
     recover = second.pool.membership.recover
-    stops = Stop(store, 0).words
-    seconds = stops[0] + 8 + 8 * (second.pool.client_id >> INCARNATION_BITS)
     assert not second.begin(
-        lambda: second.pool.exclusively(lambda: recover(*dead[1])),
-        until=verb_on_address("cas", stops[1]),
+        lambda: second.pool.exclusively(lambda: recover(*dead)),
+        until=verb_on_address("cas", Stop(other, 1).at),
     )
-    assert first.begin(first.pool.recover, until=verb_on_address("load", seconds, 20))
+    assert first.begin(first.pool.recover, until=waits_for(second.pool))
     assert second.go()
+    for each in (store, other):
+        sound(each)
+
+
+@both
+@pytest.mark.parametrize("verb", ["cas", "store"])
+def test_a_table_goes_on_when_a_signal_handler_raises_in_a_recovery(
+    pools: Any, kind: str, verb: str
+) -> None:
+    """Just when it is stopped, or goes on."""
+    store = grown(pools, kind)
+    first = Puppet(pools, store.pool.url, kind)
+    stop = Stop(store, 0).at
+    mine = stop + 8 + 8 * (first.pool.client_id >> INCARNATION_BITS)
+    for number in (1, 2):
+        die_decided(store, [b"%d %d" % (number, n) for n in range(200)])
+        where = verb_on_address(verb, stop if verb == "cas" else mine, number)
+        assert not first.begin(first.pool.recover, until=where)
+        first.abandon()
+        assert not store.endpoint.load(stop)
+        assert not store.endpoint.load(mine)
+        sound(store)
+
+
+def test_who_recovers_and_who_replaces_a_node_do_not_wait_for_each_other(pools: Any) -> None:
+    pool = pools(nodes=2)
+    store = pool.store("dtx-race", name="test", **SMALL)
+    first, second = (Puppet(pools, pool.url, "dtx-race") for _ in range(2))
+    pool.fail_node(1)
+    restoring = verb_on_address("cas", NODE_STATES + 8, 2)
+    assert not second.begin(lambda: second.pool.replace_node(1), until=restoring)
+    die_decided(store, keys_on(0))
+    assert first.begin(first.pool.recover, until=waits_for(second.pool))
+    assert second.go()
+    assert pool.nodes()[1]["state"] == "in service"
+
+
+@both
+def test_who_waits_in_a_recovery_does_not_stand_still(pools: Any, kind: str) -> None:
+    store = grown(pools, kind)
+    look_away(store.pool)
+    clock = [0.0]
+    store.pool.membership.now = lambda: clock[0]
+    inside = pools.again(store.pool)
+    first = Puppet(pools, store.pool.url, kind)
+    die_decided(store, [b"new %d" % n for n in range(200)])
+    inside.client.enter()
+    assert not first.begin(first.pool.recover, until=waits_for(inside))
+    for _ in range(3):
+        assert store.pool.exclusively(lambda: store.recovery.look_for(0, 0))
+        clock[0] += store.pool.membership.lease_s
+        assert not first.go(until=waits_for(inside))
+    inside.client.leave()
+    assert first.go()
+    assert {event["kind"] for event in store.pool.events()} == {"recovered"}
+    sound(store)
+
+
+# ---- nodes in place ------------------------------------------------------------------------------
+
+
+def test_a_torn_node_is_looked_up_in_the_log_of_who_wrote_it(pools: Any) -> None:
+    """And not in that of another client, which has not locked it; else its pairs seem leaked."""
+    store = pools().store("dtx-sherman", name="test", capacity=1000)
+    store.put_many((key, OLD * 200) for key in KEYS)
+    store.get(KEYS[0])
+    leaf = store.at
+    other = Puppet(pools, store.pool.url, "dtx-sherman")
+    locks = verb_on_address("cas", leaf)
+    assert not other.begin(lambda: other.store.update(KEYS[0], NEW * 200), until=locks)
+    look_away(store.pool)
+    die(store, "node-written", lambda store, _: store.update(KEYS[1], NEW * 200))
+    linked = set(store.references())
+    word = leaf + store.parameters.node_size // 2
+    store.endpoint.store(word, store.endpoint.load(word) ^ 1)
+    assert set(store.references()) == linked
+    other.abandon()
     sound(store)
 
 
@@ -269,6 +367,34 @@ def test_it_is_decided_before_anything_is_written(
     store.recover()
     with pytest.raises(StoreCorrupt, match="no subtable") if naive else contextlib.nullcontext():
         store.check()
+
+
+@pytest.mark.parametrize("thaws", [True, False])
+def test_slots_that_the_dead_froze_can_be_changed_though_memory_is_full(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, thaws: bool
+) -> None:
+    if not thaws:
+        monkeypatch.setattr(SplitLog, "undo", lambda log, locked: None)
+    pool = pools(node_size="512KiB", clients=4)
+    store = pool.store("dtx-race", name="test", capacity=1)
+    other = pool.store("race", name="other", capacity=1, groups=2)
+    other.put(b"0", OLD)
+
+    def insert_all() -> None:
+        monkeypatch.setattr(SplitLog, "decide", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        for number in range(5000):
+            insert(store, number)
+
+    with children([insert_all]) as running:
+        assert os.waitstatus_to_exitcode(os.waitpid(running[0][0], 0)[1]) == -signal.SIGKILL
+    store.recover()
+    with pytest.raises(StoreFull):
+        other.put_many((b"%d" % number, bytes(5000)) for number in range(1000))
+    keys = list(store)
+    with contextlib.nullcontext() if thaws else pytest.raises(StoreFull):
+        for key in keys:
+            store.delete(key)
+    sound(store)
 
 
 @pytest.mark.parametrize("stops", [True, False])

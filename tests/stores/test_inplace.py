@@ -190,7 +190,7 @@ def test_who_waits_for_a_dead_client_is_told(
     kill_at(store, monkeypatch, "_write_back")
     if recovers_first:
         assert len(store.recover()["clients"]) == 1
-    says = rf"client 0x\w+ died .* 0x\w+ in {store.pool.url}; .* rtx-sherman store does"
+    says = rf"client 0x\w+ died .* 0x\w+ in {store.pool.url}; .* and dtx-sherman stores do"
     for write in (store.put, store.insert, store.update):
         with pytest.raises(StoreStuck, match=says):
             write(b"0000", b"v")
