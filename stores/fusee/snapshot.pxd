@@ -37,7 +37,6 @@ cdef class Snapshot(ReplicatedTables):
     cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1
     @cython.locals(ticket=u64, old=int, won=bint)
     cdef int _remove(self, u64 slot, u64 word) except -1
-    @cython.locals(frozen=bint)
     cdef bint _is_frozen_at(self, u64 slot, u64 word) except -1
     cdef int _mark_alone(self, u64 word) except -1
     cdef int _begin(self, int doing, u64 slot, u64 old, u64 new) except -1

@@ -123,9 +123,7 @@ class Snapshot(ReplicatedTables):
 
     def _is_frozen_at(self, slot: int, word: int) -> bool:
         """Whether the round of this word, which we have lost, has frozen the slot."""
-        frozen = self.endpoint.load(slot) == word | FROZEN
-        self.endpoint.wait()
-        return frozen
+        return self.endpoint.load(slot) == word | FROZEN
 
     def _remove(self, slot: int, word: int) -> int:
         if word & FROZEN:
