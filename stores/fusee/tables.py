@@ -545,7 +545,7 @@ class ReplicatedTables(Growing):
         offset = link.place & OFFSET_BITS
         count = self.counts[link.place >> NODE_SHIFT]
         words = [self.endpoint.load(self.bases[row + k] + offset) for k in range(count)]
-        if words[0] != words[-1]:
+        if min(words) != max(words):
             return {"entry-decided"}
         if link.old:
             return {"split"} if words[0] != reference else {"freezing"}
