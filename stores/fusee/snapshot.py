@@ -419,7 +419,7 @@ class Snapshot(ReplicatedTables):
         """`_help`, with the old object in hand meanwhile."""
         held = self.client.hold(word & OBJECT_MASK, self._home(slot) | OLD)
         self._help(slot, word)
-        linked = self.endpoint.load(slot) == word
+        linked = identity(self.endpoint.load(slot)) == word & OBJECT_MASK
         self.endpoint.wait()
         if linked:
             self.client.keep(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from growth_scenes import SMALL, Crowded, crowded, growing_from_source, rtx_grow
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
 from limpet.fault.findings import Result
-from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.kinds import PROOFS, Proof, proof_of
 from limpet.fault.matrix import Matrix
 from limpet.fault.operations import KEY, NEW, Operation
 from limpet.fault.sim_shrink import kind_of
@@ -104,7 +105,12 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
-    with crowded():
+    if kind in REPLICATED:  # groups of blocks take more of a node than blocks
+        roomy = dataclasses.replace(PROOFS[kind], explorer_node_size=2 << 20)
+    else:
+        roomy = proof_of(kind)
+    with crowded(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PROOFS, kind, roomy)
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
