@@ -160,8 +160,7 @@ class Groups:
     def claim_slab(
         self, node: int, size_class: int, replicas: int, client: int, horizon: int, limit: int
     ) -> int | None:
-        """Claim a free group for objects of `size_class`; its head's block, which is below `limit`.
-        """
+        """Claim a free group for objects of `size_class`; its head's block, below `limit`."""
         usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
             return None

@@ -37,7 +37,9 @@ def replicated_from_source(*changes: tuple[str, str]) -> Any:
 
 def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
     """Insert other keys until an insert of this one has to split a subtable; which ones."""
-    made = from_source(FUSEE[:-1], "ReplicatedGrowth") if store.replicated else growing_from_source()
+    made = (
+        from_source(FUSEE[:-1], "ReplicatedGrowth") if store.replicated else growing_from_source()
+    )
     plain = made(store.pool, store.kind, store.name, store.parameters)
     others: list[bytes] = []
     while _has_room(plain, key):

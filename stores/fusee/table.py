@@ -24,9 +24,9 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
 from limpet.stores.contract import as_bytes
 from limpet.stores.fusee.cache import IndexCache
+from limpet.stores.fusee.growth import ReplicatedGrowth
 from limpet.stores.fusee.marks import BIRTH, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
-from limpet.stores.fusee.growth import ReplicatedGrowth
 from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.race.fields import OBJECT_MASK
 from limpet.stores.race.hash_store import HashStore

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from growth_scenes import SMALL, Crowded, crowded, growing_from_source, rtx_growing_from_source
+from growth_scenes import (
+    SMALL,
+    Crowded,
+    crowded,
+    growing_from_source,
+    replicated_from_source,
+    rtx_growing_from_source,
+)
 
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
@@ -34,9 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         known = PROOFS[kind]
         nodes = known.parameters.get("replicas", 2) if kind in REPLICATED else 1
         parameters = {**known.parameters, **parameters}
-        proof = Proof(
-            parameters, matrix_nodes=nodes, matrix_capacity=1, packages=known.packages
-        )
+        proof = Proof(parameters, matrix_nodes=nodes, matrix_capacity=1, packages=known.packages)
         monkeypatch.setitem(PROOFS, kind, proof)
 
 
@@ -105,12 +110,11 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
+    proof = proof_of(kind)
     if kind in REPLICATED:  # groups of blocks take more of a node than blocks
-        roomy = dataclasses.replace(PROOFS[kind], explorer_node_size=2 << 20)
-    else:
-        roomy = proof_of(kind)
+        proof = dataclasses.replace(proof, explorer_node_size=2 << 20)
     with crowded(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROOFS, kind, roomy)
+        patch.setitem(PROOFS, kind, proof)
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
@@ -128,7 +132,7 @@ def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: 
 
 
 @compiled_only
-@growing
+@pytest.mark.parametrize("kind", sorted(set(GROWING) - {"swarm"}))
 def test_store_holds_while_subtables_are_split_without_hardware_coherence(kind: str) -> None:
     assert explored(kind, 60, program="ic gc|ua ga|db gb", coherent=False).failures == ()
 
@@ -169,10 +173,32 @@ RTX_MUTANTS = {
 }
 
 
-def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str) -> None:
+REPLICATED_MUTANTS = {
+    "not-frozen-on-all-replicas": (
+        "ic gc|ua ga da|db ga",
+        (("        self._even_out(slot, word)\n\n    def _freeze_pair", "\n    def _freeze_pair"),
+         ("            self._even_out(slot, FROZEN_VACANT)\n", "            pass\n")),
+    ),
+    "not-frozen": (
+        "ic gc|ua ga da|db ga",
+        (("        self._freeze(base)\n        self._move(base", "        self._move(base"),),
+    ),
+    "loser-returns": (
+        "ic gc|ua ga da|db ga",
+        (("            if self._is_frozen_at(slot, word):\n", "            if False:\n"),),
+    ),
+    "helper-frees": (
+        "ic|id gc|id",
+        (("linked = identity(self.endpoint.load(slot)) == word & OBJECT_MASK",
+          "linked = self.endpoint.load(slot) == word"),),
+    ),
+}  # fmt: skip
+
+
+def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str, **more: Any) -> None:
     monkeypatch.setitem(globals(), "Mutated", mutated)
     monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
-    report = explored("mutated", 6000, program=program, stalls=2)
+    report = explored("mutated", 6000, program=program, stalls=2, **more)
     assert report.failures, f"{report.schedules} runs did not show it"
     assert kind_of(report.failures[0].what) in ("history", "check"), report.failures[0].what
 
@@ -191,6 +217,16 @@ def test_known_bad_growth_by_transactions_is_caught(
 ) -> None:
     program, changes = RTX_MUTANTS[name]
     caught(monkeypatch, rtx_growing_from_source(*changes), program)
+
+
+@compiled_only
+@pytest.mark.parametrize("name", REPLICATED_MUTANTS)
+def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    program, changes = REPLICATED_MUTANTS[name]
+    monkeypatch.setitem(
+        PROOFS, "mutated", dataclasses.replace(PROOFS["fusee"], explorer_node_size=2 << 20)
+    )
+    caught(monkeypatch, replicated_from_source(*changes), program, crashes=2)
 
 
 def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:
