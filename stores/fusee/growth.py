@@ -94,9 +94,8 @@ class ReplicatedGrowth(Snapshot):
             self.endpoint.write(self._replica(new & ADDRESS_MASK, k), filled)
         self.endpoint.wait()
         self.client.aim(self.client.held - 1, home)
-        pointer = self._advance(home & PLACE_BITS, 0, new)
-        # CRASH(subtable-made): it is linked, and whoever needs it goes on.
-        return pointer
+        # CRASH(subtable-made): from then on it is linked, and whoever needs it goes on.
+        return self._advance(home & PLACE_BITS, 0, new)
 
     def _freeze(self, base: int) -> int:
         for index in range(self.groups * GROUP_WORDS):

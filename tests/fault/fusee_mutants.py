@@ -164,8 +164,8 @@ BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
 HELP: Final = "            if attempt > PATIENCE:\n                self._help(slot, old)\n"
 HOLD: Final = """        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
         if self._round"""
-RELEASE: Final = """            self.client.release(0)
-        self.client.release(old)
+RELEASE: Final = """        self.client.release(old)
+        return DONE
 """
 _EXPLORED_TRAPS: Final = (
     Mutant(
