@@ -28,7 +28,7 @@ from limpet.stores.registry import KINDS, Kind
 
 COMPILED = BUILD == "compiled"
 RUNS = 24
-REPLICATED = ("fusee", "fusee-cr", "swarm")
+REPLICATED = ("fusee", "swarm")
 GROWING = ("race", "rtx-race", *REPLICATED)
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 growing = pytest.mark.parametrize("kind", GROWING)
@@ -124,6 +124,13 @@ def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
     report = explored(kind, 200, program=program, crashes=2, stalls=2)
     assert report.failures == ()
     assert not COMPILED or report.crashes > report.schedules / 10
+
+
+@pytest.mark.parametrize("kind", REPLICATED)
+@pytest.mark.parametrize("replace", [False, True])
+def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -> None:
+    report = explored(kind, 150, program="ic gc|ua ga|db gb", node_failures=1, replace=replace)
+    assert report.failures == ()
 
 
 @growing
