@@ -50,6 +50,7 @@ COMPILED = {
     "limpet.stores.fusee.cache": "limpet/stores/fusee/cache.py",
     "limpet.stores.fusee.tables": "limpet/stores/fusee/tables.py",
     "limpet.stores.fusee.snapshot": "limpet/stores/fusee/snapshot.py",
+    "limpet.stores.fusee.growth": "limpet/stores/fusee/growth.py",
     "limpet.stores.fusee.table": "limpet/stores/fusee/table.py",
     "limpet.stores.swarm.words": "limpet/stores/swarm/words.py",
     "limpet.stores.swarm.in_n_out": "limpet/stores/swarm/in_n_out.py",

@@ -63,22 +63,31 @@ OF_OTHERS: Final = OF_REPLACEMENT | {
 """Named crash points that take another client, a lost node, or objects larger than replicated ones
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
 tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
+OF_GROWTH: Final = frozenset({
+    "subtable-made", "freezing", "frozen", "split", "growing",
+    "entry-decided", "slot-freezing", "slot-frozen",
+    "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
+})  # fmt: skip
+"""Named crash points of subtables that are made and split: tests/fault/test_growth.py and
+tests/stores/test_dtx.py have them."""
 _REPLICATED: Final = Proof(
     {"replicas": 2},
     matrix_nodes=3,
-    capacity_never=15_000,
+    capacity_never=1 << 20,
     matrix_spare=8,
     explorer_nodes=2,
-    not_met=OF_OTHERS,
+    explorer={"groups": 2},  # so that keys meet
+    not_met=OF_OTHERS | OF_GROWTH,
 )
 _MAJORITIES: Final = Proof(
     {"replicas": 3, "writers": 8},
     matrix_node_size=2 << 20,
-    capacity_never=150_000,
+    capacity_never=1 << 20,
     matrix_nodes=3,
     explorer_nodes=3,
+    explorer={"groups": 2},
     matrix_spare=48,
-    not_met=OF_OTHERS,
+    not_met=OF_OTHERS | OF_GROWTH,
 )
 OF_LOGS: Final = frozenset({
     "noted", "published", "locked", "decided", "installing", "releasing", "over",
@@ -86,12 +95,6 @@ OF_LOGS: Final = frozenset({
 })  # fmt: skip
 """Named crash points of transactions with a log, which single operations seldom need, and of who
 meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
-OF_GROWTH: Final = frozenset({
-    "subtable-made", "freezing", "frozen", "split", "growing",
-    "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
-})  # fmt: skip
-"""Named crash points of subtables that are made and split: tests/fault/test_growth.py and
-tests/stores/test_dtx.py have them."""
 PROOFS: Final = {
     "race": Proof(
         capacity_never=1 << 20,

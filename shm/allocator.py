@@ -379,11 +379,14 @@ class Allocator:
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
+        bounded = self.bounded
         if self.sparing and self.table.free_count(node) <= self.sparing:
             return None
         if replicas == 1:
-            return self.table.claim_slab(*wanted, coherent=self.bounded)
-        found: tuple[int, bool] | None = self.client.pinned(lambda: self.table.claim_slab(*wanted))
+            return self.table.claim_slab(*wanted, coherent=bounded)
+        found: tuple[int, bool] | None = self.client.pinned(
+            lambda: self.table.claim_slab(*wanted, coherent=bounded)
+        )
         return found
 
     def _reclaim(self, slabs: list[Slab]) -> None:

@@ -108,12 +108,13 @@ class BlockTable:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
 
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
-        it is the head of a group. `coherent`: in the hardware-coherent range, without replicas.
+        it is the head of a group. `coherent`: in the hardware-coherent range, as are all mirrors.
 
         Blocks are taken from the end of the node, so that its front stays whole for regions.
         """
         desired = block_word(SLAB, client, size_class, replicas)
-        words = self.words(node)[: self.coherent_blocks if coherent else self.count]
+        limit = self._limit(coherent, replicas)
+        words = self.words(node)[:limit]
         orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
         for block in orphans.tolist():
             if self.has_room(node, block, size_class) and self.move(
@@ -121,13 +122,20 @@ class BlockTable:
             ):
                 return block, True
         if replicas > 1:
-            head = self.groups.claim_slab(node, size_class, replicas, client, horizon)
+            head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
             return None if head is None else (head, False)
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
         for block in free.tolist():
             if self.move(node, block, int(words[block]), desired):
                 return block, False
         return None
+
+    def _limit(self, coherent: bool, replicas: int) -> int:
+        """How many of a node's first blocks may be claimed; mirrors come after their heads."""
+        if not coherent:
+            return self.count
+        mirrors = (replicas - 1) * self.heap.placement.region_blocks
+        return max(0, self.coherent_blocks - mirrors)
 
     def claim_run(
         self,
@@ -144,8 +152,9 @@ class BlockTable:
         With `replicas` they are heads of groups in one region, whose mirrors are claimed, too.
         """
         if replicas > 1:
-            return self.groups.claim_run(node, blocks, replicas, client, horizon)
-        limit = self.coherent_blocks if coherent else self.count
+            limit = self._limit(coherent, replicas)
+            return self.groups.claim_run(node, blocks, replicas, client, horizon, limit)
+        limit = self._limit(coherent, 1)
         while True:
             words = self.words(node)[:limit]
             usable = np.concatenate(([0], self.claimable(words, horizon).astype(np.int8), [0]))

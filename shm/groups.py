@@ -158,10 +158,10 @@ class Groups:
             return None
 
     def claim_slab(
-        self, node: int, size_class: int, replicas: int, client: int, horizon: int
+        self, node: int, size_class: int, replicas: int, client: int, horizon: int, limit: int
     ) -> int | None:
-        """Claim a free group for objects of `size_class`; its head's block."""
-        usable = np.flatnonzero(self.usable(node, replicas, horizon))[::-1].tolist()
+        """Claim a free group for objects of `size_class`; its head's block, below `limit`."""
+        usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
             return None
         mark = self.grace.close_period()
@@ -175,11 +175,12 @@ class Groups:
         return None
 
     def claim_run(
-        self, node: int, blocks: int, replicas: int, client: int, horizon: int
+        self, node: int, blocks: int, replicas: int, client: int, horizon: int, limit: int
     ) -> int | None:
-        """Claim a run of free groups for a span, all PENDING(client) now; its first block."""
+        """Claim a run of free groups for a span, all PENDING(client) now; its first block. All are
+        below `limit`."""
         pending = block_word(PENDING, client, LARGE_CLASS, replicas)
-        while (first := self._find_run(node, blocks, replicas, horizon)) is not None:
+        while (first := self._find_run(node, blocks, replicas, horizon, limit)) is not None:
             mark = self.grace.close_period()
             done: Moves = []
             for block in range(first, first + blocks):
@@ -191,11 +192,13 @@ class Groups:
                 return first
         return None
 
-    def _find_run(self, node: int, blocks: int, replicas: int, horizon: int) -> int | None:
+    def _find_run(
+        self, node: int, blocks: int, replicas: int, horizon: int, limit: int
+    ) -> int | None:
         usable = self.usable(node, replicas, horizon)
         length = self.placement.region_blocks
         for start in reversed(self.placement.starts(replicas)):
-            for first in range(start, start + length - blocks + 1):
+            for first in range(start, min(start + length, limit) - blocks + 1):
                 if usable[first : first + blocks].all():
                     return first
         return None

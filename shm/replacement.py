@@ -246,9 +246,11 @@ class Filling:
         }
         self.in_hand = {
             (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
-            for reference, _ in memory.view.hands()
+            for pair in memory.view.hands()
+            for reference in pair
         }
-        """Node and block of the heads of all objects that somebody has in hand."""
+        """Node and block of the heads of all objects that somebody has in hand, and of those that
+        the links are in."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         self.first = -1
         """Block of the head of the span that the last head was, or followed; else -1."""

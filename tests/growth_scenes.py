@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from race_mutants import SOURCES as FIXED
+from fusee_mutants import SOURCES as FUSEE
+from race_mutants import GROWING as SOURCES
 from race_mutants import from_source
 
 from limpet.fault.operations import KEY, OLD
@@ -16,7 +17,6 @@ from limpet.fault.sim_stage import Stage
 
 SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
-SOURCES: Final = (*FIXED, "stores/race/directory.py", "stores/race/growth.py")
 RTX_SOURCES: Final = (*SOURCES, "stores/race/transactional.py", "stores/race/rtx_growth.py")
 DTX_SOURCES: Final = (*SOURCES, "stores/race/logged_growth.py")
 
@@ -36,9 +36,17 @@ def logged_growing_from_source(*changes: tuple[str, str]) -> Any:
     return from_source(DTX_SOURCES, "LoggedGrowing", *changes)
 
 
+def replicated_from_source(*changes: tuple[str, str]) -> Any:
+    """The class Fusee, likewise."""
+    return from_source(FUSEE, "Fusee", *changes)
+
+
 def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
     """Insert other keys until an insert of this one has to split a subtable; which ones."""
-    plain = growing_from_source()(store.pool, store.kind, store.name, store.parameters)
+    made = (
+        from_source(FUSEE[:-1], "ReplicatedGrowth") if store.replicated else growing_from_source()
+    )
+    plain = made(store.pool, store.kind, store.name, store.parameters)
     others: list[bytes] = []
     while _has_room(plain, key):
         others.append(b"k%03d" % len(others))

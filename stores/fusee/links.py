@@ -1,14 +1,17 @@
-"""How a client's hand names a slot of a replicated index. Plain arithmetic.
+"""How a client's hand names a link of a replicated index. Plain arithmetic.
 
 Each replica of a slot has an address of its own, and its first one may be lost, so the hand has the
-slot's place in its store instead (Heap.settle asks the store then):
+slot's name instead (Heap.settle asks the store then):
 
+    bit 56      ENTRY: it names an entry of a directory (stores/fusee/tables.py), else a slot
     bits 48-55  number of the store's entry in the catalogue
-    bits 40-47  subtable
-    bits 3-39   offset in the subtable, a multiple of 8
-    bit 2       BUFFER: it names no slot, and bits 3-47 and above 55 are something else
-    bit 1       OLD: the object was in the slot when our round began; else it is one proposed for it
+    bits 3-47   of a slot: its address in replica 0 of its subtable, whether that is lost or not; of
+                an entry: its directory in bits 40-47, and below its offset there
+    bit 2       BUFFER: it names neither, and bits 3-47 and above 55 are something else
+    bit 1       OLD: the object was linked there when our round began; else it is one proposed
     bit 0       REPLICATED
+
+Who has a name in hand is pinned; so the subtable stays where it is.
 """
 
 from __future__ import annotations
@@ -18,17 +21,28 @@ from typing import Final, NamedTuple
 OLD: Final = 2
 BUFFER: Final = 4
 """No slot: an object that belongs to another one, as the store says (stores/swarm/recycling.py)."""
+ENTRY: Final = 1 << 56
+PLACE_BITS: Final = 0xFFFF_FFFF_FFF8
 OFFSET_BITS: Final = 0xFF_FFFF_FFF8
 
 
 class Link(NamedTuple):
-    """A slot of a replicated index."""
+    """A slot of a replicated index, or an entry of its directories."""
 
     entry: int
-    subtable: int
-    offset: int
+    place: int
     old: bool
 
     @classmethod
     def of(cls, home: int) -> Link:
-        return cls(home >> 48 & 0xFF, home >> 40 & 0xFF, home & OFFSET_BITS, bool(home & OLD))
+        return cls(home >> 48 & 0xFF, home & PLACE_BITS, bool(home & OLD))
+
+
+def is_slot(home: int) -> bool:
+    """Whether a replicated link is a slot."""
+    return not home & BUFFER and not home & ENTRY
+
+
+def is_entry(home: int) -> bool:
+    """Whether a replicated link is an entry of a directory."""
+    return not home & BUFFER and home & ENTRY != 0

@@ -9,7 +9,7 @@ from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_number
 from limpet.shm.words import REPLICAS_MAX
 from limpet.stores.parameters import PAIR_SIZE, capacity_for, check_replicas
-from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:
     from limpet.shm.layout import NodeLayout
@@ -23,7 +23,7 @@ CACHE_THRESHOLD: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class FuseeParameters(RaceParameters):
+class FuseeParameters(GrowingParameters):
     """Those of `race`, and
 
     `replicas`: of the index and of each object, on as many memory nodes; `sequential`: replicas are
@@ -53,6 +53,8 @@ class FuseeParameters(RaceParameters):
         layout: NodeLayout,
         *,
         capacity: int | None = None,
+        groups: int | None = None,
+        bucket_size: int = SLOTS_PER_BUCKET,
         replicas: int | None = None,
         sequential: bool = False,
         cache_size: int | None = None,
@@ -60,20 +62,19 @@ class FuseeParameters(RaceParameters):
     ) -> FuseeParameters:
         """The parameters for a pool.
 
-        By default 2 replicas, if there are as many nodes; a key for every 512 bytes of blocks
-        that they leave; a cache for all keys, or 131,072 of them.
+        By default 2 replicas, if there are as many nodes; room for 1,000 keys at first; a cache
+        for as many keys as there may come to be, one for every 512 bytes of blocks that the
+        replicas leave, or for 131,072.
         """
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
         check_replicas(replicas, REPLICAS_MAX, pool)
-        capacity = capacity_for(pool, layout, capacity, replicas * PAIR_SIZE)
-        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
-        return cls(
-            base.capacity, base.subtables, base.groups, replicas, sequential,
-            cache_size_for(base, cache_size), cache_threshold,
-        )  # fmt: skip
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, replicas)
+        if cache_size is None:
+            cache_size = cache_size_for(pool, layout, sizes[0], replicas * PAIR_SIZE)
+        return cls(*sizes, replicas, sequential, cache_size, cache_threshold)
 
 
-def cache_size_for(base: RaceParameters, cache_size: int | None) -> int:
-    """What was asked for; or room for all keys, or for 131,072 of them."""
-    return min(base.capacity, CACHE_SIZE_DEFAULT_MAX) if cache_size is None else cache_size
+def cache_size_for(pool: PoolParameters, layout: NodeLayout, capacity: int, each: int) -> int:
+    """Room for `capacity` keys, and one for every `each` bytes of blocks; or for 131,072."""
+    return min(max(capacity, capacity_for(pool, layout, None, each)), CACHE_SIZE_DEFAULT_MAX)

@@ -9,6 +9,8 @@ whose replicas may differ are named in hands. For each that had a replica on a l
         not know it yet, goes by the mark of its round, not of a later one.)
 
 `chosen`, from what the backups had, never undoes what was committed, and never commits a key twice:
+    a frozen word         any of the proposals of the round will do, or it was committed; nobody has
+                          acted on it unless all have it
     all have one value    it was committed, or may be: a number; an object with a mark in its log
                           entry. An object without one is of an insert that was not decided
     an UPDATED object     the round was that of an object, and not completed: any of its proposals
@@ -25,9 +27,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.fusee.links import Link
 from limpet.stores.fusee.marks import BIRTH, DEATH, GONE, UPDATED
+from limpet.stores.race.fields import OBJECT_MASK
+from limpet.stores.race.growth import is_frozen
 from limpet.stores.race.index import is_vacant
 
 if TYPE_CHECKING:
@@ -39,6 +42,9 @@ def chosen(values: list[int], birth: Callable[[int], int], number: Callable[[], 
 
     `birth`: the mark of the object in a word; `number`: a new word for a vacant slot.
     """
+    for value in values:
+        if is_frozen(value):
+            return value
     first = values[0]
     if all(value == first for value in values) and (is_vacant(first) or birth(first)):
         return first
@@ -86,7 +92,7 @@ def tell(store: Any, links: list[tuple[int, Link]], word: int, decided: bool) ->
     for reference, link in links:
         if not link.old:
             continue
-        if reference == word & REFERENCE_MASK:
+        if reference == word & OBJECT_MASK:
             store.logged.mark(reference, DEATH, 0)
         elif decided and store.mark_of(reference, DEATH) in (0, GONE):
             store.logged.mark(reference, DEATH, word)

@@ -1,7 +1,8 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.fusee.tables cimport ReplicatedTables, identity
+from limpet.stores.race.growth cimport is_frozen
 from limpet.stores.race.index cimport is_vacant, is_valid
 from limpet.stores.race.table cimport Race
 
@@ -11,7 +12,8 @@ cdef u64 GONE
 cdef u64 INSERTED
 cdef u64 OLD
 cdef u64 PATIENCE
-cdef u64 REFERENCE_MASK
+cdef u64 FROZEN
+cdef u64 OBJECT_MASK
 cdef u64 REPLICAS_ROW
 
 cdef int AGAIN
@@ -35,10 +37,12 @@ cdef class Snapshot(ReplicatedTables):
     cdef int _replace(self, u64 slot, u64 word, u64 desired) except -1
     @cython.locals(ticket=u64, old=int, won=bint)
     cdef int _remove(self, u64 slot, u64 word) except -1
+    cdef bint _is_frozen_at(self, u64 slot, u64 word) except -1
     cdef int _mark_alone(self, u64 word) except -1
     cdef int _begin(self, int doing, u64 slot, u64 old, u64 new) except -1
     @cython.locals(still=bint, was=u64)
     cdef bint _round(self, u64 slot, u64 old, u64 new) except -1
+    cdef int _mark_end(self, u64 old, u64 winner) except -1
     @cython.locals(won=bint)
     cdef bint _has_won(self, u64 old, u64 new) except -1
     @cython.locals(ours=bint, k=u64, was=u64)
@@ -67,6 +71,8 @@ cdef class Snapshot(ReplicatedTables):
     cdef bint _yield_to(self, u64 slot, u64 word, int own, u64 attempt) except -1
     @cython.locals(slot=u64, attempt=u64, word=u64, linked=bint, others=int, same=int, k=u64)
     cpdef bint resolve(self, u64 reference, u64 home, bint hurry) except -1
+    @cython.locals(k=u64, backup=u64, there=u64, was=u64)
+    cdef int _even_out(self, u64 slot, u64 word) except -1
     @cython.locals(held=int, linked=bint)
     cdef int _help_out(self, u64 slot, u64 word) except -1
     @cython.locals(ticket=u64, held=int, lost=bint, k=u64)

@@ -64,7 +64,6 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.fusee.links import OLD
 from limpet.stores.fusee.marks import (
     BIRTH,
@@ -78,8 +77,10 @@ from limpet.stores.fusee.marks import (
     REPLICAS_ROW,
     UPDATING,
 )
-from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.fusee.tables import ReplicatedTables, identity
 from limpet.stores.outcomes import AGAIN, DONE, FULL
+from limpet.stores.race.fields import FROZEN, OBJECT_MASK
+from limpet.stores.race.growth import is_frozen
 from limpet.stores.race.index import is_vacant, is_valid
 from limpet.stores.race.table import Race
 
@@ -102,28 +103,42 @@ class Snapshot(ReplicatedTables):
     # ---- algorithm 1 ------------------------------------------------------------------------
 
     def _replace(self, slot: int, word: int, desired: int) -> int:
+        if word & FROZEN:
+            return FULL
         if not self.backups:
             self._mark_alone(word)
             return Race._replace(self, slot, word, desired)
         self._begin(UPDATING, slot, word, desired)
         self.client.aim(0, self.at_home)
-        old = self.client.hold(word & REFERENCE_MASK, self.at_home | OLD)
+        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
         if self._round(slot, word, desired):
             self.client.keep(0)
         else:
             self.client.release(0)
+            if self._is_frozen_at(slot, word):
+                self.client.keep(old)
+                return AGAIN
         self.client.release(old)
         return DONE
 
+    def _is_frozen_at(self, slot: int, word: int) -> bool:
+        """Whether the round of this word, which we have lost, has frozen the slot."""
+        return self.endpoint.load(slot) == word | FROZEN
+
     def _remove(self, slot: int, word: int) -> int:
+        if word & FROZEN:
+            return FULL
         if not self.backups:
             self._mark_alone(word)
             return Race._remove(self, slot, word)
         ticket = self._ticket()
         self._begin(DELETING, slot, word, ticket)
-        old = self.client.hold(word & REFERENCE_MASK, self.at_home | OLD)
+        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
         won = self._round(slot, word, ticket)
-        self.client.release(old)
+        if not won and self._is_frozen_at(slot, word):
+            self.client.keep(old)
+        else:
+            self.client.release(old)
         return DONE if won else AGAIN
 
     def _mark_alone(self, word: int) -> None:
@@ -132,7 +147,7 @@ class Snapshot(ReplicatedTables):
         Its author may have lost a node as it was about to link it, and not know yet that it is.
         """
         if self.replicas > 1:
-            self.logged.mark(word & REFERENCE_MASK, DEATH, GONE)
+            self.logged.mark(word & OBJECT_MASK, DEATH, GONE)
             self.endpoint.wait()
 
     def _begin(self, doing: int, slot: int, old: int, new: int) -> None:
@@ -156,17 +171,22 @@ class Snapshot(ReplicatedTables):
             self._spread(slot, new)
         # CRASH(won): all backups have the new value; whoever comes by completes the round.
         self.endpoint.wait()
-        self.logged.mark(old & REFERENCE_MASK, DEATH, new)
-        self.endpoint.wait()
+        self._mark_end(old, new)
         # LINEARIZES: update, delete
         was = self.endpoint.cas(slot, old, new)
         # CRASH(replaced): the old object is in the hand and no longer linked.
         self.endpoint.wait()
         return was in (old, new) or self._has_won(old, new)
 
+    def _mark_end(self, old: int, winner: int) -> None:
+        """Write into the log entry of the old object how its round ends; unless it stays linked."""
+        if not is_frozen(winner):
+            self.logged.mark(old & OBJECT_MASK, DEATH, winner)
+            self.endpoint.wait()
+
     def _has_won(self, old: int, new: int) -> bool:
         """How a round has ended that others have completed, as the old object's log entry says."""
-        won: bool = self.logged.death(old & REFERENCE_MASK) == new
+        won: bool = self.logged.death(old & OBJECT_MASK) == new
         self.endpoint.wait()
         return won
 
@@ -233,8 +253,7 @@ class Snapshot(ReplicatedTables):
                 winner = self._winner()
                 self._spread(slot, winner)
                 self.endpoint.wait()
-                self.logged.mark(old & REFERENCE_MASK, DEATH, winner)
-                self.endpoint.wait()
+                self._mark_end(old, winner)
                 # CRASH(helped): the next one does it again.
                 self.endpoint.cas(slot, old, winner)
                 self.endpoint.wait()
@@ -288,7 +307,7 @@ class Snapshot(ReplicatedTables):
             return self._withdraw(desired, True)
         # CRASH(inserting): nobody completes it; it is made void.
         self._spread(slot, desired)
-        self.logged.mark(desired & REFERENCE_MASK, BIRTH, INSERTED)
+        self.logged.mark(desired & OBJECT_MASK, BIRTH, INSERTED)
         self.endpoint.wait()
         # LINEARIZES: insert
         won = self.endpoint.cas(slot, vacant, desired) == vacant
@@ -305,7 +324,7 @@ class Snapshot(ReplicatedTables):
 
     def _withdraw(self, desired: int, hurry: bool) -> int:
         """Give up filling a slot; what was proposed is nowhere afterwards, unless it is linked."""
-        if self.resolve(desired & REFERENCE_MASK, self.at_home, hurry):
+        if self.resolve(desired & OBJECT_MASK, self.at_home, hurry):
             self.client.keep(0)
             return DONE
         self.client.aim(0, 0)
@@ -323,8 +342,8 @@ class Snapshot(ReplicatedTables):
                 # Since the primary was read, the key may have come there, and be on its way out.
                 if word != self.slots[index] and self._key_in(slot, key):
                     return True
-            elif word >> 56 == fingerprint:
-                self.objects.load(word & REFERENCE_MASK)
+            elif word >> 56 == fingerprint and is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
                 self.endpoint.wait()
                 if self.objects.key_is(key) and self._yield_to(slot, word, own, attempt):
                     return True
@@ -336,7 +355,7 @@ class Snapshot(ReplicatedTables):
         self.endpoint.wait()
         if not is_valid(word) or word >> 56 != self.hash & 0xFF:
             return False
-        self.objects.load(word & REFERENCE_MASK)
+        self.objects.load(word & OBJECT_MASK)
         self.endpoint.wait()
         return self.objects.key_is(key)
 
@@ -347,7 +366,7 @@ class Snapshot(ReplicatedTables):
         if is_valid(theirs) or (slot < self._address(own) and attempt < PATIENCE):
             return True
         # CRASH(evicting): the rival is neither helped nor hindered by half of it.
-        return self.resolve(word & REFERENCE_MASK, self._home(slot), True)
+        return self.resolve(word & OBJECT_MASK, self._home(slot), True)
 
     # ---- bringing a round to its end ----------------------------------------------------------
 
@@ -363,15 +382,15 @@ class Snapshot(ReplicatedTables):
         while True:
             word = self.endpoint.load(slot)
             self._look_at_backups(slot, word)
-            linked = word & REFERENCE_MASK == reference
+            linked = identity(word) == reference
             others = 0
             same = 0
             for k in range(1, self.backups + 1):
-                if self.seen[k] & REFERENCE_MASK == reference:
+                if identity(self.seen[k]) == reference:
                     same += 1
                 if self.seen[k] != word:
                     others += 1
-            if home & OLD or is_vacant(reference):
+            if home & OLD or reference & FROZEN:
                 if not linked or not others:
                     return linked
             elif linked or not same:
@@ -381,14 +400,26 @@ class Snapshot(ReplicatedTables):
                 self.endpoint.pause(attempt)
             elif is_vacant(word):
                 self._void(slot, word)
+            elif is_frozen(word):
+                self._even_out(slot, word)
             else:
                 self._help_out(slot, word)
 
+    def _even_out(self, slot: int, word: int) -> None:
+        """Give all backups of a frozen slot what the primary has, for good."""
+        for k in range(1, self.backups + 1):
+            backup = self._backup(slot, k)
+            there = self.endpoint.load(backup)
+            while there != word:
+                was = self.endpoint.cas(backup, there, word)
+                there = word if was == there else was
+        self.endpoint.wait()
+
     def _help_out(self, slot: int, word: int) -> None:
         """`_help`, with the old object in hand meanwhile."""
-        held = self.client.hold(word & REFERENCE_MASK, self._home(slot) | OLD)
+        held = self.client.hold(word & OBJECT_MASK, self._home(slot) | OLD)
         self._help(slot, word)
-        linked = self.endpoint.load(slot) == word
+        linked = identity(self.endpoint.load(slot)) == word & OBJECT_MASK
         self.endpoint.wait()
         if linked:
             self.client.keep(held)
@@ -441,11 +472,11 @@ class Snapshot(ReplicatedTables):
             return AGAIN
         word = self.endpoint.load(self._go_to(self.at_home))
         if self.doing == INSERTING:
-            if word == self.new or self.logged.death(self.new & REFERENCE_MASK):
+            if word & ~FROZEN == self.new or self.logged.death(self.new & OBJECT_MASK):
                 return DONE
             return AGAIN
-        if word == self.old:
+        if word in (self.old, self.old | FROZEN):
             return AGAIN
         if self.doing == DELETING and word != self.new:
-            return DONE if self.logged.death(self.old & REFERENCE_MASK) == self.new else AGAIN
+            return DONE if self.logged.death(self.old & OBJECT_MASK) == self.new else AGAIN
         return DONE

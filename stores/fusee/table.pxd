@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.verbs cimport u64
 from limpet.stores.fusee.cache cimport IndexCache
-from limpet.stores.fusee.snapshot cimport Snapshot
+from limpet.stores.fusee.growth cimport ReplicatedGrowth
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport is_valid
 
@@ -16,11 +16,11 @@ cdef int MISSING
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef int PUT
-cdef u64 REFERENCE_MASK
+cdef u64 OBJECT_MASK
 cdef int UPDATE
 cdef u64 UPDATED
 
-cdef class Fusee(Snapshot):
+cdef class Fusee(ReplicatedGrowth):
     cdef readonly IndexCache cache
 
     @cython.locals(slot=u64)

@@ -22,18 +22,18 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import as_bytes
 from limpet.stores.fusee.cache import IndexCache
+from limpet.stores.fusee.growth import ReplicatedGrowth
 from limpet.stores.fusee.marks import BIRTH, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
-from limpet.stores.fusee.snapshot import Snapshot
 from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
+from limpet.stores.race.fields import OBJECT_MASK
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import is_valid
 
 
-class Fusee(Snapshot):
+class Fusee(ReplicatedGrowth):
     """A key-value store on r memory nodes, of which r - 1 may be lost. `FuseeParameters`."""
 
     Parameters = FuseeParameters
@@ -44,7 +44,7 @@ class Fusee(Snapshot):
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
 
     def forget(self) -> None:
-        Snapshot.forget(self)
+        ReplicatedGrowth.forget(self)
         self.cache.forget()
 
     # ---- search -----------------------------------------------------------------------------
@@ -95,18 +95,19 @@ class Fusee(Snapshot):
         guess = self.cache.word(place)
         if not is_valid(guess):  # the slot was vacant when we last looked
             return 0
+        self._found_places()
         slot = self._address(self.cache.index(place))
         self.word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
             self.endpoint.wait()
-        self.objects.load(guess & REFERENCE_MASK)
+        self.objects.load(guess & OBJECT_MASK)
         self.endpoint.wait()
         self.cache.judge(place, self.word)
         if self.word != guess:
             if not is_valid(self.word) or self.word >> 56 != self.hash & 0xFF:
                 return 0
-            self.objects.load(self.word & REFERENCE_MASK)
+            self.objects.load(self.word & OBJECT_MASK)
             self.endpoint.wait()
         return slot if self.objects.key_is(key) else 0
 

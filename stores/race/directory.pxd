@@ -20,7 +20,7 @@ cdef class Directory(Race):
     cdef readonly u64 depth_first
     cdef readonly u64 depth_max
     cdef u64 entries
-    cdef u64 seen
+    cdef u64 deepest
     cdef unsigned char[::1] depths
     cdef u64[::1] known
     cdef u64 depth
@@ -40,6 +40,7 @@ cdef class Directory(Race):
     @cython.locals(index=int)
     cdef int _read_row(self, int row) except -1
     cdef int _room(self) except -2
+    cdef u64 _base_of(self, u64 pointer) noexcept
     @cython.locals(pointer=u64)
-    cdef object _keys_at(self, u64 entry, int group)
+    cdef object _keys_there(self, u64 table, u64 number, int group)
     cdef bint _holds(self, u64 slot, bytes key) except -1

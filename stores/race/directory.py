@@ -60,15 +60,25 @@ class Directory(Race):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: GrowingParameters) -> None:
         directories = regions.attach(pool, name, parameters.subtables, parameters.directory_size)
-        objects = Objects(pool.heap, in_place=True)
+        objects = self._objects(pool.heap, parameters)
         HashStore.__init__(self, pool, kind, name, parameters, objects, directories)
+        self._begin_search()
+
+    @staticmethod
+    def _objects(heap: Any, parameters: Any) -> Any:
+        """What writes and reads the objects that slots link to."""
+        return Objects(heap, in_place=True)
+
+    def _begin_search(self) -> None:
+        """Know no subtable yet."""
+        parameters = self.parameters
         self.bucket_size = parameters.bucket_size
         self.subtable_size = parameters.subtable_size
         self.depth_first = parameters.depth
         self.depth_max = parameters.depth_max
         self.entries = (2 << parameters.depth_max) - 1
         """Of a directory; the number of its last one."""
-        self.seen = 0
+        self.deepest = 0
         """The greatest depth that this handle has seen; by so many bits it remembers `depths`, and
         by the number of the entry the subtables, `known`."""
         self.depths = memoryview(bytearray())
@@ -80,7 +90,7 @@ class Directory(Race):
         self.pointer = 0
         self.surprised = False
         """Whether buckets can be read only now, as an entry was not as remembered."""
-        self.forget()
+        Directory.forget(self)
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
@@ -89,6 +99,11 @@ class Directory(Race):
         Raises StoreFull when there cannot be room for the keys that are asked for.
         """
         regions.make(pool, name, parameters.subtables, parameters.directory_size)
+        Directory.require_room(pool, name, parameters)
+
+    @staticmethod
+    def require_room(pool: Any, name: str, parameters: Any) -> None:
+        """Raise StoreFull when there cannot be room for the keys that are asked for."""
         size = parameters.subtable_size << parameters.depth
         blocks = pool.layout.block_count * pool.layout.block_size
         if size > blocks:
@@ -107,8 +122,8 @@ class Directory(Race):
         self.forget()
 
     def forget(self) -> None:
-        self.seen = self.depth_first
-        count = self.subtables << self.seen
+        self.deepest = self.depth_first
+        count = self.subtables << self.deepest
         self.depths = memoryview(bytearray([self.depth_first]) * count)
         self.known = array("Q", bytes(16 * count))
 
@@ -127,26 +142,30 @@ class Directory(Race):
                 break
             self._below(self.number)
             self.depth += 1
-            if self.depth > self.seen:
+            if self.depth > self.deepest:
                 self._look_deeper()
             self.depths[self._index(prefix)] = self.depth
-        index = (self.table << self.seen + 1) + self.number
+        index = (self.table << self.deepest + 1) + self.number
         if self.pointer != self.known[index]:
             self.known[index] = self.pointer
             self.surprised = True
         if self.pointer:
-            self._place_in(self.pointer & ADDRESS_MASK)
+            self._place_in(self._base_of(self.pointer))
         else:
             self.base = 0
 
+    def _base_of(self, pointer: int) -> int:
+        """Address of the subtable that an entry points to."""
+        return pointer & ADDRESS_MASK
+
     def _index(self, prefix: int) -> int:
         """Where the depth of a key with these bits is remembered."""
-        return self.table << self.seen | prefix >> self.depth_max - self.seen
+        return self.table << self.deepest | prefix >> self.depth_max - self.deepest
 
     def _look_deeper(self) -> None:
         """Remember by one bit more."""
         known = np.frombuffer(self.known, dtype="<u8").reshape(self.subtables, -1)
-        self.seen += 1
+        self.deepest += 1
         self.depths = memoryview(bytearray(np.repeat(np.frombuffer(self.depths, "u1"), 2)))
         self.known = array("Q", np.pad(known, ((0, 0), (0, known.shape[1]))).tobytes())
 
@@ -200,11 +219,16 @@ class Directory(Race):
         )
 
     def references(self) -> Any:
-        found = [np.empty(0, dtype=np.uint64)]
+        return np.concatenate(self._linked_all())
+
+    def _linked_all(self) -> tuple[Any, Any]:
+        """References to all pairs, and to all subtables, as far as they are not lost."""
+        pairs, tables = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
         for table in range(self.subtables):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
-                found += self._linked(table)
-        return np.concatenate(found)
+                found = self._linked(table)
+                pairs, tables = np.append(pairs, found[0]), np.append(tables, found[1])
+        return pairs, tables
 
     def _linked(self, table: int) -> list[Any]:
         """References to the pairs of a directory, and to its subtables."""
@@ -218,7 +242,7 @@ class Directory(Race):
             pairs = np.empty(0, dtype=np.uint64)
             tables = []
             if pointer:
-                pairs = self._references(pointer & ADDRESS_MASK)
+                pairs = self._references(self._base_of(pointer))
                 tables = [pointer, *self._halves(table, number)]
             # ORDER: after the words: an entry never has the same subtable again.
             before, pointer = pointer, self.endpoint.load(self._entry(table, number))
@@ -244,7 +268,7 @@ class Directory(Race):
     def _keys_below(self, table: int, number: int, group: int) -> Iterator[bytes]:
         """The keys below an entry, from this group of its subtables on."""
         for there in range(group, self.groups):
-            found = self._keys_at(self._entry(table, number), there)
+            found = self._keys_at(table, number, there)
             if found is None:
                 # A key has the same group in the half, so those before have been met.
                 half = self._below(number)
@@ -253,16 +277,20 @@ class Directory(Race):
                 return
             yield from found
 
-    def _keys_at(self, entry: int, group: int) -> list[bytes] | None:
+    def _keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
         """The keys of a group of an entry's subtable; None: it is split."""
         self.client.enter()
         try:
-            pointer = self.endpoint.load(entry)
-            if is_split(pointer):
-                return None
-            return self._keys_here((pointer & ADDRESS_MASK) + group * GROUP_SIZE) if pointer else []
+            return self._keys_there(table, number, group)
         finally:
             self.client.leave()
+
+    def _keys_there(self, table: int, number: int, group: int) -> list[bytes] | None:
+        """The same within an operation."""
+        pointer = self.endpoint.load(self._entry(table, number))
+        if is_split(pointer):
+            return None
+        return self._keys_here(self._base_of(pointer) + group * GROUP_SIZE) if pointer else []
 
     def check(self) -> None:
         seen: dict[bytes, int] = {}
@@ -310,7 +338,7 @@ class Directory(Race):
                             f"{self.name}: entry {number} of directory {table} points to no "
                             f"subtable in use: {pointer:#x}"
                         )
-                    self._check_here(number, pointer & ADDRESS_MASK, group, seen)
+                    self._check_here(number, self._base_of(pointer), group, seen)
                     return True
                 except StoreCorrupt:
                     if self.endpoint.load(entry) == pointer:

@@ -57,8 +57,8 @@ def is_frozen(word: int) -> bool:
 class Growing(Directory):
     """The `race` store: unreplicated RACE hashing. `GrowingParameters`."""
 
-    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
-        super().__init__(pool, kind, name, parameters)
+    def _begin_search(self) -> None:
+        super()._begin_search()
         self.objects_needed = 2
         """Objects of the size of a subtable that a split takes."""
         self.cramped = 0
@@ -77,16 +77,22 @@ class Growing(Directory):
             outcome = self._grow(key)
             while outcome != DONE:
                 if outcome == NO_MEMORY:
-                    # The table at hand may be another thread's by now.
-                    node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
-                    sizes = [self.subtable_size] * self.objects_needed
-                    self.allocator.coherent().replenish_all(node, sizes)
+                    self._find_memory(key)
                 else:
                     attempt += 1
                     self._wait(attempt)
                 outcome = self._grow(key)
         finally:
             self.endpoint.background(lane)
+
+    def _find_memory(self, key: bytes) -> None:
+        """Have memory ready for a split of the key's subtable.
+
+        Outside of operations, so that the table at hand may be another thread's.
+        """
+        node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
+        sizes = [self.subtable_size] * self.objects_needed
+        self.allocator.coherent().replenish_all(node, sizes, self.replicas)
 
     def _wait(self, attempt: int) -> None:
         """Wait a little for who is in the way, where somebody can be."""

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.shm.mirrors import Placement
 from limpet.shm.parameters import check_whole
 from limpet.stores.race.fields import DIRECTORY_ENTRY
 
@@ -88,6 +89,18 @@ class GrowingParameters(RaceParameters):
         bucket_size: int = SLOTS_PER_BUCKET,
     ) -> GrowingParameters:
         """The parameters for a pool. By default room for 1,000 keys at first."""
+        return cls(*cls.sizes(pool, layout, capacity, groups, bucket_size))
+
+    @staticmethod
+    def sizes(
+        pool: PoolParameters,
+        layout: NodeLayout,
+        capacity: int | None,
+        groups: int | None,
+        bucket_size: int,
+        replicas: int = 1,
+    ) -> tuple[int, int, int, int, int, int]:
+        """The fields of this class, in their order; subtables have so many replicas."""
         wanted = CAPACITY if capacity is None else capacity
         base = RaceParameters.for_pool(pool, layout, capacity=wanted)
         share = base.capacity / pool.nodes
@@ -95,13 +108,17 @@ class GrowingParameters(RaceParameters):
         if groups is None:
             few = blocks // (GROUP_SIZE * SUBTABLES_MAX)
             groups = max(min(max(base.groups, GROUPS_MIN), GROUPS_MAX), few)
+            if replicas > 1:  # no object with replicas is larger than a region
+                placement = Placement(pool.nodes, layout.block_count, layout.block_size)
+                region = placement.region_blocks * layout.block_size
+                groups = max(2, min(groups, region // GROUP_SIZE))
         check_whole("groups", groups, 2, TABLE_GROUPS_MAX)
         depth = 0
         while groups_for(share / 2**depth) > groups and depth < DEPTH_MAX:
             depth += 1
         subtables = blocks // (groups * GROUP_SIZE)
         depth_max = min(max(depth, subtables.bit_length()), DEPTH_MAX)
-        return cls(base.capacity, base.subtables, groups, depth, depth_max, bucket_size)
+        return base.capacity, base.subtables, groups, depth, depth_max, bucket_size
 
     @property
     def subtable_size(self) -> int:

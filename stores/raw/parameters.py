@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.parameters import check_fields
 from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
-from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.parameters import PAIR_SIZE
+from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:
     from limpet.shm.layout import NodeLayout
@@ -18,7 +19,7 @@ ROOM_MAX: Final = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class RawParameters(RaceParameters):
+class RawParameters(GrowingParameters):
     """Those of `race`, and
 
     `room`: bytes of the longest value, which each key has; `cache_size`: keys whose place a handle
@@ -39,11 +40,17 @@ class RawParameters(RaceParameters):
         layout: NodeLayout,
         *,
         capacity: int | None = None,
+        groups: int | None = None,
+        bucket_size: int = SLOTS_PER_BUCKET,
         room: int = ROOM,
         cache_size: int | None = None,
     ) -> RawParameters:
-        """The parameters for a pool. By default a cache for all keys, or 131,072 of them."""
-        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
-        return cls(
-            base.capacity, base.subtables, base.groups, room, cache_size_for(base, cache_size)
-        )
+        """The parameters for a pool.
+
+        By default room for 1,000 keys at first; a cache for as many keys as there may come to be,
+        one for every 512 bytes of blocks, or for 131,072.
+        """
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size)
+        if cache_size is None:
+            cache_size = cache_size_for(pool, layout, sizes[0], PAIR_SIZE)
+        return cls(*sizes, room, cache_size)

@@ -2,8 +2,7 @@ cimport cython
 
 from limpet.shm.verbs cimport u64
 from limpet.stores.contract cimport Store, as_bytes
-from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.table cimport Race
+from limpet.stores.race.growth cimport Growing
 from limpet.stores.raw.objects cimport RawObjects
 from limpet.stores.swarm.cache cimport LocationCache
 
@@ -15,10 +14,10 @@ cdef int INSERT
 cdef int MISSING
 cdef int NO_MEMORY
 cdef u64 PREFETCH_SIZE
-cdef u64 REFERENCE_MASK
+cdef u64 OBJECT_MASK
 cdef int UPDATE
 
-cdef class Raw(Race):
+cdef class Raw(Growing):
     cdef RawObjects pairs
     cdef readonly LocationCache cache
 

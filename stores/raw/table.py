@@ -14,33 +14,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
-from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import attach
-from limpet.stores.race.table import Race
+from limpet.stores.race.fields import OBJECT_MASK
+from limpet.stores.race.growth import Growing
 from limpet.stores.raw.fields import DELETED, PREFETCH_SIZE
 from limpet.stores.raw.objects import RawObjects
 from limpet.stores.raw.parameters import RawParameters
 from limpet.stores.swarm.cache import LocationCache
 
 
-class Raw(Race):
+class Raw(Growing):
     """A store without replicas and without concurrency control. `RawParameters`."""
 
     Parameters = RawParameters
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
-        objects = RawObjects(pool.heap, parameters.room)
-        HashStore.__init__(
-            self, pool, kind, name, parameters, objects, attach(pool, name, parameters)
-        )
-        self.pairs = objects
+        super().__init__(pool, kind, name, parameters)
+        self.pairs = self.objects
         self.cache = LocationCache(parameters.cache_size, 0)
 
+    @staticmethod
+    def _objects(heap: Any, parameters: Any) -> Any:
+        return RawObjects(heap, parameters.room)
+
     def replaced(self, node: int) -> None:
-        Race.replaced(self, node)
+        Growing.replaced(self, node)
         self.cache.forget()
 
     # ---- places ---------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Raw(Race):
         self._choose(key)
         if not self._find(key):
             return 0
-        reference = self.word & REFERENCE_MASK
+        reference = self.word & OBJECT_MASK
         at = self.cache.add(key)
         if at >= 0:
             self.cache.words[at + 1] = reference
@@ -138,6 +138,6 @@ class Raw(Race):
 
     def keys(self) -> Any:
         """Every key, a group at a time; as weakly consistent as `iter` says."""
-        for key in Race.keys(self):
+        for key in Growing.keys(self):
             if self.get(key) is not None:
                 yield key

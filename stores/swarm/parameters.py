@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_whole
 from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
-from limpet.stores.parameters import capacity_for, check_replicas
-from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.parameters import check_replicas
+from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.swarm.fields import WRITERS_MAX
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ REGISTER_SIZE: Final = 2048
 
 
 @dataclasses.dataclass(frozen=True)
-class SwarmParameters(RaceParameters):
+class SwarmParameters(GrowingParameters):
     """Those of `race`, and
 
     `replicas`: 2f + 1 of the index and of each register, on as many memory nodes, of which f may be
@@ -58,6 +58,8 @@ class SwarmParameters(RaceParameters):
         layout: NodeLayout,
         *,
         capacity: int | None = None,
+        groups: int | None = None,
+        bucket_size: int = SLOTS_PER_BUCKET,
         replicas: int | None = None,
         writers: int = WRITERS,
         buffers: int | None = None,
@@ -67,8 +69,9 @@ class SwarmParameters(RaceParameters):
     ) -> SwarmParameters:
         """The parameters for a pool.
 
-        By default 3 replicas, or 1 if there are fewer nodes; a key for every 2 KiB of blocks that
-        they leave; a metadata word for each writer; a cache for all keys, or 131,072 of them.
+        By default 3 replicas, or 1 if there are fewer nodes; room for 1,000 keys at first; a
+        metadata word for each writer; a cache for as many keys as there may come to be, one for
+        every 2 KiB of blocks that the replicas leave, or for 131,072.
         """
         if not pool.coherent:
             raise ParameterError("a swarm store changes its objects by CAS: it needs coherent=True")
@@ -76,11 +79,9 @@ class SwarmParameters(RaceParameters):
             replicas = REPLICAS if pool.nodes >= REPLICAS else 1
         check_replicas(replicas, REPLICAS_MAX, pool)
         check_whole("writers", writers, 1, WRITERS_MAX)
-        capacity = capacity_for(pool, layout, capacity, replicas * REGISTER_SIZE)
-        base = RaceParameters.for_pool(pool, layout, capacity=capacity)
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, replicas)
         if buffers is None:
             buffers = writers
-        return cls(
-            base.capacity, base.subtables, base.groups, replicas, writers, buffers,
-            cache_size_for(base, cache_size), guess, in_place,
-        )  # fmt: skip
+        if cache_size is None:
+            cache_size = cache_size_for(pool, layout, sizes[0], replicas * REGISTER_SIZE)
+        return cls(*sizes, replicas, writers, buffers, cache_size, guess, in_place)

@@ -11,7 +11,7 @@ from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import REFERENCE_MASK
-from limpet.stores.fusee.links import BUFFER, OLD, Link
+from limpet.stores.fusee.links import BUFFER, OLD, Link, is_slot
 from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
     DELETED,
@@ -71,12 +71,12 @@ def points_of(store: Any, ident: int) -> set[str]:
     found = set()
     register = store.register
     for reference, home in store.view.hand(ident >> INCARNATION_BITS):
-        if Link.of(home).entry != store.entry:
+        if Link.of(home).entry != store.number_of_store:
             continue
         if home & BUFFER:
             register.visit_home(home)
             found |= _points_of_buffer(register, reference, bool(home & OLD))
-        elif home & OLD and register.visit(reference):
+        elif is_slot(home) and home & OLD and register.visit(reference):
             register.read_all()
             found |= _points_of_register(register)
     for reference in store.slots_taken():

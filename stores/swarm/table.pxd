@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.fusee.snapshot cimport Snapshot
+from limpet.stores.fusee.growth cimport ReplicatedGrowth
 from limpet.stores.race.index cimport is_valid
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.registers cimport Registers
@@ -26,13 +26,13 @@ cdef int MISSING
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef u64 OLD
-cdef u64 REFERENCE_MASK
+cdef u64 FROZEN
+cdef u64 OBJECT_MASK
 cdef int UPDATE
-cdef u64 VACANT_CLASS
 cdef u64 VERIFIED
 cdef u64 VIEW
 
-cdef class Swarm(Snapshot):
+cdef class Swarm(ReplicatedGrowth):
     cdef readonly SafeGuess register
     cdef readonly LocationCache cache
     cdef bint guesses

@@ -29,11 +29,10 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT, VIEW
-from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.contract import Store, as_bytes
-from limpet.stores.fusee.links import BUFFER, OLD, Link
+from limpet.stores.fusee.growth import ReplicatedGrowth
+from limpet.stores.fusee.links import BUFFER, OLD, Link, is_entry, is_slot
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
-from limpet.stores.fusee.snapshot import Snapshot
 from limpet.stores.outcomes import (
     AGAIN,
     DONE,
@@ -43,8 +42,8 @@ from limpet.stores.outcomes import (
     MISSING,
     NO_MEMORY,
     UPDATE,
-    VACANT_CLASS,
 )
+from limpet.stores.race.fields import FROZEN, OBJECT_MASK
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.abd import Abd
@@ -61,7 +60,7 @@ ATTEMPTS_MAX: Final = 16
 """How often the node of a new object may be lost; there are not so many replicas."""
 
 
-class Swarm(Snapshot):
+class Swarm(ReplicatedGrowth):
     """A key-value store on 2f + 1 memory nodes, of which f may be lost. `SwarmParameters`."""
 
     Parameters = SwarmParameters
@@ -71,7 +70,7 @@ class Swarm(Snapshot):
         super().__init__(pool, kind, name, parameters)
         protocol = SafeGuess if parameters.guess else Abd
         self.register = protocol(
-            pool, self.entry, parameters.replicas, parameters.writers, parameters.buffers
+            pool, self.number_of_store, parameters.replicas, parameters.writers, parameters.buffers
         )
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
@@ -91,7 +90,7 @@ class Swarm(Snapshot):
         return Registers(heap, parameters.replicas, 8 * words, parameters.in_place)
 
     def forget(self) -> None:
-        Snapshot.forget(self)
+        ReplicatedGrowth.forget(self)
         self.cache.forget()
         self.register.pending = None
         self.seen_view = -1
@@ -295,7 +294,7 @@ class Swarm(Snapshot):
         for index in range(32):
             word = self.slots[index]
             if index & 7 and word >> 56 == fingerprint and is_valid(word):
-                reference = word & REFERENCE_MASK
+                reference = word & OBJECT_MASK
                 self.logged.load(reference)
                 if self.logged.key_is(key):
                     self.word = word
@@ -455,16 +454,22 @@ class Swarm(Snapshot):
 
         Whoever does that does it on behalf of the author of the tombstone with that number.
         """
-        reference = word & REFERENCE_MASK
+        reference = word & OBJECT_MASK
+        word &= ~FROZEN
         self._begin(DELETING, slot, word, ticket)
         while True:
             held = self.client.hold(reference, self.at_home | OLD)
             try:
-                if self.backups:
-                    won = self._round(slot, word, ticket)
-                else:
-                    won = self._vacate_alone(slot, word, ticket)
-                break
+                if self.endpoint.load(slot) != word | FROZEN:
+                    if self.backups:
+                        won = self._round(slot, word, ticket)
+                    else:
+                        won = self._vacate_alone(slot, word, ticket)
+                    if won or not self._is_frozen_at(slot, word):
+                        break
+                self.client.keep(held)
+                slot = self._follow(self.at_home)
+                self._begin(DELETING, slot, word, ticket)
             except NodeFailed as error:
                 if not self._outlive(error.node):
                     raise
@@ -475,7 +480,7 @@ class Swarm(Snapshot):
 
     def _vacate_alone(self, slot: int, word: int, ticket: int) -> bool:
         """A round without backups: the log entry of the register says who has won."""
-        at = self.heap.replica(word & REFERENCE_MASK, 0) + DEATH
+        at = self.heap.replica(word & OBJECT_MASK, 0) + DEATH
         winner = self.endpoint.cas(at, 0, ticket) or ticket
         self.endpoint.wait()
         self.endpoint.cas(slot, word, winner)
@@ -488,17 +493,17 @@ class Swarm(Snapshot):
         """As of every replicated store; a register that is not linked is given up."""
         if home & BUFFER:
             return bool(self.register.names(reference, home))
-        linked: bool = Snapshot.resolved(self, reference, home)
-        if not linked and reference >> 48 & 0xFF != VACANT_CLASS:
+        linked: bool = ReplicatedGrowth.resolved(self, reference, home)
+        if not linked and not is_entry(home):
             self.register.dispose(reference)
         return linked
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
-        Snapshot.reconcile(self, _of_slots(pairs), failed)
+        ReplicatedGrowth.reconcile(self, _of_slots(pairs), failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
         """As of every replicated store; then each register is made known to the new node."""
-        found: dict[str, int] = Snapshot.refill(self, node, _of_slots(pairs))
+        found: dict[str, int] = ReplicatedGrowth.refill(self, node, _of_slots(pairs))
         for count, reference in enumerate(self.slots_taken()):
             if not count & 0xFF:
                 self.pool.membership.progress()
@@ -507,7 +512,7 @@ class Swarm(Snapshot):
 
     def left_by(self, ident: int) -> set[str]:
         """What the hand of a dead client shows of what it did to slots and registers."""
-        found: set[str] = Snapshot.left_by(self, ident)
+        found: set[str] = ReplicatedGrowth.left_by(self, ident)
         return found | points_of(self, ident)
 
     # ---- the whole table ------------------------------------------------------------------------
@@ -517,34 +522,34 @@ class Swarm(Snapshot):
 
         Those of a register that is being given up are as if in the hand that it is in.
         """
-        registers = Snapshot.references(self)
+        registers = self.pairs()
         buffers: set[int] = set()
         for reference in [*registers.tolist(), *self._registers_in_hands()]:
             if self.register.visit(reference):
                 buffers |= self.register.buffers_named()
-        return np.concatenate([registers, np.array(sorted(buffers), dtype=np.uint64)])
+        everything = ReplicatedGrowth.references(self)
+        return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
 
     def _registers_in_hands(self) -> list[int]:
         return [
             reference
             for reference, home in self.view.hands()
-            if Link.of(home).entry == self.entry
-            and not home & BUFFER
-            and reference >> 48 & 0xFF != VACANT_CLASS
+            if Link.of(home).entry == self.number_of_store
+            and is_slot(home)
+            and not reference & FROZEN
         ]
 
     def slots_taken(self) -> list[int]:
         """References to all registers; of those whose nodes are lost, some."""
-        found: list[int] = Snapshot.references(self).tolist()
+        found: list[int] = self.pairs().tolist()
         return found
 
     def __len__(self) -> int:
         """The number of keys; reads all of them."""
         return sum(1 for _ in self.keys())
 
-    def _keys_of(self, group: int) -> list[bytes]:
+    def _keys_here(self, group: int) -> list[bytes]:
         found = []
-        self.client.enter()
         lane = self.endpoint.background(True)
         try:
             self._attend()
@@ -552,12 +557,11 @@ class Swarm(Snapshot):
             for index in range(GROUP_WORDS):
                 word = self.slots[index]
                 if index & 7 and is_valid(word):
-                    key = self._visit(word & REFERENCE_MASK)
+                    key = self._visit(word & OBJECT_MASK)
                     if self.register.maximum(False) not in (DELETED, GONE):
                         found.append(key)
         finally:
             self.endpoint.background(lane)
-            self.client.leave()
         return found
 
     def _visit(self, reference: int) -> bytes:
@@ -569,10 +573,10 @@ class Swarm(Snapshot):
         return key
 
     def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
-        wrong: str = Snapshot._wrong_with(self, group, slot, word, seen)
+        wrong: str = ReplicatedGrowth._wrong_with(self, group, slot, word, seen)
         if not wrong:
             lane = self.endpoint.background(True)
-            self._visit(word & REFERENCE_MASK)
+            self._visit(word & OBJECT_MASK)
             wrong = wrong_with(self.register)
             self.endpoint.background(lane)
         return wrong

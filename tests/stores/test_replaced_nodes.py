@@ -174,7 +174,7 @@ def test_a_node_is_replaced_while_a_store_is_made(
     replicas = replicas_of(kind, 1)
     pool = pools(nodes=3)
     other = pools.again(pool)
-    obtain = tables.obtain_subtable
+    obtain = tables.obtain_directory
     calls = itertools.count(1)
     if when == "passed by":
         other.fail_node(1)
@@ -193,7 +193,7 @@ def test_a_node_is_replaced_while_a_store_is_made(
                     other.fail_node(1)
                 other.replace_node(1)
 
-    monkeypatch.setattr(tables, "obtain_subtable", obtained)
+    monkeypatch.setattr(tables, "obtain_directory", obtained)
     store = pool.store(kind, name="test", capacity=100, replicas=replicas)
     monkeypatch.undo()
     assert next(calls) > 3 * replicas
