@@ -85,6 +85,7 @@ _MAJORITIES: Final = Proof(
     capacity_never=1 << 20,
     matrix_nodes=3,
     explorer_nodes=3,
+    explorer_node_size=1 << 20,
     explorer={"groups": 2},
     matrix_spare=48,
     not_met=OF_OTHERS | OF_GROWTH,

@@ -95,7 +95,8 @@ class Fusee(ReplicatedGrowth):
         guess = self.cache.word(place)
         if not is_valid(guess):  # the slot was vacant when we last looked
             return 0
-        self._found_places()
+        if self.surprised:
+            self._found_places()
         slot = self._address(self.cache.index(place))
         self.word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.

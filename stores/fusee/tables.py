@@ -157,9 +157,11 @@ class ReplicatedTables(Growing):
     # ---- the view ---------------------------------------------------------------------------
 
     def _place(self, hashed: int) -> None:
-        self._agree()
+        if not self.looked or self.endpoint.load(VIEW) != self.viewed:
+            self._renew()
         Growing._place(self, hashed)
-        self._turn_to_head(self.pointer)
+        self.head = self.pointer >> NODE_SHIFT & 0xFF
+        self.backups = self.lives[self.head] - 1 if self.lives[self.head] else 0
 
     def _turn_to_head(self, address: int) -> None:
         """Have the subtable with this address, or pointer, be the one at hand."""
@@ -167,7 +169,9 @@ class ReplicatedTables(Growing):
         self.backups = self.lives[self.head] - 1 if self.lives[self.head] else 0
 
     def _base_of(self, pointer: int) -> int:
-        return self._primary(pointer & ADDRESS_MASK)
+        return (pointer & ADDRESS_MASK) + self.steps[
+            REPLICAS_ROW * (pointer >> NODE_SHIFT & 0xFF)
+        ] & MASK
 
     def _primary(self, address: int) -> int:
         """Where on the primary that is which has this address in the head of its subtable."""
