@@ -37,5 +37,4 @@ cdef class ReplicatedGrowth(Snapshot):
     cdef int _freeze_vacant(self, u64 slot, u64 word) except -1
     @cython.locals(k=int)
     cdef int _set(self, u64 slot, u64 word) except -1
-    @cython.locals(offset=u64, old=u64)
-    cdef u64 _follow(self, u64 home) except 0
+    cdef u64 _follow(self, u64 old, u64 offset) except 0

@@ -137,11 +137,9 @@ class ReplicatedGrowth(Snapshot):
         for k in range(self.lives[slot >> NODE_SHIFT]):
             self.endpoint.cas(self._replica(slot, k), UNSET, word)
 
-    def _follow(self, home: int) -> int:
-        """The slot at the same place of the half that the key at hand belongs to, of a frozen slot
-        with this name; split its subtable first, if nobody has."""
-        offset = (home & PLACE_BITS) - (self.pointer & ADDRESS_MASK)
-        old = self.pointer
+    def _follow(self, old: int, offset: int) -> int:
+        """The slot of the half that the key at hand belongs to, at the same place as a frozen one
+        of the subtable `old`; split that first, if nobody has."""
         self._place(self.hash)
         while self.pointer == old:
             self._split()

@@ -93,6 +93,8 @@ def tell(store: Any, links: list[tuple[int, Link]], word: int, decided: bool) ->
         if not link.old:
             continue
         if reference == word & OBJECT_MASK:
-            store.logged.mark(reference, DEATH, 0)
+            # Of a frozen slot, it lives on in a half, and the mark is of a round there.
+            if not is_frozen(word):
+                store.logged.mark(reference, DEATH, 0)
         elif decided and store.mark_of(reference, DEATH) in (0, GONE):
             store.logged.mark(reference, DEATH, word)

@@ -424,9 +424,22 @@ class ReplicatedTables(Growing):
                 copy(self.pool.membership, self.tables[table], region.address, size)
                 found["regions"] += 1
                 found["bytes"] += size
-            for pointer in self._linked(table)[1].tolist():
+            for pointer in self._subtables_of(table, node):
                 found["bytes"] += self._refill_subtable(node, pointer & ADDRESS_MASK)
         return found
+
+    def _subtables_of(self, table: int, node: int) -> list[int]:
+        """Pointers to a directory's subtables; NodeFailed if one has no replica left."""
+        try:
+            return list(self._linked(table)[1].tolist())
+        except NodeFailed as error:
+            if self.view.states()[error.node] == IN_SERVICE:
+                raise  # lost just now: the replacement begins anew
+            raise NodeFailed(
+                node,
+                f"all replicas of a subtable of {self.name!r} are lost; save what is left, destroy "
+                "the pool, and create it again",
+            ) from error
 
     def _refill_subtable(self, node: int, address: int) -> int:
         """Copy a subtable to its replica on that node, if it has one there; how many bytes.

@@ -33,7 +33,6 @@ cdef class Growing(Directory):
     @cython.locals(lane=bint, attempt=u64, outcome=int)
     cdef int _make_room(self, bytes key, bint swept) except -1
     @cython.locals(node=u64)
-    @cython.locals(node=u64)
     cdef int _find_memory(self, bytes key) except -1
     cdef int _wait(self, u64 attempt) except -1
     cdef int _grow(self, bytes key) except -1

@@ -8,6 +8,7 @@ from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport tuple_word
 
+cdef u64 ADDRESS_MASK
 cdef int AGAIN
 cdef u64 BUFFER
 cdef u64 DEATH
@@ -28,6 +29,7 @@ cdef int NO_MEMORY
 cdef u64 OLD
 cdef u64 FROZEN
 cdef u64 OBJECT_MASK
+cdef u64 PLACE_BITS
 cdef int UPDATE
 cdef u64 VERIFIED
 cdef u64 VIEW
@@ -74,7 +76,7 @@ cdef class Swarm(ReplicatedGrowth):
     cdef bint _make_register(self, bytes key, bytes value) except -1
     @cython.locals(slot=u64, register=SafeGuess, outcome=int, ticket=u64)
     cdef int _delete_once(self, bytes key) except -1
-    @cython.locals(reference=u64, held=int, won=bint)
+    @cython.locals(reference=u64, held=int, won=bint, pointer=u64, offset=u64)
     cdef bint _unmap(self, u64 slot, u64 word, u64 ticket) except -1
     @cython.locals(at=u64, winner=u64)
     cdef bint _vacate_alone(self, u64 slot, u64 word, u64 ticket) except -1

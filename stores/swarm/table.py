@@ -29,9 +29,10 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT, VIEW
+from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.fusee.growth import ReplicatedGrowth
-from limpet.stores.fusee.links import BUFFER, OLD, Link, is_entry, is_slot
+from limpet.stores.fusee.links import BUFFER, OLD, PLACE_BITS, Link, is_entry, is_slot
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.outcomes import (
     AGAIN,
@@ -457,18 +458,23 @@ class Swarm(ReplicatedGrowth):
         reference = word & OBJECT_MASK
         word &= ~FROZEN
         self._begin(DELETING, slot, word, ticket)
+        pointer = self.pointer
+        offset = (self.at_home & PLACE_BITS) - (pointer & ADDRESS_MASK)
+        won = False
         while True:
             held = self.client.hold(reference, self.at_home | OLD)
             try:
-                if self.endpoint.load(slot) != word | FROZEN:
+                if not self._is_frozen_at(slot, word):
                     if self.backups:
                         won = self._round(slot, word, ticket)
                     else:
                         won = self._vacate_alone(slot, word, ticket)
-                    if won or not self._is_frozen_at(slot, word):
-                        break
+                # ORDER: after the round: what is frozen by now goes on in a half, whoever has won.
+                if not self._is_frozen_at(slot, word):
+                    break
+                slot = self._follow(pointer, offset)
+                pointer = self.pointer
                 self.client.keep(held)
-                slot = self._follow(self.at_home)
                 self._begin(DELETING, slot, word, ticket)
             except NodeFailed as error:
                 if not self._outlive(error.node):

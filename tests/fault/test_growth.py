@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from growth_scenes import (
     replicated_from_source,
     rtx_growing_from_source,
 )
+from puppets import Puppet
 
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
@@ -24,6 +26,7 @@ from limpet.fault.kinds import PROOFS, Proof, proof_of
 from limpet.fault.matrix import Matrix
 from limpet.fault.operations import KEY, NEW, Operation
 from limpet.fault.sim_shrink import kind_of
+from limpet.shm.errors import NodeFailed
 from limpet.shm.fabric import BUILD, hash64
 from limpet.stores.registry import KINDS, Kind
 
@@ -268,3 +271,53 @@ def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:
     store.insert(b"other", b"v")
     assert store.get(key) == b"w"
     store.check()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_delete_that_stands_still_through_a_split_frees_no_linked_register(
+    pools: Any, replicas: int
+) -> None:
+    """It stops before each of its CASes in turn, and others split its subtable meanwhile."""
+    ended, steps = False, 0
+    while not ended:
+        steps += 1
+        left = steps
+
+        def reached(verb: str, address: int) -> bool:
+            nonlocal left
+            left -= verb == "cas"
+            return verb == "cas" and left == 0
+
+        pool = pools(nodes=replicas, node_size="4MiB", lease_us=20_000)
+        store = pool.store("swarm", name="s", replicas=replicas, **SMALL)
+        store.insert(b"c", b"old")
+        still = Puppet(pools, pool.url, "swarm", name="s")
+        still.store.insert(b"other", b"v")
+        ended = still.begin(functools.partial(still.store.delete, b"c"), reached)
+        size = store.index_size()
+        for number in range(24):
+            store.put(b"k%03d" % number, b"v")
+        assert store.index_size() > size
+        if not ended:
+            still.go()
+        store.check()
+        assert store.get(b"c") is None
+        store.put(b"c", b"new")
+        assert store.get(b"c") == b"new"
+        pools.destroy()
+    assert steps > 2
+
+
+def test_a_replacement_says_that_a_subtable_is_lost(pools: Any) -> None:
+    """Subtables made while a node was away have no replica beside their directory's."""
+    pool = pools(nodes=3, node_size="4MiB", lease_us=20_000)
+    store = pool.store("fusee", name="s", replicas=2, **SMALL)
+    pool.fail_node(0)
+    for number in range(60):
+        store.put(b"k%03d" % number, b"v")
+    pool.replace_node(0)
+    pool.fail_node(1)
+    store.get(b"k000")
+    pool.fail_node(2)
+    with pytest.raises(NodeFailed, match="lost"):
+        pool.replace_node(2)

@@ -42,7 +42,7 @@ LONG = pytest.mark.skipif(not IS_LONG, reason="takes a minute: LIMPET_TEST_LONG=
 PART = ("insert", "update", "delete")
 """Of variants and baselines, a part of the matrix will do."""
 FEW = ("killed", "stopped, wait")
-COSTLY = {"killed twice", "node lost"}
+COSTLY = {"killed twice", "stopped, killed", "node lost"}
 """Of kinds but `race`, likewise."""
 ROWS = [
     (kind, name, dimension)
