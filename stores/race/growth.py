@@ -31,8 +31,8 @@ import numpy as np
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import HAND, HAND_PAIRS, INCARNATION_BITS
+from limpet.shm.membership import hand_in
+from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import DONE, FULL, NO_MEMORY, VACANT_CLASS
 from limpet.stores.race.directory import Directory, is_split
@@ -224,11 +224,9 @@ class Growing(Directory):
 
     def left_by(self, ident: int) -> set[str]:
         found: set[str] = set()
-        slot = slot_address(ident >> INCARNATION_BITS)
-        words = HAND_PAIRS.unpack(self.endpoint.read(slot + HAND, HAND_PAIRS.size))
-        for reference, home in zip(words[::2], words[1::2], strict=True):
+        for reference, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
             for table, directory in enumerate(self.tables):
-                if reference and 0 <= home - directory < self.parameters.directory_size:
+                if 0 <= home - directory < self.parameters.directory_size:
                     try:
                         found |= self._left_at(table, reference, home)
                     except NodeFailed:
