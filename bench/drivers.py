@@ -40,6 +40,8 @@ class DriverError(Exception):
 Get = Callable[[bytes], bytes | None]
 Put = Callable[[bytes, bytes], object]
 Scan = Callable[[bytes], list[tuple[bytes, bytes]]]
+GetMany = Callable[[list[bytes]], Sequence[bytes | None]]
+PutMany = Callable[[list[tuple[bytes, bytes]]], object]
 
 SCAN_LENGTH: Final = 100
 """Pairs that a scan asks for."""
@@ -49,13 +51,32 @@ SCAN_LENGTH: Final = 100
 class Connection:
     """One process's way to a store: `get(key)`, `put(key, value)` (insert or update), `close()`.
 
-    Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on.
+    Of an ordered store also `scan(key)`: the SCAN_LENGTH pairs from the key on. Where a store has a
+    way that is faster than one by one, also `get_many(keys)`, what was there at some time since the
+    call, and `put_many(pairs)`.
     """
 
     get: Get
     put: Put
     close: Callable[[], object] = lambda: None
     scan: Scan | None = None
+    get_many: GetMany | None = None
+    put_many: PutMany | None = None
+
+    def gets(self) -> GetMany:
+        """The fastest way to get many keys."""
+        get = self.get
+        return self.get_many or (lambda keys: [get(key) for key in keys])
+
+    def puts(self) -> PutMany:
+        """The fastest way to put many pairs."""
+        put = self.put
+
+        def one_by_one(pairs: list[tuple[bytes, bytes]]) -> None:
+            for key, value in pairs:
+                put(key, value)
+
+        return self.put_many or one_by_one
 
 
 class Driver(abc.ABC):
@@ -132,7 +153,7 @@ class DictDriver(Driver):
 
     def attach(self) -> Connection:
         records = dict(self.workload.pairs())
-        return Connection(records.get, records.__setitem__)
+        return Connection(records.get, records.__setitem__, put_many=records.update)
 
     def stop(self) -> None:
         """Nothing is kept."""
@@ -194,7 +215,8 @@ class LimpetDriver(Driver):
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
             return list(itertools.islice(store.scan(key), SCAN_LENGTH))
 
-        return Connection(store.get, store.put, pool.close, scan if self.ordered else None)
+        scans = scan if self.ordered else None
+        return Connection(store.get, store.put, pool.close, scans, store.get_many, store.put_many)
 
     def stop(self) -> None:
         import limpet

@@ -29,7 +29,8 @@ class LmdbDriver(Driver):
     A reader sees others' writes only in a transaction begun after them, so each get begins one;
     py-lmdb has no call to renew a transaction, but keeps a spare one to reuse (`max_spare_txns`).
     Begin, get and abort is the fastest of the ways to spell it; values are copied out as bytes
-    (buffers=False). A scan is a cursor's, in a transaction of its own.
+    (buffers=False). A scan is a cursor's, in a transaction of its own. A batch is one transaction,
+    and so is atomic: its gets one by one, which is faster than `getmulti`, its puts by `putmulti`.
     """
 
     name = "lmdb"
@@ -97,7 +98,21 @@ class LmdbDriver(Driver):
             transaction.abort()
             return found
 
-        return Connection(get, put, environment.close, scan)
+        def get_many(keys: list[bytes]) -> list[bytes | None]:
+            transaction = begin()
+            get = transaction.get
+            found = [get(key) for key in keys]
+            transaction.abort()
+            return found
+
+        def put_many(pairs: list[tuple[bytes, bytes]]) -> None:
+            transaction = begin(None, None, True)
+            cursor = transaction.cursor()
+            cursor.putmulti(pairs)
+            cursor.close()
+            transaction.commit()
+
+        return Connection(get, put, environment.close, scan, get_many, put_many)
 
     def stop(self) -> None:
         if self.directory is not None:
@@ -106,7 +121,10 @@ class LmdbDriver(Driver):
 
 
 class SqliteDriver(Driver):
-    """SQLite on tmpfs: write-ahead log, synchronous off, memory-mapped, a table without row ids."""
+    """SQLite on tmpfs: write-ahead log, synchronous off, memory-mapped, a table without row ids.
+
+    A batch is one transaction.
+    """
 
     name = "sqlite"
     ordered = True
@@ -159,7 +177,18 @@ class SqliteDriver(Driver):
         def scan(key: bytes) -> list[tuple[bytes, bytes]]:
             return execute(scanned, (key,)).fetchall()
 
-        return Connection(get, put, database.close, scan)
+        def get_many(keys: list[bytes]) -> list[bytes | None]:
+            execute("BEGIN")
+            found = [get(key) for key in keys]
+            execute("COMMIT")
+            return found
+
+        def put_many(pairs: list[tuple[bytes, bytes]]) -> None:
+            execute("BEGIN IMMEDIATE")
+            database.executemany(upsert, pairs)
+            execute("COMMIT")
+
+        return Connection(get, put, database.close, scan, get_many, put_many)
 
     def stop(self) -> None:
         if self.directory is not None:
@@ -204,7 +233,13 @@ class DiskcacheDriver(Driver):
 
     def attach(self) -> Connection:
         cache = self._open()
-        return Connection(cache.get, cache.set, cache.close)
+
+        def put_many(pairs: list[tuple[bytes, bytes]]) -> None:
+            with cache.transact():
+                for key, value in pairs:
+                    cache.set(key, value)
+
+        return Connection(cache.get, cache.set, cache.close, put_many=put_many)
 
     def stop(self) -> None:
         if self.directory is not None:

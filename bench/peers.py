@@ -7,6 +7,8 @@ forked, attach, warm up, and run the loops below one after another, each behind 
     loop       operations                        gives
     get        gets only                         time of a get
     update     puts to existing keys only        time of an update
+    get_many   gets, `batch` of them a call      time of a get
+    put_many   puts, likewise                    time of an update
     A, B, C, W the YCSB mixes, and updates only  throughput; latencies in a pass of their own
     scan       scans of 100 keys                 time of a scan; ordered stores and peers only, and
                                                  only if there is one of limpet's among them
@@ -36,7 +38,7 @@ from limpet.bench import ycsb
 from limpet.bench.drivers import DictDriver, Driver, DriverError, LimpetDriver
 from limpet.bench.embedded import DiskcacheDriver, LmdbDriver, SqliteDriver, UltraDictDriver
 from limpet.bench.servers import ManagerDriver, RedisDriver
-from limpet.bench.workers import SCAN, Answer, Task, Workers, clock_cost_ns
+from limpet.bench.workers import BATCHES, SCAN, Answer, Task, Workers, clock_cost_ns
 from limpet.bench.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
@@ -73,6 +75,7 @@ class Options:
     mixes: tuple[str, ...] = ycsb.YCSB_MIXES
     rounds: int = 5
     seconds_per_cell: float = 1.0
+    batch: int = 100
 
     def __post_init__(self) -> None:
         if not self.processes or any(count < 1 for count in self.processes):
@@ -84,12 +87,14 @@ class Options:
             )
         if self.rounds < 1:
             raise ParameterError(f"rounds must be at least 1, not {self.rounds}")
+        if self.batch < 1:
+            raise ParameterError(f"batch must be at least 1, not {self.batch}")
         if not self.seconds_per_cell > 0:
             raise ParameterError(f"seconds_per_cell must be above 0, not {self.seconds_per_cell}")
 
     @property
     def loops(self) -> tuple[str, ...]:
-        return (*LOOPS, *self.mixes)
+        return (*LOOPS, *BATCHES, *self.mixes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +204,7 @@ def run(
 def steps(options: Options, drivers: int, scanned: int = 0) -> int:
     """How often `run` calls `advance` for so many drivers, when none is missing and none fails;
     the scans of `scanned` of them are measured, too."""
-    tasks = drivers * (len(LOOPS) + 2 * len(options.mixes)) + scanned
+    tasks = drivers * (len(LOOPS) + len(BATCHES) + 2 * len(options.mixes)) + scanned
     return drivers + options.rounds * len(options.processes) * tasks
 
 
@@ -218,14 +223,14 @@ def _run_set(
     with Workers(driver, options.workload, processes, warm_up_s) as workers:
         warm = workers.warm()
         for loop in loops:
-            share = {"get": 1.0, "update": 0.0}.get(loop, ycsb.READ_SHARE.get(loop, 0.0))
+            share = 1.0 if loop in ("get", "get_many") else ycsb.READ_SHARE.get(loop, 0.0)
             expected_ns = share * warm.get_ns + (1 - share) * warm.update_ns
             if loop == SCAN:
                 expected_ns = GETS_IN_A_SCAN * warm.get_ns
             fitting = int(options.seconds_per_cell * 1e9 / expected_ns)
             count = min(options.workload.operations, max(OPERATIONS_MIN, fitting))
             advance(f"{label}, {loop}")
-            answers = workers.ask(Task(loop, count))
+            answers = workers.ask(Task(loop, count, batch=options.batch))
             latencies: dict[str, float | None] = {}
             if loop in options.mixes:
                 advance(f"{label}, {loop} latencies")

@@ -15,7 +15,7 @@ from rich.text import Text
 from limpet.bench.drivers import SCAN_LENGTH
 from limpet.bench.peers import LOOPS, Outcome
 from limpet.bench.summary import Cell, cells
-from limpet.bench.workers import SCAN
+from limpet.bench.workers import BATCHES, SCAN
 from limpet.bench.ycsb import READ_SHARE
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def print_tables(outcome: Outcome, machine: dict[str, Any], console: Console) ->
     found = cells(outcome)
     if found:
         console.print(_loop_table(outcome, found))
+        console.print(_batch_table(outcome, found))
     if found and outcome.options.mixes:
         console.print(_mix_table(outcome, found))
     workload = outcome.options.workload
@@ -72,8 +73,20 @@ def print_tables(outcome: Outcome, machine: dict[str, Any], console: Console) ->
 def _loop_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
     scans = any(cell.loop == SCAN for cell in found)
     also = f", scans of {SCAN_LENGTH} keys" if scans else ""
-    table = _table(f"Gets only, updates only{also}: time of one in one process")
-    for loop in LOOPS:
+    title = f"Gets only, updates only{also}: time of one in one process"
+    return _times(title, outcome, found, LOOPS, scans)
+
+
+def _batch_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
+    title = f"The same, {outcome.options.batch} in one call: time of one of them"
+    return _times(title, outcome, found, BATCHES, False)
+
+
+def _times(
+    title: str, outcome: Outcome, found: Sequence[Cell], loops: Sequence[str], scans: bool
+) -> Table:
+    table = _table(title)
+    for loop in loops:
         for heading in (f"{loop}\nus", "vs\nLMDB", "vs\ndict", "vs\n1 p."):
             table.add_column(heading, justify="right", no_wrap=True)
     for heading in (f"{SCAN}\nus", "vs\nLMDB") if scans else ():
@@ -82,7 +95,7 @@ def _loop_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
     for store in outcome.versions:
         for processes in outcome.options.processes:
             row = [store, str(processes)]
-            for loop in LOOPS:
+            for loop in loops:
                 cell = by_key[store, processes, loop]
                 row += [
                     _number(cell.ns_per_op / 1000),
@@ -91,7 +104,7 @@ def _loop_table(outcome: Outcome, found: Sequence[Cell]) -> Table:
                     _number(cell.scaling),
                 ]
             scan = by_key.get((store, processes, SCAN))
-            if scan is not None:
+            if scans and scan is not None:
                 row += [_number(scan.ns_per_op / 1000), _number(scan.speed_vs_lmdb)]
             table.add_row(*row, end_section=processes == outcome.options.processes[-1])
     _add_absent(table, outcome)

@@ -85,7 +85,13 @@ class RedisDriver(Driver):
 
     def attach(self) -> Connection:
         client = self._connect()
-        return Connection(client.get, client.set, client.close)
+
+        def put_many(pairs: list[tuple[bytes, bytes]]) -> None:
+            client.mset(dict(pairs))
+
+        return Connection(
+            client.get, client.set, client.close, get_many=client.mget, put_many=put_many
+        )
 
     def stop(self) -> None:
         if self.server is not None:
@@ -120,7 +126,8 @@ class ManagerDriver(Driver):
 
     def attach(self) -> Connection:
         # The proxy opens a new connection in each process that uses it.
-        return Connection(self.records.get, self.records.__setitem__)
+        records = self.records
+        return Connection(records.get, records.__setitem__, put_many=records.update)
 
     def stop(self) -> None:
         self.records = None

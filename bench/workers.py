@@ -39,17 +39,24 @@ START_DELAY_NS: Final = 2_000_000
 SCAN: Final = "scan"
 """The loop of scans."""
 
+BATCHES: Final = ("get_many", "put_many")
+"""The loops of batches of gets, and of updates."""
+
 _CHUNK: Final = 64
 """The warm-up looks at the clock once in this many operations."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """`count` operations of a loop; with `each`, the clock is read around every one of them."""
+    """`count` operations of a loop; with `each`, the clock is read around every one of them.
+
+    Of a loop of batches, each is of `batch` operations.
+    """
 
     loop: str
     count: int
     each: bool = False
+    batch: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +258,14 @@ def _measure(
         keys = ycsb.gets(workload, stream, task.count)
         start.meet()
         begin, end = time_scans(connection.scan, keys)
+    elif task.loop == "get_many":
+        batches = _batches(ycsb.gets(workload, stream, task.count), task.batch)
+        start.meet()
+        begin, end = time_batches(connection.gets(), batches)
+    elif task.loop == "put_many":
+        batches = _batches(ycsb.updates(workload, stream, task.count), task.batch)
+        start.meet()
+        begin, end = time_batches(connection.puts(), batches)
     elif task.loop == "update":
         pairs = ycsb.updates(workload, stream, task.count)
         start.meet()
@@ -278,6 +293,20 @@ def time_scans(scan: Scan, keys: Sequence[bytes]) -> tuple[int, int]:
     begin = time.perf_counter_ns()
     for key in keys:
         scan(key)
+    return begin, time.perf_counter_ns()
+
+
+def _batches(operations: Sequence[Any], size: int) -> list[list[Any]]:
+    return [list(operations[at : at + size]) for at in range(0, len(operations), size)]
+
+
+def time_batches(
+    call: Callable[[list[Any]], object], batches: Sequence[list[Any]]
+) -> tuple[int, int]:
+    """When the calls with a batch each began and ended."""
+    begin = time.perf_counter_ns()
+    for batch in batches:
+        call(batch)
     return begin, time.perf_counter_ns()
 
 

@@ -7,6 +7,7 @@ from limpet.shm.verbs cimport Endpoint, bit, lowest_bit, u64
 cdef u64 ADDRESS_MASK
 cdef u64 EXPECTED_SIZE
 cdef int LARGE_CLASS
+cdef u64 MASK
 cdef u64 NEVER
 cdef u64 PRESSURE
 
@@ -17,6 +18,7 @@ cdef class Slab:
     cdef readonly int size_class
     cdef readonly u64 replicas
     cdef u64 bits
+    cdef u64 row
     cdef readonly u64 count
     cdef readonly u64 words
     cdef u64[::1] ready
@@ -30,7 +32,7 @@ cdef class Slab:
     cpdef u64 valid(self, u64 index)
     @cython.locals(word=u64, bit=int, index=u64)
     cpdef u64 pop(self) except? 0
-    @cython.locals(word=u64, index=u64, following=u64, size=u64)
+    @cython.locals(word=u64, index=u64, following=u64, size=u64, k=u64, there=u64)
     cpdef int expect(self) except -1
     @cython.locals(endpoint=Endpoint, bitmap=u64, index=u64, found=u64)
     cpdef u64 look(self) except? 0

@@ -54,11 +54,13 @@ if TYPE_CHECKING:
 SLACK_SHARE: Final = 8
 """A class is replenished to at least 1/8 of its objects ready, if there is memory."""
 ATTEMPTS_MAX: Final = 64
-"""How often memory may turn up that is of no use to us before we call the node full."""
+"""How often memory may turn up that is of no use to us, or taken from us before it is used, before
+we call the node full."""
 PATIENCE: Final = 3
 """Attempts at memory of our own and of nobody before we look at that of living clients."""
 EXPECTED_SIZE: Final = 1024
-"""So many bytes of the next object are fetched before it is written."""
+"""So many bytes of each replica of the next object are fetched before it is written."""
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Slab:
@@ -73,6 +75,8 @@ class Slab:
         self.size_class = size_class
         self.replicas = replicas
         self.bits = replica_bits(replicas)
+        first = heap.reference(node, block, size_class, 0) | self.bits
+        self.row = heap.row(first) if replicas > 1 else 0
         self.count = heap.object_count(size_class)
         self.words = (self.count + 63) // 64
         self.ready = array("Q", bytes(8 * self.words))
@@ -115,7 +119,9 @@ class Slab:
             index = 64 * self.cursor + lowest_bit(word)
             following = self.heap.reference(self.node, self.block, self.size_class, index)
             size = min(self.heap.sizes[self.size_class], EXPECTED_SIZE)
-            self.heap.endpoint.prefetch(following & ADDRESS_MASK, size, True)
+            for k in range(self.replicas):
+                there = (following & ADDRESS_MASK) + self.heap.steps[self.row + k] & MASK
+                self.heap.endpoint.prefetch(there, size, True)
 
     def look(self) -> int:
         """Note the objects whose used bit is clear as pending; how many are newly so."""
@@ -292,18 +298,23 @@ class Allocator:
 
     # ---- between operations ---------------------------------------------------------------------
 
-    def replenish(self, node: int, size: int, replicas: int = 1, also: int = 0) -> None:
+    def replenish(
+        self, node: int, size: int, replicas: int = 1, also: int = 0, looks: int = 0
+    ) -> int:
         """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
-        Raises as `replenish_all` does.
+        Returns and raises as `replenish_all` does.
         """
-        self.replenish_all(node, [size, also] if also else [size], replicas)
+        return self.replenish_all(node, [size, also] if also else [size], replicas, 0, looks)
 
     def replenish_all(
-        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0
-    ) -> None:
+        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0, looks: int = 0
+    ) -> int:
         """Make objects of all these sizes ready on `node`, at once; `sparing` that many of its free
         blocks, which are for what gives memory back.
+
+        How often an operation has looked for memory by now, if it had `looks` times before: what
+        was ready may have been taken from us before it was used, so that it has to look again.
 
         Raises StoreFull when there is no memory for them, even after recovering the dead and
         waiting for the slow; NodeFailed when the node is lost, or a node for its replicas is and is
@@ -337,8 +348,9 @@ class Allocator:
                 attempt += 1
                 hopeless = 0 if self._find_room(attempt, hungers[missing[0]]) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
-                if attempt > ATTEMPTS_MAX or hopeless > 1:
+                if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, missing[0]))
+            return looks + attempt + 1
         finally:
             self.spared = {}
             self.sparing = 0

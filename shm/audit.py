@@ -130,6 +130,19 @@ class Audit:
         found["leaked"] = leaked
         return found
 
+    def strays(self) -> list[int]:
+        """References to objects that no store links to and nobody has in hand, the dead included.
+
+        For a leader, all others parked: so one look is enough. They are of no use to anybody if
+        every store could be read.
+        """
+        _, suspects = self._look()
+        in_hands: set[int] = set()
+        for slot, _ in self.membership.occupied():
+            in_hands.update(reference & REFERENCE_MASK for reference in self._in_hand(slot))
+        found = {at for at, _, _ in suspects if not self._is_block(at)}
+        return sorted(found - in_hands)
+
     def _tell(self, leaks: set[Suspect]) -> None:
         """Log where the first leaks are: block words and objects, with what they hold."""
         for at, size, k in sorted(leaks)[:TOLD_MAX]:
@@ -285,11 +298,17 @@ class Audit:
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                for reference, home in hand_in(self.endpoint, slot):
-                    held.append(reference)
-                    if home & REPLICATED:
-                        held += self._listed(reference, home)
+                held += self._in_hand(slot)
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
+
+    def _in_hand(self, slot: int) -> list[int]:
+        """The references in a client's hand, and what its pairs stand for."""
+        found = []
+        for reference, home in hand_in(self.endpoint, slot):
+            found.append(reference)
+            if home & REPLICATED:
+                found += self._listed(reference, home)
+        return found
 
     def _listed(self, reference: int, home: int) -> list[int]:
         try:

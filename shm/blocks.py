@@ -137,6 +137,21 @@ class BlockTable:
         mirrors = (replicas - 1) * self.heap.placement.region_blocks
         return max(0, self.coherent_blocks - mirrors)
 
+    def objects_max(self, size: int, replicas: int) -> int:
+        """How many objects of `size` bytes can have their heads on one node, if it has nothing else
+        and all replicas are hardware-coherent."""
+        limit = self._limit(True, replicas)
+        runs = [limit]
+        if replicas > 1:
+            placement = self.heap.placement
+            starts = placement.starts(replicas)
+            runs = [min(placement.region_blocks, max(0, limit - start)) for start in starts]
+        size_class = self.heap.size_class(size)
+        if size_class == LARGE_CLASS:
+            blocks = -(-size // self.heap.layout.block_size)
+            return sum(run // blocks for run in runs)
+        return sum(runs) * self.heap.object_count(size_class)
+
     def claim_run(
         self,
         node: int,

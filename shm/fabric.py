@@ -20,7 +20,9 @@ if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
         words_compare,
         words_equal,
         words_move,
+        words_prefetch,
         words_put,
+        words_tagged,
     )
 
 else:
@@ -36,7 +38,9 @@ else:
         words_compare,
         words_equal,
         words_move,
+        words_prefetch,
         words_put,
+        words_tagged,
     )
 
 BUILD = "compiled" if Endpoint.__module__ == "limpet.shm.verbs" else "pure"
@@ -54,5 +58,7 @@ __all__ = [
     "words_compare",
     "words_equal",
     "words_move",
+    "words_prefetch",
     "words_put",
+    "words_tagged",
 ]

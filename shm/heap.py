@@ -22,7 +22,7 @@ The words are in words.py.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.fabric import bit
@@ -35,6 +35,7 @@ from limpet.shm.words import (
     LARGE_CLASS,
     LINK_MASK,
     REPLICAS_BITS,
+    REPLICAS_MAX,
     REPLICAS_SHIFT,
     REPLICATED,
     TENTATIVE,
@@ -42,6 +43,9 @@ from limpet.shm.words import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Heap:
@@ -61,6 +65,24 @@ class Heap:
         self.bitmaps = layout.bitmaps
         self.bitmap_size = layout.bitmap_size
         self.table = layout.block_table
+        self.first = self.blocks + (self.placement.first << self.block_shift)
+        self.ends = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
+        """Where the objects with replicas begin on a node, and, for each number of replicas less 1,
+        where their heads end."""
+        for replicas in range(1, self.placement.replicas_max + 1):
+            regions = self.placement.limits[replicas] * self.placement.region_blocks
+            self.ends[replicas - 1] = self.first + (regions << self.block_shift)
+        self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
+        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
+        """Of objects with their heads on a node: how far it is from there to each replica, and from
+        the head's used bit to that of each."""
+        for node in range(nodes):
+            for k in range(REPLICAS_MAX):
+                ring = ((node + k) % nodes - node) << NODE_SHIFT
+                blocks = k * self.placement.region_blocks
+                row = REPLICAS_MAX * node
+                self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
+                self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
         self.resolver: Callable[[int, int], bool]
         """Whether a replicated link names an object, once that is decided; set by the pool."""
         self.concerned: Callable[[int, int, int], bool]
@@ -128,22 +150,23 @@ class Heap:
         """
         if k == 0:
             return reference & ADDRESS_MASK
-        node = self._mirror_node(reference, k)
-        shift = k * self.placement.region_blocks << self.block_shift
-        return node << NODE_SHIFT | (reference & ADDRESS_MASK & OFFSET_MASK) + shift
+        return (reference & ADDRESS_MASK) + self.steps[self.row(reference) + k] & MASK
 
-    def _mirror_node(self, reference: int, k: int) -> int:
-        node, block = reference >> NODE_SHIFT & 0xFF, self.block_of(reference)
-        return self.placement.node_of(node, block, self.replicas(reference), k)
+    def row(self, reference: int) -> int:
+        """Where in `steps` and `bit_steps` those of the object's replicas begin.
 
-    def _used_bits(self, reference: int, k: int) -> int:
-        """Address of the word that has the used bit of replica `k`."""
+        Raises PoolCorrupt for a reference that cannot be.
+        """
         node = reference >> NODE_SHIFT & 0xFF
-        block = self.block_of(reference)
-        if k:
-            node = self._mirror_node(reference, k)
-            block += k * self.placement.region_blocks
-        return self.bitmap(node, block) + 8 * (self.index_of(reference) >> 6)
+        end = self.ends[(reference & REPLICAS_BITS) >> REPLICAS_SHIFT]
+        if not self.first <= reference & OFFSET_MASK < end or node >= self.placement.nodes:
+            self.placement.node_of(node, self.block_of(reference), self.replicas(reference), 0)
+        return REPLICAS_MAX * node
+
+    def _used_bits(self, reference: int) -> int:
+        """Address of the word that has the used bit of the head."""
+        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        return bitmap + 8 * (self.index_of(reference) >> 6)
 
     def plausible(self, reference: int) -> bool:
         """Whether the reference names an object that could exist: a check on damaged memory."""
@@ -169,8 +192,10 @@ class Heap:
 
     def used_at(self, reference: int, k: int) -> bool:
         """Whether the used bit of replica `k` is set."""
-        word = self.endpoint.load(self._used_bits(reference, k))
-        return bool(word >> (self.index_of(reference) & 63) & 1)
+        at = self._used_bits(reference)
+        if k:
+            at = at + self.bit_steps[self.row(reference) + k] & MASK
+        return bool(self.endpoint.load(at) >> (self.index_of(reference) & 63) & 1)
 
     def used(self, reference: int) -> bool:
         """Whether the object's used bit is set, by the first replica in service.
@@ -191,20 +216,21 @@ class Heap:
         Raises NodeFailed when the head is not in service; nothing is changed then.
         """
         index = self.index_of(reference)
-        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        head = self._used_bits(reference)
         lane = self.endpoint.background(True)
         try:
             # ORDER: the head first; when it is lost, nobody allocates from the group any more.
-            self.endpoint.fetch_or(bitmap + 8 * (index >> 6), bit(index & 63))
+            self.endpoint.fetch_or(head, bit(index & 63))
             if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): in use on some replicas, and in hand; settling frees them.
-                self._take_mirrors(reference, bit(index & 63))
+                self._take_mirrors(reference, head, bit(index & 63))
         finally:
             self.endpoint.background(lane)
 
-    def _take_mirrors(self, reference: int, mask: int) -> None:
+    def _take_mirrors(self, reference: int, head: int, mask: int) -> None:
+        row = self.row(reference)
         for k in range(1, self.replicas(reference)):
-            at = self._used_bits(reference, k)
+            at = head + self.bit_steps[row + k] & MASK
             try:
                 if not self.endpoint.failed(at):
                     self.endpoint.fetch_or(at, mask)
@@ -217,26 +243,16 @@ class Heap:
         What is on a lost node went with it.
         """
         index = self.index_of(reference)
-        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        head = self._used_bits(reference)
+        row = self.row(reference) if reference & REPLICAS_BITS else 0
         lane = self.endpoint.background(True)
         try:
-            self.endpoint.mcas(bitmap + 8 * (index >> 6), 0, 0, 0, bit(index & 63))
-        except NodeFailed:
-            pass  # the mirrors, if there are any, may be in service
-        finally:
-            self.endpoint.background(lane)
-        if reference & REPLICAS_BITS:
-            # CRASH(used-in-part): free on some replicas, and in hand; settling frees the others.
-            self._free_mirrors(reference, bit(index & 63))
-
-    def _free_mirrors(self, reference: int, mask: int) -> None:
-        lane = self.endpoint.background(True)
-        try:
-            for k in range(1, self.replicas(reference)):
-                at = self._used_bits(reference, k)
+            for k in range(self.replicas(reference)):
+                # CRASH(used-in-part): free on some replicas, in hand; settling frees the others.
+                at = head + self.bit_steps[row + k] & MASK
                 try:
                     if not self.endpoint.failed(at):
-                        self.endpoint.mcas(at, 0, 0, 0, mask)
+                        self.endpoint.mcas(at, 0, 0, 0, bit(index & 63))
                 except NodeFailed:
                     continue
         finally:

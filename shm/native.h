@@ -34,6 +34,7 @@ typedef uint64_t limpet_word;
 #define LIMPET_OFFSET_MASK ((UINT64_C(1) << 40) - 1)
 #define LIMPET_CONTROL (UINT64_C(255) << 40)
 #define LIMPET_FORMER (UINT64_C(1) << 62) /* states.py */
+#define LIMPET_ADDRESS_MASK ((UINT64_C(1) << 48) - 16) /* words.py */
 
 /* ---- atomics on 8 aligned bytes ------------------------------------------------------------ */
 
@@ -122,6 +123,25 @@ static inline void limpet_copy_in(void *to, const void *from, size_t n) {
     } else {
         memcpy(to, from, n);
     }
+}
+
+/* ---- words with a tag ------------------------------------------------------------------------- */
+
+/* Which of `n` words, at most 64, have these bits 56-63. */
+static inline limpet_word limpet_tagged(const void *p, size_t n, uint8_t tag) {
+    const limpet_word *words = (const limpet_word *)p;
+    limpet_word found = 0;
+    size_t i = 0;
+#if defined(__x86_64__)
+    __m128i tags = _mm_set1_epi8((char)tag);
+    for (; i + 2 <= n; i += 2) {
+        __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(words + i)), tags);
+        found |= (limpet_word)_mm_movemask_pd(_mm_castsi128_pd(same)) << i;
+    }
+#endif
+    for (; i < n; i++)
+        found |= (limpet_word)(words[i] >> 56 == tag) << i;
+    return found;
 }
 
 /* ---- XXH64, from its published specification ------------------------------------------------ */

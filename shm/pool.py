@@ -58,7 +58,7 @@ from limpet.shm.segments import (
 from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
 from limpet.shm.view import View
-from limpet.shm.words import LARGE, OWNER_MASK, PENDING, SLAB
+from limpet.shm.words import LARGE, OWNER_MASK, PENDING, REPLICAS_BITS, SLAB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -533,9 +533,15 @@ class Memory:
 
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
+        return self.exclusively(self._audit().run)  # type: ignore[no-any-return]
+
+    def _audit(self) -> Audit:
         inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
-        audit = Audit(*inside, self.references, self.listed)
-        return self.exclusively(audit.run)  # type: ignore[no-any-return]
+        return Audit(*inside, self.references, self.listed)
+
+    def strays(self) -> list[int]:
+        """References to objects with replicas that nobody will ever find again; for a leader."""
+        return [found for found in self._audit().strays() if found & REPLICAS_BITS]
 
     def refill(self, node: int) -> dict[str, int]:
         """Make on a node with new memory what the replicated stores have on it; for a leader."""

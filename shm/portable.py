@@ -138,6 +138,19 @@ def words_move(words: Any, target: int, start: int, size: int) -> int:
     return 0
 
 
+def words_tagged(words: Any, start: int, count: int, tag: int) -> int:
+    """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
+    raw, start, count, tag = _words(words), _ssize(start), _ssize(count), _u64(tag) & 0xFF
+    if not 0 <= count <= 64 or start < 0 or count > (len(raw) >> 3) - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+    last = raw[8 * start + 7 : 8 * (start + count) : 8]
+    return sum(1 << index for index, byte in enumerate(last) if byte == tag)
+
+
+def words_prefetch(words: Any, index: int) -> None:
+    """A hint; there is nothing that pure Python could do about it."""
+
+
 def _u64(value: int) -> int:
     value = operator.index(value)
     if not 0 <= value <= WORD_MAX:
@@ -247,6 +260,7 @@ class Endpoint:
         "_states", "_views", "fuse", "latency_ns",
     )  # fmt: skip
 
+    hints = False
     fuse: int
     latency_ns: int
     _nodes: dict[int, _Node]
@@ -476,6 +490,9 @@ class Endpoint:
 
     def prefetch(self, addr: int, size: int, writes: bool = False) -> None:
         """A hint, not a verb; there is nothing that pure Python could do about it."""
+
+    def foresee(self, addr: int, start: int, size: int) -> None:
+        """A hint, not a verb, as `prefetch`."""
 
     def write(self, addr: int, data: Any) -> int:
         """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""

@@ -8,14 +8,17 @@ to, as the leader of a change of the view (view.py). Steps, with the node's stat
        blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
     3. fill the new memory: block words and used bits and contents of every group that has a place
        on the node (`Groups`), then what the replicated stores have there (`Memory.refill`)
-    4. raise the pressure: owners look again at the words of their blocks (allocator.py)
-    5. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
+    4. free objects with replicas that nobody links to or has in hand: what named them was on the
+       lost node only, as it was written by one who died. Not while other nodes are lost
+    5. raise the pressure: owners look again at the words of their blocks (allocator.py)
+    6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
 
 What a kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
-back to EXCLUDED. What was filled has been read by nobody. Only two things change elsewhere, and
-each is as good as before: slots whose replicas differed are brought to what the primary has, and
+back to EXCLUDED. What was filled has been read by nobody. Only three things change elsewhere, and
+each is as good as before: slots whose replicas differed are brought to what the primary has;
 mirrors whose head was on the lost node have a new mark, so that a sweep which began while it was
-lost finds its CASes refused.
+lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
+next leader finds the others.
 
 Of a group, the surviving members say that it exists: its head, or, if that is lost, all mirrors
 that are left (a group of which some are missing was being claimed or given back, and holds
@@ -188,8 +191,12 @@ class Replacement:
         self._format(segment)
         filled = Filling(memory, node).run()
         stores = memory.refill(node)
-        if self.view.failed():
+        strays = memory.strays() if self._others_serve() else []
+        # ORDER: after the look, by which what only a lost node has is nowhere.
+        if self.view.failed() or (strays and not self._others_serve()):
             return None
+        for stray in strays:
+            memory.heap.free(stray)
         # ORDER: the pressure before the node is in service: who had blocks there has them no more.
         endpoint.faa(PRESSURE, 1)
         # CRASH(node-filled): complete, and used by nobody.
@@ -200,6 +207,14 @@ class Replacement:
         self.membership.note(NODE_RESTORED, node, 0, took_ns)
         done = {name: filled[name] + stores[name] for name in filled}
         return {"node": node, "generation": segment.generation, **done, "took_ns": took_ns}
+
+    def _others_serve(self) -> bool:
+        """Whether all other nodes are in service."""
+        return all(
+            state == IN_SERVICE and not self.endpoint.lost(node)
+            for node, state in enumerate(self.view.states())
+            if node != self.node
+        )
 
     def _format(self, segment: nodes.MemoryNode) -> None:
         """Zero the tables, where memory is not, and write the superblock."""

@@ -32,6 +32,7 @@ cdef class Endpoint:
     cdef int _features
     cdef bint _incoherent
     cdef bint _plain
+    cdef readonly bint hints
     cdef u64 _era
     cdef u64 _owner
     cdef bint _busy
@@ -47,8 +48,6 @@ cdef class Endpoint:
     cdef void _forget(self) noexcept
     @cython.final
     cdef void _clear(self, int node) noexcept
-    @cython.final
-    cdef int _settled(self, u64 addr) except -1
     @cython.final
     cdef int _refuse(self, u64 addr, u64 size) except -1
     @cython.final
@@ -74,6 +73,7 @@ cdef class Endpoint:
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1
     cpdef void prefetch(self, u64 addr, u64 size, bint writes=*) noexcept
+    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept
     cpdef bint failed(self, u64 addr) noexcept
     cpdef int write(self, u64 addr, data) except -1
     cpdef int write_gather(self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second) except -1
@@ -132,4 +132,6 @@ cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept
 cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size)
 cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1
 cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
+cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0
+cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1

@@ -29,6 +29,11 @@ Reading in place
     An `Image` takes what a read gives: a copy, or, of what stands still as long as it is looked at,
     the memory itself. It looks again whether the node is lost after each use of it.
 
+Hints
+    `prefetch` is no verb: not counted, no step, and it never raises.
+    `hints`: whether operations that follow are to be foretold by it. They are not where verbs are
+    overridden, nor where memory is not hardware-coherent.
+
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
     verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a fork.
@@ -56,6 +61,7 @@ cdef extern from "native.h":
     void limpet_copy_out(void*, const void*, size_t) noexcept nogil
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil
     void limpet_used() noexcept nogil
+    u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
     u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
     int limpet_has_crc() noexcept nogil
@@ -74,6 +80,7 @@ cdef extern from "native.h":
     u64 limpet_microseconds() noexcept nogil
     int LIMPET_HAS_CLFLUSHOPT
     u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
+    u64 ADDRESS_MASK "LIMPET_ADDRESS_MASK"
     u64 CONTROL "LIMPET_CONTROL"
     u64 FORMER "LIMPET_FORMER"
     volatile unsigned long limpet_forks
@@ -174,6 +181,19 @@ cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, byte
     return (order > 0) - (order < 0)
 
 
+cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0:
+    """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
+    if not 0 <= count <= 64 or start < 0 or count > words.shape[0] - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+    return limpet_tagged(&words[0] + start, count, <unsigned char>tag) if count else 0
+
+
+cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept:
+    """A hint: word `index` may be read soon. Any index will do."""
+    if 0 <= index < words.shape[0]:
+        prefetch_line(&words[index], 0)
+
+
 cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1:
     """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
     cdef Py_ssize_t room = words.shape[0] * 8
@@ -182,6 +202,40 @@ cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssi
     if size:
         memmove(<char*>&words[0] + target, <char*>&words[0] + start, size)
     return 0
+
+
+# What each verb asks, without a call; `_refuse` and `_mourn` say what is wrong. In between is the
+# access.
+
+cdef inline Mapped* word_at(Endpoint endpoint, u64 addr) noexcept:
+    """What the word at `addr` is in; NULL: it cannot be used."""
+    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
+    # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
+    if unlikely(addr >> 48 | addr & 7 | <u64>(addr & OFFSET_MASK >= mapped.coherent), 0):
+        return NULL
+    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
+        return NULL
+    return mapped
+
+
+cdef inline Mapped* bytes_at(Endpoint endpoint, u64 addr, u64 size) noexcept:
+    """What `size` bytes at `addr` are in; NULL: they cannot be used."""
+    cdef u64 offset = addr & OFFSET_MASK
+    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
+    if unlikely(addr >> 48 | <u64>(offset >= mapped.size), 0):
+        return NULL
+    if unlikely(size > mapped.size - offset, 0):
+        return NULL
+    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
+        return NULL
+    return mapped
+
+
+cdef inline bint is_lost(Endpoint endpoint, u64 addr, Mapped* mapped) noexcept:
+    """Whether what was accessed at `addr` is lost by now."""
+    # ORDER: read after the access, not remembered from before it.
+    cdef u64 state = (<volatile u64*>endpoint._states)[addr >> 40]
+    return mapped.lost[0] != 0 or state != mapped.state
 
 
 cdef class Endpoint:
@@ -201,7 +255,7 @@ cdef class Endpoint:
         self._here = &self._lanes[0]
         self._features = limpet_flush_features()
         self._incoherent = False
-        self._plain = type(self) is Endpoint
+        self._plain = self.hints = type(self) is Endpoint
         self._era = 0
         self._busy = False
         self._owner = 0
@@ -245,6 +299,7 @@ cdef class Endpoint:
         self._map[node].coherent = coherent & ~7ULL
         if coherent_bytes is not None:
             self._incoherent = True
+            self.hints = False
         self._map[node].size = size
         self._map[node].state = state
         self._keep[node] = memoryview(mapping)
@@ -300,30 +355,17 @@ cdef class Endpoint:
 
     # ---- checks -----------------------------------------------------------------------------
 
-    cdef inline char* _at(self, u64 addr, u64 size) except NULL:
-        cdef u64 node = addr >> 40
-        cdef u64 offset = addr & OFFSET_MASK
-        if unlikely(node > 255, 0) or unlikely(offset >= self._map[node].size, 0):
+    cdef char* _at(self, u64 addr, u64 size) except NULL:
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if mapped == NULL:
             self._refuse(addr, size)
-        if unlikely(size > self._map[node].size - offset, 0):
-            self._refuse(addr, size)
-        if unlikely(self._states[node] != self._map[node].state, 0):
-            self._refuse(addr, size)
-        return self._map[node].base + offset
+        return mapped.base + (addr & OFFSET_MASK)
 
-    cdef inline char* _word(self, u64 addr) except NULL:
-        cdef u64 node = addr >> 40
-        cdef u64 offset = addr & OFFSET_MASK
-        # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
-        if unlikely(
-            node > 255
-            or (addr & 7) != 0
-            or offset >= self._map[node].coherent
-            or self._states[node] != self._map[node].state,
-            0,
-        ):
+    cdef char* _word(self, u64 addr) except NULL:
+        cdef Mapped* mapped = word_at(self, addr)
+        if mapped == NULL:
             self._refuse(addr, 8)
-        return self._map[node].base + offset
+        return mapped.base + (addr & OFFSET_MASK)
 
     cdef int _refuse(self, u64 addr, u64 size) except -1:
         """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
@@ -344,14 +386,6 @@ cdef class Endpoint:
         raise CoherenceError(
             f"the word at {addr:#x} is outside of the node's hardware-coherent range"
         )
-
-    cdef inline int _settled(self, u64 addr) except -1:
-        cdef u64 node = addr >> 40
-        if unlikely(
-            self._map[node].lost[0] != 0 or self._states[node] != self._map[node].state, 0
-        ):
-            return self._mourn(node)
-        return 0
 
     cdef int _mourn(self, u64 node) except -1:
         if self._map[node].lost[0]:
@@ -414,7 +448,8 @@ cdef class Endpoint:
         if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._map[addr >> 40].coherent:
             self.invalidate(addr, size)
         limpet_copy_out(PyBytes_AS_STRING(data), at, size)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
         self._reads(addr, size)
         return data
 
@@ -428,7 +463,8 @@ cdef class Endpoint:
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
                 self.invalidate(addr, view.len)
             limpet_copy_out(view.buf, at, view.len)
-            self._settled(addr)
+            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+                self._mourn(addr >> 40)
             self._reads(addr, view.len)
         finally:
             PyBuffer_Release(&view)
@@ -443,11 +479,15 @@ cdef class Endpoint:
             raise AddressError(
                 f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
             )
-        at = self._at(addr, <u64>count * 8)
+        cdef Mapped* mapped = bytes_at(self, addr, <u64>count * 8)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, <u64>count * 8)
+        at = mapped.base + (addr & OFFSET_MASK)
         if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
             self.invalidate(addr, count * 8)
         limpet_copy_out(&words[start], at, count * 8)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._reads(addr, count * 8)
         return 0
 
@@ -462,11 +502,20 @@ cdef class Endpoint:
         cdef u64 offset = addr & OFFSET_MASK
         cdef u64 line
         if node < 256 and offset < self._map[node].size:
-            for line in range(0, min(size, self._map[node].size - offset), 64):
+            size = min(size, self._map[node].size - offset)
+            for line in range(offset & ~63ULL, offset + size, 64):
                 if writes:
-                    prefetch_line(self._map[node].base + offset + line, 1)
+                    prefetch_line(self._map[node].base + line, 1)
                 else:
-                    prefetch_line(self._map[node].base + offset + line, 0)
+                    prefetch_line(self._map[node].base + line, 0)
+
+    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
+        """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
+        which the reference at `addr` leads. Any address will do."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if node < 256 and not addr & 7 and offset < self._map[node].coherent:
+            self.prefetch((limpet_load(self._map[node].base + offset) & ADDRESS_MASK) + start, size)
 
     cdef inline int _copy(self, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0
@@ -493,7 +542,8 @@ cdef class Endpoint:
             self._copy(at, <char*>view.buf, view.len)
             if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
                 self.write_back(addr, view.len)
-            self._settled(addr)
+            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+                self._mourn(addr >> 40)
             self._writes(addr, view.len)
         finally:
             PyBuffer_Release(&view)
@@ -519,7 +569,10 @@ cdef class Endpoint:
         cdef char* at
         if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
-        at = self._at(addr, size)
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, size)
+        at = mapped.base + (addr & OFFSET_MASK)
         self._renew_edges(addr, size)
         if count:
             self._copy(at, <char*>&words[0], head)
@@ -534,7 +587,8 @@ cdef class Endpoint:
         self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
         if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
             self.write_back(addr, size)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._writes(addr, size)
         return 0
 
@@ -548,12 +602,16 @@ cdef class Endpoint:
             raise AddressError(
                 f"cannot write {count} words, from word {start} on of {words.shape[0]}, to {addr:#x}"
             )
-        at = self._at(addr, size)
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, size)
+        at = mapped.base + (addr & OFFSET_MASK)
         self._renew_edges(addr, size)
         self._copy(at, <char*>&words[start], size)
         if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
             self.write_back(addr, size)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._writes(addr, size)
         return 0
 
@@ -571,58 +629,83 @@ cdef class Endpoint:
 
     cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
         """The word at `addr`."""
-        cdef u64 value = limpet_load(self._word(addr))
-        self._settled(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        cdef u64 value = limpet_load(at)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._reads(addr, 8)
         return value
 
     cpdef int store(self, u64 addr, u64 value) except -1:
         """Set the word at `addr`."""
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         limpet_store(at, value)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._writes(addr, 8)
         return 0
 
     cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr`; the old one. A full barrier."""
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         cdef u64 old = limpet_swap(at, value)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._atomics(addr)
         return old
 
     cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
         """Set the word at `addr` to `desired` if it is `expected`; what it was."""
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         cdef u64 old = limpet_cas(at, expected, desired)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._cas(addr, old != expected)
         return old
 
     cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
         """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         cdef u64 old = limpet_faa(at, delta)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._atomics(addr)
         return old
 
     cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
         """Set `bits` in the word at `addr`; what it was."""
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         cdef u64 old = limpet_fetch_or(at, bits)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._atomics(addr)
         return old
 
@@ -634,11 +717,15 @@ cdef class Endpoint:
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
         """
-        cdef char* at = self._word(addr)
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
         if unlikely(self.fuse > 0, 0):
             self._burn()
         cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
         self._cas(addr, ((old ^ compare) & compare_mask) != 0)
         return old
 
@@ -679,7 +766,8 @@ cdef class Endpoint:
         PyErr_CheckSignals()
         # ORDER: what is mapped, after the sleep: another thread may have let go of the node.
         limpet_load(self._word(addr))
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
         return woken
 
     cpdef int futex_wake(self, u64 addr, int count) except -1:
@@ -689,7 +777,8 @@ cdef class Endpoint:
         """
         cdef const char* at = self._word(addr)
         limpet_load(at)
-        self._settled(addr)
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
         return limpet_futex_wake(at, count)
 
     cpdef u64 microseconds(self) except? 0:
@@ -785,7 +874,8 @@ cdef class Image:
             return endpoint.read_words(addr, self.words, count)
         if unlikely(count < 1 or count * 8 > self._size or addr & 7, 0):
             return endpoint.read_words(addr, self.words, count)
-        endpoint._settled(addr)
+        if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
+            endpoint._mourn(addr >> 40)
         endpoint._reads(addr, size)
         self._at = at
         self._size = size

@@ -3,6 +3,7 @@ from limpet.shm.client cimport Client
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef int BATCH
 cdef int PUT
 cdef int INSERT
 cdef int UPDATE
@@ -22,6 +23,9 @@ cdef class Store:
     cdef readonly Allocator allocator
     cdef public u64 operations
     cdef public u64 retries
+    cdef bint foretells
     cdef object __weakref__
 
     cpdef int _write(self, key, value, int mode) except -1
+    cdef int _foretell(self, list keys) except -1
+    cdef int _expect_keys(self, list keys) except -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import time
@@ -49,6 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     _stderr = os.dup(2)
     _before.update(_segments())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As shells have it for what they start in the background; children would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = (
@@ -126,6 +130,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(long):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # thousands of tests, which no collection has to go through again
 
 
 def pytest_report_header() -> str:

@@ -109,8 +109,9 @@ def test_demo_holds_and_reports_as_json(started: list[Process], data: Path) -> N
     assert found["kills"] == found["restarts"] == sum(one["kills"] for one in found["workers"])
     assert 20 <= found["kills"] <= 60
     assert found["parameters"]["seed"] == 5
-    assert found["operations"] > 100
-    assert found["verdict"]["writes"] > 100
+    least = 100 if limpet.build == "compiled" else 10
+    assert found["operations"] > least
+    assert found["verdict"]["writes"] > least
     assert found["audit"]["leaked"] == 0
     assert 0 < found["latency_ns"]["get_p50"] <= found["latency_ns"]["get_p99"]
     assert segments(process) == []

@@ -70,6 +70,8 @@ from limpet.shm.errors import ParameterError
     show_default=True,
     help="Operations of one process in one loop, at most.",
 )
+@click.option("--batch", type=int, default=100, show_default=True,
+              help="Keys of one call in the loops of batches.")  # fmt: skip
 @click.option("--records", type=int, default=100_000, show_default=True,
               help="Pairs that are stored at first.")  # fmt: skip
 @click.option("--key-bytes", type=int, default=24, show_default=True, help="Bytes of each key.")
@@ -102,6 +104,7 @@ def peers_command(
     rounds: int,
     seconds_per_cell: float,
     operations: int,
+    batch: int,
     records: int,
     key_bytes: int,
     value_bytes: int,
@@ -125,6 +128,7 @@ def peers_command(
                 mixes=mixes,
                 rounds=rounds,
                 seconds_per_cell=seconds_per_cell,
+                batch=batch,
             )
             for theta in thetas
         ]

@@ -6,9 +6,12 @@ from limpet.stores.fusee.growth cimport ReplicatedGrowth
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport is_valid
 
+cdef u64 ADDRESS_MASK
 cdef u64 BIRTH
 cdef int DONE
+cdef u64 ENTRY_SIZE
 cdef int EXISTS
+cdef u64 EXPECTED_SIZE
 cdef int FAILED
 cdef int IDLE
 cdef int INSERT
@@ -35,6 +38,8 @@ cdef class Fusee(ReplicatedGrowth):
     cdef u64 _index_of(self, u64 slot) noexcept
     @cython.locals(place='long long', known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int)
     cdef int _attempt(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
+    @cython.locals(slot=u64, old=u64, k=u64)
+    cdef int _expect(self, long long place) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64)
     cdef bint _candidate(self) except -1
     @cython.locals(outcome=int)

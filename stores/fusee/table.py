@@ -18,19 +18,23 @@ Losing operations begin again with an object of their own that nobody has seen (
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import as_bytes
 from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.growth import ReplicatedGrowth
-from limpet.stores.fusee.marks import BIRTH, FAILED, IDLE, UPDATED
+from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 from limpet.stores.race.fields import OBJECT_MASK
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import is_valid
+
+EXPECTED_SIZE: Final = 128
+"""So many bytes of a pair are fetched while its slot is read."""
 
 
 class Fusee(ReplicatedGrowth):
@@ -95,6 +99,8 @@ class Fusee(ReplicatedGrowth):
         guess = self.cache.word(place)
         if not is_valid(guess):  # the slot was vacant when we last looked
             return 0
+        # The pair is on its way while the slot is read.
+        self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
         if self.surprised:
             self._found_places()
         slot = self._address(self.cache.index(place))
@@ -145,6 +151,8 @@ class Fusee(ReplicatedGrowth):
         # Without backups nobody asks for the mark before it must be there; an update has it always.
         updates = known or mode == UPDATE or not self.backups
         self.logged.birth = UPDATED if updates else 0
+        if known:
+            self._expect(place)
         reference = self._make(key, value, size)
         if not reference:
             return NO_MEMORY
@@ -171,6 +179,16 @@ class Fusee(ReplicatedGrowth):
             slot = self._go_to(self.at_home)
             self.cache.remember(self.hash, self._index_of(slot), desired)
         return outcome
+
+    def _expect(self, place: int) -> None:
+        """Have memory on its way that an update touches besides its own object."""
+        slot = self._address(self.cache.index(place))
+        old = self.cache.word(place) & OBJECT_MASK
+        self.endpoint.prefetch(slot, 8, True)
+        self.endpoint.prefetch(old & ADDRESS_MASK, EXPECTED_SIZE, True)
+        for k in range(1, self.backups + 1):
+            self.endpoint.prefetch(self._backup(slot, k), 8, True)
+            self.endpoint.prefetch(self._replica(old & ADDRESS_MASK, k), ENTRY_SIZE, True)
 
     def _candidate(self) -> bool:
         """Whether a slot that was read has the key's fingerprint."""

@@ -121,7 +121,7 @@ class ReplicatedTables(Growing):
                         raise
                     # the node gets its replica when it is replaced
                     pool.view.fail_if_lost(node)
-        Directory.require_room(pool, name, parameters)
+        Directory.require_room(pool, name, parameters, parameters.replicas)
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:

@@ -92,7 +92,8 @@ class InPlaceCommit(Commit):
             self.endpoint.wait()
 
     def abandon(self) -> None:
-        """Give back the locks that are ours, after an error has ended the operation."""
+        """Give back the locks that are ours, as an error ends the operation; within it, so that no
+        other thread of this client can have locked one of these nodes again meanwhile."""
         with contextlib.suppress(NodeFailed):
             for at in self.held:
                 self.endpoint.cas(self.node_locks.word(at), self.client.ident, 0)

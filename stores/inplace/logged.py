@@ -137,6 +137,12 @@ class LoggedCommit(InPlaceCommit):
         self.unlock_all()
         self.log.close(False)
 
+    def abandon(self) -> None:
+        # ORDER: with a log in hand, that is carried out or undone first, as the operation ends; and
+        # it goes by the locks, and gives them back.
+        if self.log is None:
+            super().abandon()
+
 
 class Dtx(InPlace):
     """The `dtx-sherman` store. `DtxParameters`."""

@@ -149,11 +149,7 @@ class InPlace(Sherman):
 
     def _logged_once(self, commit: Any, key: bytes, value: bytes, mode: int) -> int:
         commit.shrinks = mode == SHRINK
-        try:
-            return int(super()._logged_once(commit, key, value, mode))
-        except BaseException:
-            commit.abandon()
-            raise
+        return int(super()._logged_once(commit, key, value, mode))
 
     def _link_all_above(self) -> None:
         """Have the nodes above link to those that splits have made. If that fails, siblings do."""

@@ -12,12 +12,13 @@ cdef int NOTHING
 cdef class Gate:
     cdef readonly unsigned long long thread
     cdef readonly object opened
-    cdef readonly bint holds
+    cdef readonly int role
 
 cdef class Lock(Channel):
     cdef readonly bint recursive
     cdef readonly TicketLock ticket
     cdef readonly object line
+    cdef readonly bint lined
     cdef unsigned long long ident
     cdef readonly unsigned long long held_by
     cdef readonly int count
@@ -34,6 +35,7 @@ cdef class Lock(Channel):
     cdef int _let_go(self) except -1
     @cython.locals(gate=Gate)
     cdef int _resign(self) except -1
+    @cython.locals(gate=Gate)
     cdef Gate _first(self)
     @cython.locals(end=double, role=int, taken=bint)
     cdef bint _wait(self, unsigned long long thread, double timeout) except -1

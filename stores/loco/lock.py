@@ -1,3 +1,5 @@
+# cython: binding=False
+# The interpreter calls methods that are no function objects more quickly.
 """`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (LOCO 5.4).
 
 The process holds the ticket lock (ticket_lock.py); one of its threads holds this. Of the threads
@@ -41,8 +43,8 @@ class Gate:
         self.thread = thread
         self.opened = LocalLock()
         self.opened.acquire()
-        self.holds = False
-        """When it is opened: whether the lock was handed over. Else the thread is the delegate."""
+        self.role = NOTHING
+        """What it was opened for: HOLDER, the lock was handed over; or DELEGATE."""
 
 
 class Lock(Channel):
@@ -77,6 +79,8 @@ class Lock(Channel):
         self.recursive = recursive
         self.ticket = TicketLock(self, self.address, places, overtaking)
         self.line: deque[Gate] = deque()
+        self.lined = False
+        """Somebody may be in line."""
         self.ident = 0
         self.held_by = 0
         """0: no thread of this process holds the lock; else `get_ident` of the one that took it."""
@@ -142,7 +146,7 @@ class Lock(Channel):
                     self.held_by = gate.thread
                     self.count = 1
                     self.ticket.inherited = False
-                    gate.holds = True
+                    gate.role = HOLDER
                     gate.opened.release()
         finally:
             self.leave()
@@ -186,6 +190,7 @@ class Lock(Channel):
         self.delegated = False
         self.handovers = 0
         self.line = deque()
+        self.lined = False
 
     def _adopt(self) -> None:
         """Have the lock, if this process holds it by a handle that it has forgotten."""
@@ -203,7 +208,7 @@ class Lock(Channel):
         try:
             self.ticket.drop()
         finally:
-            if not self.delegated:
+            if self.lined and not self.delegated:
                 self._resign()
 
     def _resign(self) -> None:
@@ -212,16 +217,21 @@ class Lock(Channel):
         gate = self._first()
         if gate is not None:
             self.delegated = True
+            gate.role = DELEGATE
             gate.opened.release()
 
     def _first(self) -> Gate | None:
         """Take the first in line out of it. Who gives up does so at any time."""
-        if not self.line:
+        if not self.lined:
             return None
+        # ORDER: before the look, as who lines up says so after it has: that is not forgotten.
+        self.lined = False
         try:
-            return self.line.popleft()
+            gate = self.line.popleft()
         except IndexError:
             return None
+        self.lined = True
+        return gate
 
     def _wait(self, thread: int, timeout: float) -> bool:
         now = self.membership.now
@@ -251,6 +261,7 @@ class Lock(Channel):
                 return DELEGATE
             gate = Gate(thread)
             self.line.append(gate)
+            self.lined = True
         finally:
             self.leave()
         try:
@@ -258,12 +269,12 @@ class Lock(Channel):
                 return NOTHING
         except BaseException:
             if not self._step_out(gate):
-                if gate.holds:
+                if gate.role == HOLDER:
                     self.release()
                 else:
                     self._resign()
             raise
-        return HOLDER if gate.holds else DELEGATE
+        return gate.role
 
     def _stand(self, gate: Gate, end: float) -> bool:
         """Wait at the gate; whether it was opened before `end`."""
@@ -282,5 +293,8 @@ class Lock(Channel):
         try:
             self.line.remove(gate)
         except ValueError:
+            # ORDER: before we ask what for: who has taken it out of the line is about to open it.
+            while gate.role == NOTHING:
+                gate.opened.acquire(timeout=LOOK_S)
             return False
         return True

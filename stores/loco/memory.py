@@ -193,6 +193,9 @@ class ChannelMemory(Renewing):
                     raise NodeFailed(table, f"{FORMERLY}; remove the channel to begin it anew")
             if found is not None:
                 break
+            if not of:
+                # ORDER: before the mark has a number: so parts on these nodes are not older.
+                self._renew_all()
             apart = 0 if node is None or node == table else 1 + node
             with contextlib.suppress(KeyExists):
                 self.insert(key, self._value_of(described, apart, 0 if apart else size))

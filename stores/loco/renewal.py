@@ -3,7 +3,9 @@
 What the former directory had is lost; who uses this says what it means that something is not there.
 The new one is made, empty, by whoever needs it first, and has a number, which is in its entry 0, of
 no other use, in place of the lock: how often nodes of the pool had been replaced by then. So what
-has a smaller number is older than this directory. One that was made with the store has 0.
+has a smaller number is older than this directory. One that was made with the store has 0. Before
+something is given its number, the directories of all nodes in service are made (`_renew_all`), so
+that none of them is numbered later; with a node that is not in service then, it counts as older.
 
 A handle knows a directory by its address; that of one which was lost is FORMER (shm/states.py)
 until the handle has met the new one.
@@ -16,7 +18,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.states import FORMER, generation_of
 from limpet.stores.race.fields import DIRECTORY_ENTRY
 from limpet.stores.race.growth import Growing
@@ -36,6 +38,12 @@ class Renewing(Growing):
     def _renew(self, table: int, make: bool) -> None:
         """Know the directory on a node that was replaced; `make`: have one."""
         self.pool.exclusively(lambda: self._attach(table, make))
+
+    def _renew_all(self) -> None:
+        """Have a directory on each node that is in service and has room for it."""
+        for table in range(self.subtables):
+            with contextlib.suppress(NodeFailed, StoreFull):
+                self._renew(table, True)
 
     def _attach(self, table: int, make: bool) -> None:
         if self.tables[table] < FORMER:

@@ -28,7 +28,6 @@ cdef class RingBuffer(Channel):
     cdef readonly u64 ack_stride
     cdef readonly u64 ack_count
     cdef u64[::1] header
-    cdef u64 token
     cdef u64 writer_as
     cdef u64 end
     cdef u64 oldest
@@ -43,7 +42,7 @@ cdef class RingBuffer(Channel):
     cdef readonly u64 lost
     cdef readonly bint closed
 
-    cdef int _send_once(self, bytes data, bint prepare) except -1
+    cdef int _send_once(self, bytes data) except -1
     @cython.locals(endpoint=Endpoint, length=u64, at=u64)
     cdef int _append(self, bytes data) except -1
     @cython.locals(at=u64, mine=u64, ident=u64, position=u64, size=u64, number=u64)
@@ -55,7 +54,7 @@ cdef class RingBuffer(Channel):
     cpdef bint _counts(self, u64 ident) except -1
     @cython.locals(oldest=u64)
     cdef int _overwrite(self, u64 end) except -1
-    cdef bytes _receive_once(self, bint prepare)
+    cdef bytes _receive_once(self)
     @cython.locals(endpoint=Endpoint, at=u64, start=u64, size=u64, number=u64, data=bytes, oldest=u64)
     cdef bytes _next(self)
     @cython.locals(start=u64, rest=u64)

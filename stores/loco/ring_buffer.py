@@ -136,7 +136,6 @@ class RingBuffer(Channel):
         self.ack_stride = rows.stride
         self.ack_count = rows.rows
         self.header = array("Q", [0, 0])
-        self.token = 0
         self.writer_as = 0
         """The id as which we are the writer."""
         self.end = 0
@@ -174,27 +173,30 @@ class RingBuffer(Channel):
                 f"the message takes {HEAD + len(data)} bytes; {self!r} has {self.size}"
             )
         deadline = deadline_of(True, timeout)
-        outcome = self._send_once(data, False)
+        outcome = self._send_once(data)
         looks = 0
         while outcome != DONE:
             left = left_us(deadline, queue.Full)
             looks += 1
             if self.room.spin(looks):
-                outcome = self._send_once(data, False)
+                outcome = self._send_once(data)
                 continue
-            outcome = self._send_once(data, True)
+            self.enter()
+            try:
+                token = self.room.prepare()
+                outcome = self._append(data)
+            finally:
+                self.leave()
             if outcome != DONE:
-                self.room.sleep(self.token, left)
+                self.room.sleep(token, left)
 
     def send_nowait(self, item: Any) -> None:
         """`send` without waiting for room."""
         self.send(item, 0)
 
-    def _send_once(self, data: bytes, prepare: bool) -> int:
+    def _send_once(self, data: bytes) -> int:
         self.enter()
         try:
-            if prepare:
-                self.token = self.room.prepare()
             return self._append(data)
         finally:
             self.leave()
@@ -370,17 +372,22 @@ class RingBuffer(Channel):
         1 round trip when it is there.
         """
         deadline = deadline_of(True, timeout)
-        data = self._receive_once(False)
+        data = self._receive_once()
         looks = 0
         while data is None:
             left = left_us(deadline, queue.Empty)
             looks += 1
             if self.news.spin(looks):
-                data = self._receive_once(False)
+                data = self._receive_once()
                 continue
-            data = self._receive_once(True)
+            self.enter()
+            try:
+                token = self.news.prepare()
+                data = self._next()
+            finally:
+                self.leave()
             if data is None:
-                self.news.sleep(self.token, left)
+                self.news.sleep(token, left)
         return self.decode(data)
 
     def receive_nowait(self) -> Any:
@@ -391,13 +398,11 @@ class RingBuffer(Channel):
         while True:
             yield self.receive()
 
-    def _receive_once(self, prepare: bool) -> Any:
+    def _receive_once(self) -> Any:
         if self.acks is None:
             self.subscribe()
         self.enter()
         try:
-            if prepare:
-                self.token = self.news.prepare()
             return self._next()
         finally:
             self.leave()

@@ -102,15 +102,17 @@ class Directory(Race):
         Directory.require_room(pool, name, parameters)
 
     @staticmethod
-    def require_room(pool: Any, name: str, parameters: Any) -> None:
+    def require_room(pool: Any, name: str, parameters: Any, replicas: int = 1) -> None:
         """Raise StoreFull when there cannot be room for the keys that are asked for."""
-        size = parameters.subtable_size << parameters.depth
-        blocks = pool.layout.block_count * pool.layout.block_size
-        if size > blocks:
+        wanted = 1 << parameters.depth
+        room = pool.blocks.objects_max(parameters.subtable_size, replicas)
+        if wanted > room:
             raise StoreFull(
                 f"{pool.url}: node 0 has no room for the index of {name!r}: for "
-                f"{parameters.capacity} keys it takes {size} bytes of each node's {blocks}; ask "
-                "for a smaller capacity, as it grows, or create the pool with larger nodes"
+                f"{parameters.capacity} keys it takes {wanted} subtables of "
+                f"{parameters.subtable_size} bytes on each node (replicas: {replicas}), where at "
+                f"most {room} fit; ask for a smaller capacity, as it grows, or create the pool "
+                "with larger nodes"
             )
 
     @staticmethod
@@ -225,31 +227,38 @@ class Directory(Race):
         """References to all pairs, and to all subtables, as far as they are not lost."""
         pairs, tables = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
         for table in range(self.subtables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
-                found = self._linked(table)
+            with contextlib.suppress(NodeFailed):  # the directory is lost
+                found = self._linked(table, True)
                 pairs, tables = np.append(pairs, found[0]), np.append(tables, found[1])
         return pairs, tables
 
-    def _linked(self, table: int) -> list[Any]:
-        """References to the pairs of a directory, and to its subtables."""
-        below = [self._linked_below(table, number) for number in self._roots()]
+    def _linked(self, table: int, lossy: bool = False) -> list[Any]:
+        """References to the pairs of a directory, and to its subtables.
+
+        NodeFailed if a subtable is lost; if `lossy`, its pairs are passed over.
+        """
+        below = [self._linked_below(table, number, lossy) for number in self._roots()]
         return [np.concatenate(some) for some in zip(*below, strict=True)]
 
-    def _linked_below(self, table: int, number: int) -> tuple[Any, Any]:
+    def _linked_below(self, table: int, number: int, lossy: bool) -> tuple[Any, Any]:
         """References to the pairs of an entry's subtables, and to the subtables. Does not pin."""
         pointer = self.endpoint.load(self._entry(table, number))
         while not is_split(pointer):
             pairs = np.empty(0, dtype=np.uint64)
             tables = []
             if pointer:
-                pairs = self._references(self._base_of(pointer))
+                try:
+                    pairs = self._references(self._base_of(pointer))
+                except NodeFailed:
+                    if not lossy:
+                        raise
                 tables = [pointer, *self._halves(table, number)]
             # ORDER: after the words: an entry never has the same subtable again.
             before, pointer = pointer, self.endpoint.load(self._entry(table, number))
             if pointer == before:
                 return pairs, np.array(tables, dtype=np.uint64)
         half = self._below(number)
-        first, second = self._linked_below(table, half), self._linked_below(table, half + 1)
+        first, second = (self._linked_below(table, half + k, lossy) for k in (0, 1))
         return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
     def _halves(self, table: int, number: int) -> list[int]:

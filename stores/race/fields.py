@@ -12,6 +12,9 @@ MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
 MIX_DIRECTORY: Final = 0xC2B2_AE3D_27D4_EB4F
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
+SLOTS: Final = 0xFEFE_FEFE
+"""Which of the words of two combined buckets are slots."""
+
 FROZEN: Final = 1 << 55
 OBJECT_MASK: Final = REFERENCE_MASK & ~FROZEN
 """Of a valid slot word: the reference to its object."""

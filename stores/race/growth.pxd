@@ -35,6 +35,7 @@ cdef class Growing(Directory):
     @cython.locals(node=u64)
     cdef int _find_memory(self, bytes key) except -1
     cdef int _wait(self, u64 attempt) except -1
+    @cython.locals(enough=bint)
     cdef int _grow(self, bytes key) except -1
     @cython.locals(index=int, frozen=int)
     cdef bint _is_frozen(self) except -1

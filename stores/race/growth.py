@@ -86,12 +86,13 @@ class Growing(Directory):
             self.endpoint.background(lane)
 
     def _find_memory(self, key: bytes) -> None:
-        """Have memory ready for a split of the key's subtable.
+        """Have memory ready for a split of the key's subtable, or for its first one.
 
-        Outside of operations, so that the table at hand may be another thread's.
+        Outside of operations, so that the subtable at hand may be another thread's; if it makes us
+        ask for too little, we ask again.
         """
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
-        sizes = [self.subtable_size] * self.objects_needed
+        sizes = [self.subtable_size] * (self.objects_needed if self.pointer else 1)
         self.allocator.coherent().replenish_all(node, sizes, self.replicas)
 
     def _wait(self, attempt: int) -> None:
@@ -106,7 +107,9 @@ class Growing(Directory):
             self._read_row(0)
             if not self.pointer:
                 return DONE if self._obtain(self.number, 0) else NO_MEMORY
-            if self._room() >= 0 and not self._is_frozen() and self.pointer != self.cramped:
+            enough = not self._is_frozen() and self.pointer != self.cramped
+            # A key that is there needs no room.
+            if enough and (self._room() >= 0 or self._match(key, 0, False)):
                 return DONE
             if self.depth == self.depth_max:
                 raise StoreFull(

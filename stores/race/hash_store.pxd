@@ -1,8 +1,8 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.verbs cimport lowest_bit, u64
 from limpet.stores.contract cimport as_bytes
-from limpet.stores.race.index cimport Index, is_valid
+from limpet.stores.race.index cimport Index
 
 cdef int BATCH
 cdef u64 LINK_MASK
@@ -22,8 +22,13 @@ cdef class HashStore(Index):
     cdef u64[::1] places
     cdef readonly int replicas
 
-    @cython.locals(row=int, side=int, index=int, word=u64, fingerprint=u64, key=bytes)
+    @cython.locals(row=int, key=bytes)
     cdef int _get_batch(self, list keys, list found) except -1
+    @cython.locals(side=int)
+    cdef int _keep_place(self, int row) noexcept
+    cdef int _turn_to_row(self, int row) noexcept
+    @cython.locals(left=u64, word=u64, size=u64)
+    cdef int _expect_objects(self, int row) except -1
     @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(reference=u64, desired=u64, slot=u64)

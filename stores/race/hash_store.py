@@ -10,6 +10,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import StoreFull
+from limpet.shm.fabric import lowest_bit
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import LINK_MASK
 from limpet.stores.contract import as_bytes
@@ -24,7 +25,7 @@ from limpet.stores.outcomes import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.race.index import Index, is_valid
+from limpet.stores.race.index import Index
 
 PREFETCH_SIZE: Final = 192
 
@@ -81,29 +82,42 @@ class HashStore(Index):
         """Append the values of at most BATCH keys: the reads of a phase overlap."""
         for row, key in enumerate(keys):
             self._choose(key)
-            self.places[4 * row] = self.hash
-            self.places[4 * row + 1] = self.base
-            for side in range(2):
-                self.places[4 * row + 2 + side] = self.at[side]
-                self.endpoint.prefetch(self.at[side], 128)
+            self._keep_place(row)
         self._found_places()
         for row in range(len(keys)):
-            self.base = self.places[4 * row + 1]
-            for side in range(2):
-                self.at[side] = self.places[4 * row + 2 + side]
+            self._turn_to_row(row)
             self._read_row(row)
-            fingerprint = self.places[4 * row] & 0xFF
-            for index in range(32 * row, 32 * row + 32):
-                word = self.slots[index]
-                if index & 7 and word >> 56 == fingerprint and is_valid(word):
-                    self.endpoint.prefetch(word & LINK_MASK, PREFETCH_SIZE)
+            self._expect_objects(row)
         self.endpoint.wait()
         for row, key in enumerate(keys):
-            self.hash = self.places[4 * row]
-            for side in range(2):
-                self.at[side] = self.places[4 * row + 2 + side]
+            self._turn_to_row(row)
             found.append(self.objects.value() if self._match(key, row, False) else None)
         self.endpoint.wait()
+
+    def _keep_place(self, row: int) -> None:
+        """Keep the place of a key of a batch, for `_turn_to_row`; its buckets are read next."""
+        self.places[4 * row] = self.hash
+        self.places[4 * row + 1] = self.base
+        for side in range(2):
+            self.places[4 * row + 2 + side] = self.at[side]
+            self.endpoint.prefetch(self.at[side], 128)
+
+    def _turn_to_row(self, row: int) -> None:
+        self.hash = self.places[4 * row]
+        self.base = self.places[4 * row + 1]
+        self.at[0] = self.places[4 * row + 2]
+        self.at[1] = self.places[4 * row + 3]
+
+    def _expect_objects(self, row: int) -> None:
+        """What is in a row of `slots` says which objects are read next."""
+        left = self._candidates(row)
+        while left:
+            word = self.slots[32 * row + lowest_bit(left)]
+            left &= left - 1
+            size = self.heap.sizes[word >> 48 & 0x7F]
+            if not 0 < size < PREFETCH_SIZE:
+                size = PREFETCH_SIZE
+            self.endpoint.prefetch(word & LINK_MASK, size)
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.verbs cimport bit, hash64, lowest_bit, u64, words_tagged
 from limpet.stores.contract cimport Store
 from limpet.stores.objects cimport Objects
 
@@ -13,6 +13,7 @@ cdef u64 MASK
 cdef u64 MIX_FIRST
 cdef u64 MIX_SECOND
 cdef u64 OBJECT_MASK
+cdef u64 SLOTS
 cdef u64 TENTATIVE
 cdef u64 VACANT_CLASS
 
@@ -41,8 +42,10 @@ cdef class Index(Store):
     cdef int _read_buckets(self) except -1
     cdef int _read_row(self, int row) except -1
     cdef u64 _find(self, bytes key) except? 0
-    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64)
+    @cython.locals(left=u64, index=int, word=u64, reference=u64)
     cdef u64 _match(self, bytes key, int row, bint phases) except? 0
+    @cython.locals(left=u64, found=u64, index=int)
+    cdef u64 _candidates(self, int row) except? 0
     cdef u64 _held(self, u64 slot, u64 word, bytes key) except? 0
     cdef u64 _settled(self, u64 slot, u64 word) except? 0
     cdef u64 _address(self, int index) noexcept

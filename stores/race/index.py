@@ -38,13 +38,13 @@ from typing import Any
 import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.fabric import hash64
+from limpet.shm.fabric import bit, hash64, lowest_bit, words_tagged
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.states import former
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, TENTATIVE
 from limpet.stores.contract import Store
 from limpet.stores.outcomes import BATCH, VACANT_CLASS
-from limpet.stores.race.fields import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK
+from limpet.stores.race.fields import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS
 from limpet.stores.race.parameters import (
     GROUP_SIZE,
     GROUP_WORDS,
@@ -140,22 +140,34 @@ class Index(Store):
 
         With `phases`, each object read is a round trip of its own.
         """
-        fingerprint = self.hash & 0xFF
-        for index in range(32):
+        left = self._candidates(row)
+        while left:
+            index = lowest_bit(left)
+            left &= left - 1
             word = self.slots[32 * row + index]
-            if word >> 56 == fingerprint and index & 7 and is_valid(word):
-                reference = word & OBJECT_MASK
-                if word & HELD_MASK == HELD:
-                    reference = self._held(self._address(index), word, key)
-                    if not reference:
-                        continue
-                self.objects.load(reference)
-                if phases:
-                    self.endpoint.wait()
-                if self.objects.key_is(key):
-                    self.word = word
-                    return self._address(index)
+            reference = word & OBJECT_MASK
+            if word & HELD_MASK == HELD:
+                reference = self._held(self._address(index), word, key)
+                if not reference:
+                    continue
+            self.objects.load(reference)
+            if phases:
+                self.endpoint.wait()
+            if self.objects.key_is(key):
+                self.word = word
+                return self._address(index)
         return 0
+
+    def _candidates(self, row: int) -> int:
+        """Of the slots in a row, those that are valid and have the key's fingerprint, as bits."""
+        left = words_tagged(self.slots, 32 * row, 32, self.hash & 0xFF) & SLOTS
+        found = left
+        while left:
+            index = lowest_bit(left)
+            left &= left - 1
+            if not is_valid(self.slots[32 * row + index]):
+                found &= ~bit(index)
+        return found
 
     def _held(self, slot: int, word: int, key: bytes) -> int:
         """Reference to the pair of a slot that a transaction holds, for a search; 0: it has none,

@@ -32,6 +32,7 @@ class Raw(Growing):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
         super().__init__(pool, kind, name, parameters)
+        self.foretells = True
         self.pairs = self.objects
         self.cache = LocationCache(parameters.cache_size, 0)
 
@@ -64,6 +65,15 @@ class Raw(Growing):
         if at >= 0:
             self.cache.words[at + 1] = reference
         return reference
+
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.cache.expect(key)
+        for key in keys:
+            at = self.cache.look(key)
+            if at >= 0:
+                reference = self.cache.words[at + 1]
+                self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
 
     # ---- operations -----------------------------------------------------------------------------
 

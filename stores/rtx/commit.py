@@ -106,6 +106,9 @@ class Commit:
         self.owners: dict[int, Place] = {}
         """For which key of which store each of these is written."""
 
+    def abandon(self) -> None:
+        """An error ends the operation: nothing to do, whoever meets our locks goes by the log."""
+
     def go_on(self, count: int) -> None:
         """Show now and then, as `count` goes up, that we are at work: who needs memory that our pin
         keeps from being used again would have us ended."""

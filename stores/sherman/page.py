@@ -84,17 +84,15 @@ class Page:
     def write(self, at: int, state: int) -> None:
         """Write it there, as installed under this lock state."""
         self.image.own()
-        words = self.words
         self.seal()
-        words[INSTALLED] = state
-        words[CHECKSUM] = crc_pair(words, SHAPE, (self.size >> 3) - SHAPE)
-        self.endpoint.write_words(at, words, self.size >> 3)
+        self.words[INSTALLED] = state
+        self.words[CHECKSUM] = crc_pair(self.words, SHAPE, (self.size >> 3) - SHAPE)
+        self.endpoint.write_words(at, self.words, self.size >> 3)
 
     def seal(self) -> None:
         """Have the words say what shape the page has now."""
-        words = self.words
-        words[SHAPE] = (
-            words[SHAPE] & HAS_HIGH
+        self.words[SHAPE] = (
+            self.words[SHAPE] & HAS_HIGH
             | self.level
             | self.count << COUNT_SHIFT
             | self.heap << HEAP_SHIFT

@@ -12,6 +12,7 @@ cdef int PLACE_SHIFT
 cdef u64 SIGN
 cdef int TAG_SHIFT
 cdef u64 HINTS_PER_LEAF
+cdef u64 HINTS_PER_SIBLING
 
 cdef class Routes:
     cdef public u64 root
@@ -19,14 +20,17 @@ cdef class Routes:
     cdef readonly list lows
     cdef readonly list leaves
     cdef u64[::1] hints
+    cdef u64[::1] siblings
 
     @cython.locals(index=int)
     cpdef u64 find(self, bytes key) except? 0
-    @cython.locals(word=u64)
     @cython.locals(first=int, end=int)
     cpdef int learn_all(self, list lows, list leaves, bytes high) except -1
     @cython.locals(size=u64)
     cdef int _make_room(self) except -1
+    cpdef int follow(self, u64 leaf, u64 sibling) except -1
+    cpdef u64 sibling_of(self, u64 leaf) noexcept
+    @cython.locals(word=u64)
     cpdef u64 hinted(self, u64 hashed) noexcept
     cpdef bint is_new(self, u64 hashed) noexcept
     @cython.locals(number=u64)

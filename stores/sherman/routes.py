@@ -10,6 +10,8 @@ forgotten.
 Beside it, hints: for a hash, where the key with it was last, if 16 bits tell it from others. If the
 key is there still, nothing has to be searched; else, the leaf's fences say whether it is the one.
 
+A scan notes which leaf follows which, so that the next one can fetch those ahead early.
+
 Hint
     bits 0-31   1 + number of the leaf's object in its region; 0: no hint
     bits 32-41  where in the node the entry is, in cache lines (to fetch it early)
@@ -36,6 +38,8 @@ from limpet.stores.sherman.fields import (
 
 HINTS_MIN: Final = 64
 HINTS_PER_LEAF: Final = 16
+HINTS_PER_SIBLING: Final = 8
+"""As many siblings are noted as leaves are known, or twice as many."""
 NUMBERS: Final = (1 << 60) - 1
 
 
@@ -48,6 +52,7 @@ class Routes:
         self.lows: list[bytes] = []
         self.leaves: list[int] = []
         self.hints = array("Q", [0] * HINTS_MIN)
+        self.siblings = array("Q", [0] * HINTS_MIN)
 
     def find(self, key: bytes) -> int:
         """The last leaf known that begins at or below the key; else the root."""
@@ -84,6 +89,15 @@ class Routes:
             size *= 4
         if size > len(self.hints):
             self.hints = array("Q", [0] * size)
+            self.siblings = array("Q", [0] * (size // HINTS_PER_SIBLING))
+
+    def follow(self, leaf: int, sibling: int) -> None:
+        """Note which leaf follows that one."""
+        self.siblings[leaf // OBJECT_SIZE & len(self.siblings) - 1] = sibling
+
+    def sibling_of(self, leaf: int) -> int:
+        """The leaf that may follow that one, or another one's; 0: nothing is known."""
+        return self.siblings[leaf // OBJECT_SIZE & len(self.siblings) - 1]
 
     def hinted(self, hashed: int) -> int:
         """The hint for the key with this hash; 0: there is none."""
@@ -131,3 +145,4 @@ class Routes:
         self.lows.clear()
         self.leaves.clear()
         self.hints = array("Q", [0] * HINTS_MIN)
+        self.siblings = array("Q", [0] * HINTS_MIN)

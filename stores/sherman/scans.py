@@ -3,6 +3,7 @@
 A leaf is read in an operation of its own, and from its sibling pointer those that follow, whose
 reads overlap: first one, then two, and so on. The next operation begins where the last leaf ended;
 where nodes were split or merged meanwhile, its fences say so, and it is looked up by its key.
+Where an earlier scan has noted what follows (routes.py), leaves are fetched some way ahead.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from limpet.shm.fabric import hash64
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import DONE
+from limpet.stores.rtx.fields import POINTER
 from limpet.stores.sherman.fields import SLOTS
 from limpet.stores.sherman.lookup import Lookup
+from limpet.stores.sherman.routes import Routes
 
-LEAVES_MAX: Final = 8
+LEAVES_MAX: Final = 4
 """A scan reads one leaf, then two, and so on up to so many in one operation."""
+AHEAD: Final = 4
+"""A scan fetches so many leaves before it reads them."""
 Pairs = list[tuple[bytes, bytes]]
 
 
@@ -69,24 +74,48 @@ class Scans(Lookup):
         far as is known, or 0.
         """
         attempt = 0
+        hashed = hash64(start)
         while True:
             self.client.enter()
             try:
-                if self._look(tree, hash64(start), start, leaf) == DONE:
-                    return self._read_on(high, count)
+                ahead = self._look_ahead(tree, hashed, leaf)
+                if self._look(tree, hashed, start, leaf) == DONE:
+                    return self._read_on(high, count, ahead)
             finally:
                 self.client.leave()
             attempt += 1
             self.stay(attempt, False)
 
-    def _read_on(self, high: bytes | None, count: int) -> tuple[Pairs, bytes | None, int]:
-        """As `read_range`, from the leaf on that was read, and its entry `index`."""
+    def _look_ahead(self, tree: int, hashed: int, leaf: int) -> int:
+        """Fetch the leaf of a key and those after it, as far as is known; what is next, or 0."""
+        routes: Routes = self.routes[tree]
+        hint = 0 if leaf else routes.hinted(hashed)
+        ahead = routes.hinted_leaf(hint) if hint else leaf
+        for _ in range(AHEAD):
+            if ahead:
+                self.endpoint.foresee(ahead + POINTER, 0, self.page.size)
+                ahead = routes.sibling_of(ahead)
+        return ahead
+
+    def _read_on(
+        self, high: bytes | None, count: int, ahead: int
+    ) -> tuple[Pairs, bytes | None, int]:
+        """As `read_range`, from the leaf on that was read, and its entry `index`. `ahead`: the next
+        leaf to be fetched, as far as is known, or 0."""
         page = self.page
+        routes: Routes = self.routes[self.tree]
         found: Pairs = []
+        at = self.at
         while True:
             leaf = page.sibling()
+            if leaf:
+                routes.follow(at, leaf)
+                at = leaf
             pointer = self._pointer_at(leaf) if count > 1 and leaf else 0
-            if pointer:
+            if ahead:
+                self.endpoint.foresee(ahead + POINTER, 0, page.size)
+                ahead = routes.sibling_of(ahead)
+            elif pointer:
                 self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
             after = self._append_range(high, found)
             if after is None or not pointer:

@@ -211,6 +211,9 @@ class Sherman(Scans):
             else:
                 outcome = staging.stage(key, None if mode == DELETE else value, mode)
             return commit.run() if outcome == DONE else outcome
+        except BaseException:
+            commit.abandon()
+            raise
         finally:
             self.client.leave()
 

@@ -1,9 +1,13 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.verbs cimport hash64, u64, words_equal, words_prefetch, words_put
 
 cdef int FIXED
 cdef int HASH_SHIFT
+cdef int KEY_MAX
+cdef int KEY_WORDS
+cdef int LENGTH_SHIFT
+cdef u64 LONG
 cdef int NOWHERE
 cdef u64 USE
 cdef u64 USES_MAX
@@ -17,15 +21,17 @@ cdef class LocationCache:
     cdef u64 mask
     cdef int window
     cdef readonly u64[::1] words
-    cdef list keys
+    cdef dict long_keys
     cdef u64 hand
 
     cpdef int forget(self) except -1
+    @cython.locals(at=u64)
+    cpdef int expect(self, bytes key) except -1
     @cython.locals(hashed=u64, row=u64)
     cpdef long long look(self, bytes key) except -2
-    @cython.locals(known=bytes)
+    @cython.locals(size=u64)
     cpdef bint holds(self, long long at, bytes key) except -1
-    @cython.locals(hashed=u64, at='long long', index=int)
+    @cython.locals(hashed=u64, at='long long', index=int, size=u64)
     cpdef long long add(self, bytes key) except -2
     @cython.locals(at='long long')
     cpdef int drop(self, bytes key) except -1

@@ -4,9 +4,9 @@ With it, what the client last had in its words of the metadata array, so that it
 looking. An entry is right or useless: a register is known by its ident.
 
 A table of rows, at most half of which are in use. A key's row is one of a window that begins where
-its hash says, so that to find it is one access to memory, and another one to compare the key; the
-caller has that of the register under way meanwhile (`look`, then `holds`). With three replicas a
-row is one cache line:
+its hash says, so that to find it is one access to memory, and another one beside it to compare the
+key; the caller has that of the register under way meanwhile (`look`, then `holds`). With three
+replicas a row is two adjacent cache lines:
 
     0     hash of the key, with bit 0 set; 0: the row is empty
     1     reference to the register
@@ -14,6 +14,7 @@ row is one cache line:
     3     bits 56-63 how often it was looked for; bits 32-55 area; bits 0-31 capacity (registers.py)
     4     our client id and empty side, if our words of M are known (max_register.py); or 0
     then  our word of M on each replica
+    last  KEY_WORDS: the key, and, in the last byte, its length; LONG: it is in `long_keys`
 
 Of as many rows as a window has, the one that was used least makes room, and what the others count
 fades; an approximation of least frequently used.
@@ -25,7 +26,7 @@ import contextlib
 import mmap
 from typing import Final
 
-from limpet.shm.fabric import hash64
+from limpet.shm.fabric import hash64, words_equal, words_prefetch, words_put
 from limpet.stores.swarm.fields import FIXED
 
 NOWHERE: Final = -1
@@ -35,6 +36,10 @@ HASH_SHIFT: Final = 20
 USES_SHIFT: Final = 56
 USE: Final = 1 << 56
 USES_MAX: Final = 255
+KEY_WORDS: Final = 8
+KEY_MAX: Final = 8 * KEY_WORDS - 1
+LENGTH_SHIFT: Final = 56
+LONG: Final = 255
 
 
 class LocationCache:
@@ -42,7 +47,7 @@ class LocationCache:
 
     def __init__(self, size: int, replicas: int) -> None:
         self.size = size
-        self.width = FIXED + replicas
+        self.width = FIXED + replicas + KEY_WORDS + 7 & ~7
         self.mask = (1 << max(0, 2 * size - 1).bit_length()) - 1
         self.window = min(WINDOW, self.mask + 1)
         self.forget()
@@ -55,9 +60,15 @@ class LocationCache:
         with contextlib.suppress(OSError):  # a hint, which a kernel may be without
             memory.madvise(mmap.MADV_HUGEPAGE)
         self.words = memoryview(memory).cast("Q")
-        self.keys: list[bytes | None] = [None] * rows
+        self.long_keys: dict[int, bytes] = {}
         self.count = 0
         self.hand = 0
+
+    def expect(self, key: bytes) -> None:
+        """The key is looked for soon."""
+        at = (hash64(key) >> HASH_SHIFT & self.mask) * self.width
+        words_prefetch(self.words, at)
+        words_prefetch(self.words, at + self.width - 1)
 
     def look(self, key: bytes) -> int:
         """Where the key's entry begins in `words`, if `holds` says so, too; or NOWHERE."""
@@ -73,8 +84,13 @@ class LocationCache:
 
     def holds(self, at: int, key: bytes) -> bool:
         """Whether the entry that `look` has found is the key's; it is used now."""
-        known = self.keys[at // self.width]
-        if known != key:
+        size = self.words[at + self.width - 1] >> LENGTH_SHIFT
+        if size == LONG:
+            if self.long_keys[at] != key:
+                return False
+        elif size != len(key) or not words_equal(
+            self.words, 8 * (at + self.width - KEY_WORDS), key
+        ):
             return False
         if self.words[at + 3] >> USES_SHIFT < USES_MAX:
             self.words[at + 3] += USE
@@ -86,13 +102,21 @@ class LocationCache:
             return NOWHERE
         hashed = hash64(key) | 1
         at = self.look(key)
-        if at < 0:
+        if at >= 0:
+            self._clear(at)
+        else:
             at = self._room(hashed >> HASH_SHIFT & self.mask)
-            self.count += 1
+        self.count += 1
         for index in range(self.width):
             self.words[at + index] = 0
         self.words[at] = hashed
-        self.keys[at // self.width] = key
+        size = len(key)
+        if size <= KEY_MAX:
+            words_put(self.words, 8 * (at + self.width - KEY_WORDS), key, size)
+        else:
+            self.long_keys[at] = key
+            size = LONG
+        self.words[at + self.width - 1] |= size << LENGTH_SHIFT
         return at
 
     def drop(self, key: bytes) -> None:
@@ -103,7 +127,7 @@ class LocationCache:
 
     def _clear(self, at: int) -> None:
         self.words[at] = 0
-        self.keys[at // self.width] = None
+        self.long_keys.pop(at, None)
         self.count -= 1
 
     def _room(self, first: int) -> int:

@@ -25,6 +25,8 @@ IN_PLACE_WORDS: Final = 3
 """Stamp, length and hash before the value that is in place."""
 IN_PLACE_MAX: Final = 8192
 """Bytes of the largest value that is stored in place, too."""
+CAPACITY_MASK: Final = 0xFFFF_FFFF
+"""Of the word of an entry of the cache that has area and capacity."""
 FIXED: Final = 5
 """Words of an entry of the cache (cache.py) before those of the replicas."""
 

@@ -58,7 +58,7 @@ cdef class InNOut:
     cdef int place
     cdef bytes value
 
-    @cython.locals(node=u64, k=int)
+    @cython.locals(node=u64, row=u64, k=int, there=u64)
     cpdef int turn_to(self, u64 reference, u64 area) except -1
     @cython.locals(size_class=u64, address=u64)
     cpdef u64 home(self) noexcept
@@ -74,10 +74,11 @@ cdef class InNOut:
     @cython.locals(word=u64)
     cpdef u64 named(self, int k, u64 row, u64 side) noexcept
     cdef int prepare(self, u64 word, bytes value) except -1
-    @cython.locals(node=u64, there=u64, steps=u64)
+    @cython.locals(there=u64, steps=u64)
     cpdef u64 beside(self, u64 reference, int k) except? 0
-    @cython.locals(is_tombstone=bint, address=u64)
+    @cython.locals(is_tombstone=bint, address=u64, other=int)
     cdef int write_buffer(self, int k) except -1
+    cdef int _write_older(self, u64 address) except -1
     @cython.locals(steps=int, address=u64)
     cpdef read_buffer(self, u64 reference, u64 stamp, int first)
     @cython.locals(size_class=int, size=u64, length=u64, value=bytes, seed=u64)

@@ -115,8 +115,10 @@ class InNOut:
         self.reference = reference
         self.area = area
         node = reference >> NODE_SHIFT & 0xFF
+        row = self.heap.row(reference) if self.replicas > 1 else 0
         for k in range(self.replicas):
-            self.bases[k] = self.heap.replica(reference, k) + area
+            there = (reference & ADDRESS_MASK) + self.heap.steps[row + k] & MASK
+            self.bases[k] = there + area
             self.mine[k] = 0
         self.buffer = 0
         self.node = node
@@ -182,16 +184,35 @@ class InNOut:
 
     def beside(self, reference: int, k: int) -> int:
         """Address of the replica of a buffer that is beside replica `k` of the register, or 0."""
-        node = self.node + k
         there = reference >> NODE_SHIFT & 0xFF
-        steps = (node + self.nodes - there) % self.nodes
+        if there == self.node:
+            # as far from its head as that of the register
+            return (reference & ADDRESS_MASK) + self.bases[k] - self.bases[0] & MASK
+        steps = (self.node + k + self.nodes - there) % self.nodes
         return 0 if steps >= self.replicas else self.heap.replica(reference, steps)
 
     def write_buffer(self, k: int) -> None:
-        """Write what is prepared to the replica of our buffer that is beside replica `k`."""
+        """Write what is prepared to the replica of our buffer that is beside replica `k`.
+
+        A buffer from when the register's first node was lost has none beside that node's, which may
+        be back by now, also within the operation. As the tuple will count there, the value is
+        written wherever the buffer has a replica.
+        """
         is_tombstone = self.buffer >> 48 & 0xFF == VACANT_CLASS
         address = 0 if is_tombstone else self.beside(self.buffer, k)
         if address:
+            self.endpoint.write_gather(address, self.header, HEADER_WORDS, self.value, b"")
+        elif not is_tombstone:
+            for other in range(self.replicas):
+                with contextlib.suppress(NodeFailed):
+                    self._write_older(self.beside(self.buffer, other))
+
+    def _write_older(self, address: int) -> None:
+        """Write what is prepared to a replica of our buffer, if there is something older."""
+        if address and (
+            self.endpoint.load(address + 8) != self.ident
+            or self.endpoint.load(address) <= self.header[0]
+        ):
             self.endpoint.write_gather(address, self.header, HEADER_WORDS, self.value, b"")
 
     def read_buffer(self, reference: int, stamp: int, first: int) -> Any:

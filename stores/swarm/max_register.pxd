@@ -13,6 +13,7 @@ cdef int FIXED
 cdef int GONE
 cdef u64 HEADER
 cdef int INCARNATION_BITS
+cdef int IN_PLACE_WORDS
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef int REFUSED

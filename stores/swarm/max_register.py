@@ -25,6 +25,7 @@ from limpet.stores.swarm.fields import (
     FIXED,
     GONE,
     HEADER,
+    IN_PLACE_WORDS,
     NO_MEMORY,
     REFUSED,
     REPLICAS_ROW,
@@ -83,7 +84,7 @@ class MaxRegister(Recycling):
         self.wrote = False
         k = first
         for n in range(self.majority):
-            size = 8 * self.width + (0 if n else self.capacity)
+            size = 8 * self.width + (0 if n else 8 * IN_PLACE_WORDS + self.capacity)
             self.endpoint.prefetch(self.bases[k], size)
             k = k + 1 if k + 1 < self.replicas else 0
 

@@ -11,10 +11,12 @@ cdef u64 REFERENCE_MASK
 cdef int STAMP_SHIFT
 cdef u64 VERIFIED_BIT
 
+cpdef u64 area_of(u64 key_size) noexcept
+
 cdef class Recycling(InNOut):
-    @cython.locals(held=int, k=int, side=int, at=u64)
+    @cython.locals(held=int, pointers=u64, k=int, side=int, at=u64)
     cdef int give_up(self, int seen, u64 row, u64 reference) except -1
-    @cython.locals(own=u64, n=int, row=u64, side=u64, first=u64, other=u64)
+    @cython.locals(own=u64, at=u64, n=int, row=u64, side=u64, first=u64, other=u64)
     cdef int recycle(self, u64 word) except -1
     @cython.locals(first=u64, verified=u64, n=int, there=u64)
     cdef bint _is_useless(self, u64 word, u64 row, u64 side, u64 reference) except -1

@@ -52,11 +52,12 @@ class Recycling(InNOut):
     def give_up(self, seen: int, row: int, reference: int) -> None:
         """Free a buffer that this row was seen to name on replica `seen`, under our pin."""
         held = self.client.hold(reference, self.home() | OLD)
+        pointers = 8 * (self.pointers + 2 * row)
         k = seen
         for _ in range(self.replicas):
             try:
                 for side in range(0 if self.endpoint.failed(self.bases[k]) else 2):
-                    at = self.pointer(k, row, side)
+                    at = pointers + self.bases[k] + 8 * side
                     if self.endpoint.load(at) == reference:
                         # CRASH(emptied): whoever settles the hand sees that nothing names it.
                         self.endpoint.cas(at, reference, self.ident)
@@ -71,8 +72,11 @@ class Recycling(InNOut):
         `front` is from before it was written.
         """
         own = row_of(word)
+        at = self.order[0] * self.stride + self.pointers
         for row in range(self.writers):
             for side in range(2):
+                if row != own and self.front[at + 2 * row + side] == self.ident:
+                    continue
                 first = self.named(self.order[0], row, side)
                 if first not in (0, self.buffer) and (
                     row == own or self._is_useless(word, row, side, first)

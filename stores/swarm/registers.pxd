@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.swarm.recycling cimport area_of
 
 cdef u64 HEADER
 cdef u64 IMAGE_SIZE

@@ -134,9 +134,12 @@ def level(register: SafeGuess, reference: int, node: int) -> None:
     for row in range(register.writers):
         for side in range(2):
             words.append(_pointer(register, there, row, side))
-    for reference in words[register.buffers :]:
+    for at, reference in enumerate(words[register.buffers :]):
         if reference >> 48 & 0xFF != VACANT_CLASS:
-            _copy_buffer(register, there, reference & REFERENCE_MASK, new)
+            top = words[at // 2 % register.buffers]
+            leads = (row_of(top), side_of(top)) == divmod(at, 2)
+            wanted = stamp_of(top) << STAMP_SHIFT if leads else 0
+            _copy_buffer(register, there, reference & REFERENCE_MASK, new, wanted)
     register.endpoint.write(register.address(new) + 16, np.array(words, dtype="<u8"))
     locks = [_lock(register, there, writer) for writer in range(register.writers)]
     register.endpoint.write(register.lock(new, 0), np.array(locks, dtype="<u8"))
@@ -155,28 +158,38 @@ def _pointer(register: SafeGuess, there: list[int], row: int, side: int) -> int:
     return found
 
 
-def _copy_buffer(register: SafeGuess, there: list[int], reference: int, new: int) -> None:
+def _copy_buffer(
+    register: SafeGuess, there: list[int], reference: int, new: int, wanted: int
+) -> None:
     """Copy a buffer, from a replica that has its value, to that beside replica `new`.
 
-    Others may have what was in the same memory before, of the same register: of an older write.
+    `wanted`: the stamp of the tuple that leads to it, or 0. Others may have what was in the same
+    memory before, of an older write of the same register, or the value with a later stamp already.
+    A buffer from when the register's first node was lost has no replica beside that node's. But the
+    tuple counts there from now on: so its value is written wherever it may be.
     """
-    target = register.beside(reference, new)
-    if not target:
-        return
-    latest, contents = -1, b""
+    found: dict[int, bytes] = {}
+    lacking = []
+    room = register.heap.value_max(register.replicas) - HEADER
     for k in there:
         source = register.beside(reference, k)
         if k == new or not source:
             continue
         header = register.endpoint.read(source, HEADER)
         stamp, ident, length, digest = np.frombuffer(header, dtype="<u8").tolist()
-        if ident != register.ident or length > register.heap.value_max(register.replicas) - HEADER:
-            continue
-        value = register.endpoint.read(source + HEADER, length)
-        if stamp > latest and hash64(value, (stamp + ident + length) & MASK) == digest:
-            latest, contents = stamp, header + value
-    if contents:
-        register.endpoint.write(target, contents)
+        if ident == register.ident and length <= room:
+            value = register.endpoint.read(source + HEADER, length)
+            if hash64(value, (stamp + ident + length) & MASK) == digest:
+                found[stamp] = header + value
+                if stamp >= wanted:
+                    continue
+        lacking.append(source)
+    target = register.beside(reference, new)
+    if target and found:
+        register.endpoint.write(target, found.get(wanted) or found[max(found)])
+    elif wanted in found:
+        for address in lacking:
+            register.endpoint.write(address, found[wanted])
 
 
 def _lock(register: SafeGuess, there: list[int], writer: int) -> int:

@@ -4,6 +4,7 @@ from limpet.shm.verbs cimport u64
 from limpet.stores.fusee.growth cimport ReplicatedGrowth
 from limpet.stores.race.index cimport is_valid
 from limpet.stores.swarm.cache cimport LocationCache
+from limpet.stores.swarm.recycling cimport area_of
 from limpet.stores.swarm.registers cimport Registers
 from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport tuple_word
@@ -11,6 +12,7 @@ from limpet.stores.swarm.words cimport tuple_word
 cdef u64 ADDRESS_MASK
 cdef int AGAIN
 cdef u64 BUFFER
+cdef u64 CAPACITY_MASK
 cdef u64 DEATH
 cdef int DELETED
 cdef int DELETING

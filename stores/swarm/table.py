@@ -49,7 +49,14 @@ from limpet.stores.race.index import is_valid
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.abd import Abd
 from limpet.stores.swarm.cache import LocationCache
-from limpet.stores.swarm.fields import DELETED, GONE, HEADER, IN_PLACE_WORDS, VERIFIED
+from limpet.stores.swarm.fields import (
+    CAPACITY_MASK,
+    DELETED,
+    GONE,
+    HEADER,
+    IN_PLACE_WORDS,
+    VERIFIED,
+)
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.recycling import area_of
 from limpet.stores.swarm.registers import Registers
@@ -172,6 +179,7 @@ class Swarm(ReplicatedGrowth):
         attempt = 0
         swept = False
         pending = None
+        looks = 0
         wanted = (0, 0, 0, 0)
         while True:
             self.client.enter()
@@ -190,7 +198,7 @@ class Swarm(ReplicatedGrowth):
             if outcome == NO_MEMORY and pending is not None:
                 self._wait_for_room(wanted, attempt)
             elif outcome == NO_MEMORY:
-                self._find_room(wanted, attempt)
+                looks = self._find_room(wanted, attempt, looks)
             elif outcome == AGAIN:
                 self.retries += 1
                 self.endpoint.pause(attempt)
@@ -228,13 +236,17 @@ class Swarm(ReplicatedGrowth):
         register = self.register
         return register.needed_on, register.needed, self.replicas, register.needed_also
 
-    def _find_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
-        """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull."""
+    def _find_room(self, wanted: tuple[int, int, int, int], attempt: int, looks: int) -> int:
+        """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
+
+        How often the operation has looked by now, if it had `looks` times.
+        """
         try:
-            self.allocator.replenish(*wanted)
+            return int(self.allocator.replenish(*wanted, looks))
         except NodeFailed as error:
             if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
                 raise
+            return looks
 
     def _wait_for_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
         """As `_find_room`; if there is none, wait for others to end what they have begun."""
@@ -271,7 +283,7 @@ class Swarm(ReplicatedGrowth):
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
         # The register is on its way from memory while the keys are compared.
-        self.register.turn(reference, area, ident, shape & 0xFFFF_FFFF, self._first(ident))
+        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(ident))
         if not self.cache.holds(at, key):
             self.place = -1
             return False
@@ -393,8 +405,8 @@ class Swarm(ReplicatedGrowth):
             self.register.is_new(self.made_word)
             self._remember()
         else:
+            # The register stays aimed at its slot, if that may have a tentative word for it.
             self.client.aim(1, 0)
-            self.client.aim(0, 0)
         return outcome
 
     def _make_register(self, key: bytes, value: bytes) -> bool:

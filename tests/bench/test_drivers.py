@@ -112,6 +112,22 @@ def test_every_loaded_record_is_read_back(driver: Driver) -> None:
         assert remote.end() == 0
 
 
+def test_batches_do_as_single_operations(driver: Driver) -> None:
+    other = Remote(driver)  # LMDB must not be open over a fork
+    one = driver.attach()
+    try:
+        keys = [key for key, _ in WORKLOAD.pairs()[:20]]
+        values = [bytes([number]) * WORKLOAD.value_bytes for number in range(20)]
+        one.puts()(list(zip(keys, values, strict=True)))
+        assert list(one.gets()([*keys, b"no such key"])) == [*values, None]
+        assert [other.ask("get", key) for key in keys] == values
+        other.ask("put", keys[3], b"new")
+        assert one.gets()(keys)[3] == b"new"
+    finally:
+        one.close()
+        assert other.end() == 0
+
+
 def test_an_ordered_store_is_scanned_from_a_key_on(driver: Driver) -> None:
     connection = driver.attach()
     try:

@@ -88,7 +88,7 @@ def test_every_cell_is_measured_in_every_round() -> None:
         (store, processes, loop, round_)
         for store in ("one", "other")
         for processes in (1, 2)
-        for loop in ("get", "update", "A", "C")
+        for loop in ("get", "update", "get_many", "put_many", "A", "C")
         for round_ in (0, 1)
     }
     found = [(m.store, m.processes, m.loop, m.round) for m in outcome.measurements]
@@ -215,6 +215,7 @@ def test_ratios_to_absent_peers_are_none() -> None:
         {"processes": (0,)},
         {"mixes": ("D",)},
         {"rounds": 0},
+        {"batch": 0},
         {"seconds_per_cell": 0.0},
         {"seconds_per_cell": float("nan")},
     ],
@@ -237,7 +238,7 @@ def test_json_and_chart_from_the_command_line(tmp_path: pathlib.Path) -> None:
     assert list(found["versions"]) == [*STORES, "dict", "lmdb", "sqlite"]
     assert found["machine"]["limpet_build"] in ("compiled", "pure")
     assert found["parameters"]["workload"]["records"] == 50
-    assert len(found["cells"]) == 4 * 2 * 5
+    assert len(found["cells"]) == 4 * 2 * 7
     assert len(found["measurements"]) == 2 * len(found["cells"])
     assert all(cell["speed_vs_lmdb"] > 0 for cell in found["cells"])
     assert chart.read_bytes().startswith(b"\x89PNG")
@@ -266,7 +267,15 @@ def test_skews_are_run_one_after_the_other_and_drawn_as_lines(tmp_path: pathlib.
 def test_tables_from_the_command_line() -> None:
     result = CliRunner().invoke(bench, [*TINY_ARGUMENTS, "--peers", "dict,sqlite", "--mix", "a"])
     assert result.exit_code == 0, result.output
-    for text in (*STORES, "sqlite", "Gets only", "YCSB mixes", "50 records", "Zipfian 0.99"):
+    for text in (
+        *STORES,
+        "sqlite",
+        "Gets only",
+        "100 in one call",
+        "YCSB mixes",
+        "50 records",
+        "Zipfian 0.99",
+    ):
         assert text in result.stdout
 
 
@@ -317,6 +326,7 @@ def test_failed_peer_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) ->
         ["--processes", "0"],
         ["--mix", "D"],
         ["--records", "0"],
+        ["--batch", "0"],
         ["--store", "", "--peers", ""],
         ["--png", "/no/such/directory/chart.png"],
     ],

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from growth_scenes import (
     SMALL,
     Crowded,
     crowded,
+    fill,
     growing_from_source,
     logged_growing_from_source,
     replicated_from_source,
     rtx_growing_from_source,
 )
-from puppets import Puppet
+from puppets import Puppet, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.explorer import Exploration, Report, explore
@@ -26,8 +27,16 @@ from limpet.fault.kinds import PROOFS, Proof, proof_of
 from limpet.fault.matrix import Matrix
 from limpet.fault.operations import KEY, NEW, Operation
 from limpet.fault.sim_shrink import kind_of
+from limpet.shm import pool as pool_module
+from limpet.shm.allocator import Allocator, Slab
+from limpet.shm.epoch import NEVER
 from limpet.shm.errors import NodeFailed
 from limpet.shm.fabric import BUILD, hash64
+from limpet.shm.membership import slot_address
+from limpet.shm.slots import INCARNATION_BITS, PIN
+from limpet.shm.words import ADDRESS_MASK, TENTATIVE
+from limpet.stores.race.index import is_vacant
+from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED = BUILD == "compiled"
@@ -308,6 +317,150 @@ def test_a_delete_that_stands_still_through_a_split_frees_no_linked_register(
     assert steps > 2
 
 
+@pytest.mark.parametrize("operation", ["update", "delete"])
+def test_who_meets_a_frozen_slot_splits_no_half_that_has_the_key(
+    pools: Any, operation: str
+) -> None:
+    """The half had no room for another pair with that key's hash, so it was split, too."""
+    pool = pools(nodes=1, node_size="4MiB")
+    store = pool.store("race", name="s", **SMALL)
+    store.insert(b"c", b"v")
+    fill(store, b"c", b"v")
+    late, splits = (Puppet(pools, pool.url, "race", name="s") for _ in range(2))
+    for puppet in (late, splits):
+        puppet.store.put(b"c", b"v")
+        puppet.pool.allocator.replenish_all(0, [SUBTABLE, SUBTABLE])
+    plain = growing_from_source()(pool, "race", "s", store.parameters)
+    entry, _ = look(plain, b"c")
+    keys = [b"x%d" % number for number in range(1000)]
+    full = next(key for key in keys if look(plain, key) == (entry, False))
+    insert = functools.partial(splits.store.insert, full, b"v")
+    assert not splits.begin(insert, verb_on_address("cas", entry))
+    arguments = (b"c", b"w") if operation == "update" else (b"c",)
+    work = functools.partial(getattr(late.store, operation), *arguments)
+    pin = slot_address(late.pool.client.ident >> INCARNATION_BITS) + PIN
+    # It has met a frozen slot, and is about to see to that.
+    assert not late.begin(work, verb_on_address("swap", pin, 2))
+    splits.go()
+    for key in keys:
+        if look(plain, b"c")[1] and look(plain, key)[1]:
+            store.put(key, b"v")
+    assert not look(plain, b"c")[1]
+    size = store.index_size()
+    late.go()
+    assert store.index_size() == size
+    assert store.get(b"c") == (b"w" if operation == "update" else None)
+    store.check()
+
+
+def look(plain: Any, key: bytes) -> tuple[int, bool]:
+    """The entry of a key's subtable, and whether there is room for it."""
+    plain.client.enter()
+    try:
+        plain._choose(key)
+        plain._read_row(0)
+        return plain.entry, plain._room() >= 0
+    finally:
+        plain.client.leave()
+
+
+def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
+    """Another one is about to decide on the key meanwhile; so nobody would kick the slot out."""
+    pool = pools(nodes=1, node_size="4MiB", lease_us=20_000)
+    store = pool.store("swarm", name="s", replicas=1)
+    store.insert(b"other", b"v")
+    (base,) = [pointer & ADDRESS_MASK for pointer in store._linked(0)[1].tolist()]
+    first, second = (Puppet(pools, pool.url, "swarm", name="s") for _ in range(2))
+    gave_way = 0
+
+    def changes_again(verb: str, address: int) -> bool:
+        nonlocal left
+        left -= verb == "cas" and 0 <= address - base < store.subtable_size
+        return left == 0
+
+    for number in range(24 if COMPILED else 8):
+        key = b"%d" % number
+        for client in (first, second):
+            left = 2
+            assert not client.begin(
+                functools.partial(client.store.insert, key, b"v"), changes_again
+            )
+        assert first.go()
+        assert second.go()
+        gave_way += second.store.stats()["retries"] > 0
+        words = store._slots_of(base)[:, :, 1:].ravel().tolist()
+        assert not [word for word in words if word & TENTATIVE and not is_vacant(word)]
+        assert store.get(key) == b"v"
+    assert gave_way
+    store.check()
+
+
+SUBTABLE: Final = 8 * GROUP_WORDS * SMALL["groups"]
+
+
+class ReusesSubtablesAtOnce(Allocator):  # type: ignore[misc]
+    """What subtables had, but not pairs, is used again though somebody may be writing there."""
+
+    def _reclaim(self, slabs: list[Slab]) -> None:
+        super()._reclaim(slabs)
+        for slab in slabs:
+            if slab.size_class == self.heap.size_class(SUBTABLE):
+                slab.ripen(NEVER)
+
+
+def updated_while_subtables_come_again(pools: Any) -> list[bool]:
+    """Whether its subtable was used again as one, for each CAS before which an update stands still.
+
+    Raises what a check finds, or AssertionError.
+    """
+    again, ended = [], False
+    while not ended:
+        pool = pools(nodes=2, node_size="4MiB", lease_us=20_000_000)
+        store = pool.store("fusee", name="s", replicas=2, **SMALL)
+        assert store.parameters.subtable_size == SUBTABLE
+        store.insert(b"c", b"old")
+        still = Puppet(pools, pool.url, "fusee", name="s")
+        at_first = linked(store)
+        update = functools.partial(still.store.update, b"c", b"new")
+        ended = still.begin(update, verb_on("cas", number=len(again) + 1))
+        freed: set[int] = set()
+        keys: list[bytes] = []
+        while len(keys) < 200 and not freed & linked(store):
+            keys.append(b"k%03d" % len(keys))
+            store.put(keys[-1], b"v")
+            freed |= at_first - linked(store)
+        again.append(bool(freed & linked(store)))
+        assert ended or still.go()
+        store.check()
+        assert store.get(b"c") == b"new"
+        assert [store.get(key) for key in keys] == [b"v"] * len(keys)
+        pools.destroy()
+    return again
+
+
+def linked(store: Any) -> set[int]:
+    """Pointers to all subtables of a store."""
+    tables = range(store.parameters.subtables)
+    return {pointer for table in tables for pointer in store._linked(table)[1].tolist()}
+
+
+@compiled_only
+def test_subtables_do_not_come_again_while_somebody_may_write_there(pools: Any) -> None:
+    *stopped, ended = updated_while_subtables_come_again(pools)
+    assert len(stopped) > 3
+    assert not any(stopped)
+    assert ended, "that they come again, was not tried"
+
+
+@compiled_only
+def test_known_bad_reuse_of_replicated_subtables_is_caught(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "Allocator", ReusesSubtablesAtOnce)
+    with pytest.raises(limpet.StoreCorrupt, match="not in use"):
+        updated_while_subtables_come_again(pools)
+
+
 def test_a_replacement_says_that_a_subtable_is_lost(pools: Any) -> None:
     """Subtables made while a node was away have no replica beside their directory's."""
     pool = pools(nodes=3, node_size="4MiB", lease_us=20_000)
@@ -321,3 +474,27 @@ def test_a_replacement_says_that_a_subtable_is_lost(pools: Any) -> None:
     pool.fail_node(2)
     with pytest.raises(NodeFailed, match="lost"):
         pool.replace_node(2)
+
+
+def test_pairs_are_not_lost_with_another_subtable_of_their_directory(pools: Any) -> None:
+    pool = pools(nodes=3, node_size="4MiB", lease_us=20_000)
+    store = pool.store("fusee", name="s", replicas=2, **SMALL)
+    keys = [b"k%03d" % number for number in range(115)]
+    for key in keys[:100]:
+        store.put(key, b"v")
+    pool.fail_node(0)
+    for key in keys[100:]:
+        store.put(key, b"v")
+    pool.replace_node(0)
+    pool.fail_node(1)
+    store.get(keys[0])
+    pool.fail_node(2)
+    there, lost = 0, 0
+    for key in keys:
+        try:
+            there += store.get(key) is not None
+        except NodeFailed:
+            lost += 1
+    assert there
+    assert lost
+    assert len(store.pairs()) >= there

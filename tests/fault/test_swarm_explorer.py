@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,9 @@ from puppets import Puppet
 from swarm_mutants import crowded
 
 import limpet
-from limpet.fault.explorer import Exploration, Report, explore
+from limpet.fault import sim_run
+from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.kinds import PROOFS
 from limpet.fault.schedule import parse_schedule
 from limpet.fault.sim_program import parse_program
 from limpet.fault.sim_run import replay
@@ -94,6 +97,19 @@ def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
     """There was room for one or the other, made ready by turns, and an insert never ended."""
     with contextlib.suppress(limpet.StoreFull), Stage("swarm", 1, nodes=3, value_size=40) as made:
         assert replay(made, parse_program("ua ga"), {}).failure == ""
+
+
+@pytest.mark.parametrize("number", [578, 784, 1374])
+def test_who_take_memory_from_each_other_are_told_that_it_is_full(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Two that each need a register and a buffer took the last blocks by turns, without end."""
+    sized = dataclasses.replace(PROOFS["dm-abd"], explorer_node_size=256 << 10)
+    monkeypatch.setitem(PROOFS, "dm-abd", sized)
+    monkeypatch.setattr(sim_run, "STEPS_MAX", 100_000)
+    parameters = Exploration(store="dm-abd", ops=4, seed=9)
+    with stage_of(parameters) as made:
+        assert "StoreFull" in numbered_run(made, parameters, number).failure
 
 
 # ---- wait-freedom --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from process_tools import gather
 
 import limpet
 from limpet.shm.directory import READY, VOID
-from limpet.shm.fabric import hash64
+from limpet.shm.fabric import BUILD, hash64
 
 
 def obtain(pool: limpet.Pool, name: str, size: int = 5000) -> tuple[int, int]:
@@ -158,6 +158,34 @@ def test_store_without_room_leaves_the_name_to_a_smaller_one(pools: Any) -> None
     store.put(b"k", b"v")
     assert store.get(b"k") == b"v"
     assert [entry["name"] for entry in pool.stores()] == ["s"]
+
+
+compiled_only = pytest.mark.skipif(
+    BUILD != "compiled", reason="the pure build opens only memory that is coherent"
+)
+IN_PART: dict[str, Any] = {"coherent": False, "coherent_bytes": 4 << 20}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "memory"),
+    [
+        ("fusee", {"replicas": 2}, {}),
+        ("swarm", {"replicas": 3}, {}),
+        pytest.param("race", {}, IN_PART, marks=compiled_only),
+        pytest.param("fusee", {"replicas": 2}, IN_PART, marks=compiled_only),
+    ],
+)
+def test_capacity_that_cannot_fit_is_refused_when_the_store_is_made(
+    pools: Any, kind: str, options: dict[str, int], memory: dict[str, Any]
+) -> None:
+    """One replica of the index in all of the memory would fit."""
+    pool = pools(nodes=3, node_size="8MiB", **memory)
+    free = pool.audit()["free"]
+    with pytest.raises(limpet.StoreFull, match="no room for the index"):
+        pool.store(kind, name="s", capacity=524_288, **options)
+    assert pool.audit()["free"] == free
+    assert pool.stores() == []
+    pool.store(kind, name="s", capacity=131_072, **options).put(b"k", b"v")
 
 
 def test_failed_region_is_void_and_made_again(pools: Any) -> None:

@@ -45,6 +45,20 @@ def words(*values):
     return memoryview(bytearray(struct.pack(f"{len(values)}Q", *values))).cast("Q")
 
 
+@pytest.mark.parametrize("at", [0, 8, SIZE - 8])
+@pytest.mark.parametrize("word", [0, MAX, 64, 1 << 40, (1 << 48) - 16])
+def test_hints_bear_any_address_and_count_nothing(fabric, endpoint, at, word):
+    endpoint.store(address(0, at), word)
+    endpoint.reset_counters()
+    odd = (address(0, at) + 1, address(0, SIZE - 4), address(0, SIZE), address(1), MAX)
+    for addr in (address(0, at), *odd):
+        endpoint.prefetch(addr, MAX)
+        endpoint.foresee(addr, 0, 1024)
+        endpoint.foresee(addr, MAX, MAX)
+    assert endpoint.counters() == endpoint.counters("background") == ZERO
+    assert endpoint.load(address(0, at)) == word
+
+
 # ---- the two fabrics have one face --------------------------------------------------------------
 
 
@@ -63,7 +77,7 @@ def test_fabrics_have_the_same_methods_and_signatures():
             assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
     for name in (
         "crc_pair", "flush_features", "hash64", "lowest_bit", "words_bytes", "words_compare",
-        "words_equal", "words_move", "words_put",
+        "words_equal", "words_move", "words_prefetch", "words_put", "words_tagged",
     ):  # fmt: skip
         assert list(inspect.signature(getattr(NATIVE, name)).parameters) == list(
             inspect.signature(getattr(portable, name)).parameters
@@ -164,6 +178,52 @@ def test_words_compare_sorts_as_bytes_do(fabric):
     for offset, size in ((-1, 1), (0, -1), (0, 25), (24, 1), (TOP - 1, 8), (8, TOP - 1)):
         with pytest.raises(AddressError):
             fabric.words_compare(words(0, 0, 0), offset, size, b"")
+
+
+def test_words_tagged_are_those_with_the_tag(fabric):
+    rng = random.Random(1)
+    for count in (0, 1, 2, 7, 32, 63, 64):
+        for start in (0, 1, 3):
+            values = [rng.choice((0, 1, 0x7F, 0xFF)) << 56 | rng.getrandbits(56) for _ in range(67)]
+            for tag in (0, 1, 0x7F, 0xFF, 2):
+                expected = sum(
+                    1 << index
+                    for index, value in enumerate(values[start : start + count])
+                    if value >> 56 == tag
+                )
+                assert fabric.words_tagged(words(*values), start, count, tag) == expected
+    for start, count in ((-1, 1), (0, -1), (0, 4), (3, 1), (TOP - 1, 2), (1, TOP - 1)):
+        with pytest.raises(AddressError):
+            fabric.words_tagged(words(1, 2, 3), start, count, 0)
+    with pytest.raises(AddressError):
+        fabric.words_tagged(words(*range(70)), 0, 65, 0)
+
+
+def test_hints_take_whatever_there_is(fabric, endpoint):
+    """They raise nothing, count nothing, and are no steps of the fuse."""
+    rng = random.Random(1)
+    endpoint.write(0, bytes(rng.randrange(256) for _ in range(SIZE)))
+    for at, place in enumerate((SIZE - 8, SIZE, 1 << 40, 5 << 40, 255 << 40, TOP >> 8)):
+        endpoint.store(8 * at, 7 << 56 | place)
+    endpoint.fuse = 1
+    before = endpoint.counters(), endpoint.counters("background")
+    odd = (SIZE, SIZE - 8, 1, 63, 1 << 40, 5 << 40 | 64, 255 << 40, 1 << 48, TOP - 1, TOP - 7)
+    for place in (0, 64, *odd):
+        endpoint.prefetch(place, 4096)
+        endpoint.prefetch(place, TOP - 1, True)
+    for index in (0, 2, 3, -1, 1 << 62, -(1 << 62)):
+        fabric.words_prefetch(words(1, 2, 3), index)
+    assert (endpoint.counters(), endpoint.counters("background")) == before
+    endpoint.fuse = 0
+
+
+def test_there_are_hints_only_where_verbs_are_not_overridden(fabric, endpoint):
+    class Doubled(fabric.Endpoint):
+        def load(self, addr):
+            return 2 * super().load(addr)
+
+    assert endpoint.hints == (fabric is NATIVE)
+    assert not Doubled().hints
 
 
 def test_words_move_bears_overlaps(fabric):

@@ -14,7 +14,12 @@ from puppets import Puppet, verb_on_address
 import limpet
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT, NODE_STATES
-from limpet.shm.words import REFERENCE_MASK
+from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
+from limpet.stores.fusee.links import Link
+from limpet.stores.fusee.marks import DEATH, GONE
+from limpet.stores.fusee.reconcile import tell
+from limpet.stores.race.fields import FROZEN, OBJECT_MASK
+from limpet.stores.race.index import is_valid
 
 
 class Impatient(WatchedEndpoint):
@@ -134,3 +139,25 @@ def _interrupted(work: Any) -> object:
         return work()
     except Interrupted:
         return "waits"
+
+
+@pytest.mark.parametrize("mark", ["a word", "GONE"])
+def test_mark_of_a_frozen_pair_stays_when_its_slot_is_put_in_order(pools: Any, mark: str) -> None:
+    """It lives on in a half, and the mark is of a round there."""
+    store = pools(nodes=3).store("fusee", name="test", capacity=300, replicas=2)
+    store.insert(b"k", b"v")
+    slots = [
+        store._slots_of(pointer & ADDRESS_MASK)[:, :, 1:].ravel()
+        for table in range(store.parameters.subtables)
+        for pointer in store._linked(table)[1].tolist()
+    ]
+    (word,) = [word for words in slots for word in words.tolist() if is_valid(word)]
+    reference = word & OBJECT_MASK
+    links = [(reference, Link(store.number_of_store, 0, True))]
+    death = store.new_number() if mark == "a word" else GONE
+    for decided in (True, False):
+        store.logged.mark(reference, DEATH, death)
+        tell(store, links, word | FROZEN, decided)
+        assert store.mark_of(reference, DEATH) == death
+        tell(store, links, word, decided)
+        assert store.mark_of(reference, DEATH) == 0

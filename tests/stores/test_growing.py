@@ -60,3 +60,26 @@ def test_places_that_are_not_known_cost_one_round_trip(pools: Any, kind: str) ->
             before = other.stats()["round_trips"]
             assert other.get_many(batch) == [b"v"] * len(batch)
             assert other.stats()["round_trips"] - before == expected
+
+
+@pytest.mark.parametrize("kind", ["race", "rtx-race", "dtx-race"])
+def test_first_subtable_of_a_key_needs_room_for_one(pools: Any, kind: str) -> None:
+    """It was refused when there was no room for two, as a split needs."""
+    pool = pools(node_size="1MiB", block_size=16 << 10)
+    store = pool.store(kind, name="s", capacity=3000, groups=64)
+    store.insert(b"0", b"v")
+    made = store.index_size()
+    while pool.blocks.free_count(0) > 1:
+        pool.allocator.replenish(0, store.parameters.subtable_size)
+        pool.client.enter()
+        try:
+            assert pool.allocator.allocate(0, store.parameters.subtable_size)
+            pool.client.keep(0)
+        finally:
+            pool.client.leave()
+    number = 0
+    while store.index_size() == made:
+        number += 1
+        store.insert(b"%d" % number, b"v")
+    assert pool.blocks.free_count(0) == 0
+    store.check()

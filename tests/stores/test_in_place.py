@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -64,6 +65,22 @@ def test_a_pair_that_is_lost_between_reading_and_looking_is_a_failed_node(
             getattr(store.objects, look)(*arguments)
     finally:
         store.client.leave()
+
+
+def test_a_scan_reads_few_leaves_that_nobody_asks_for(pools: Any) -> None:
+    store = pools(nodes=1).store("rtx-sherman", name="s")
+    keys = [b"%05d" % number for number in range(2000)]
+    store.put_many({key: key * 8 for key in keys})
+    size = store.parameters.node_size
+    before = store.stats()["bytes_read"]
+    assert [key for key, _ in store.scan()] == keys
+    needed = (store.stats()["bytes_read"] - before) / size / 20
+    for start in range(0, 1800, 100):
+        before = store.stats()["bytes_read"]
+        found = [key for key, _ in itertools.islice(store.scan(keys[start]), 100)]
+        assert found == keys[start : start + 100]
+        # one that is cut by each end of the range, and three that were read with its last one
+        assert (store.stats()["bytes_read"] - before) / size < needed + 4
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

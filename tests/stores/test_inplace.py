@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from endpoint_tools import Interrupted, WatchedPool
 from process_tools import children
 from store_tools import sound
 from tree_tools import LeafSplit, Merge
@@ -21,8 +22,10 @@ from limpet.fault.operations import KEY, NEW, OLD, Operation
 from limpet.fault.scene import Scene
 from limpet.shm.errors import StoreStuck
 from limpet.shm.fabric import BUILD
+from limpet.shm.slots import PIN
 from limpet.stores.dtx.log import ValueLog
 from limpet.stores.inplace import commit, table
+from limpet.stores.inplace.logged import LoggedCommit
 from limpet.stores.inplace.node import Node
 from limpet.stores.rtx.fields import DOING
 
@@ -42,6 +45,63 @@ def grown(pools: Any, kind: str, keys: int, **parameters: Any) -> Any:
     for number in range(keys):
         store.put(b"%04d" % number, OLD8)
     return store
+
+
+def test_an_error_gives_the_locks_back_within_the_operation(pools: Any) -> None:
+    """Afterwards another thread of this client may have locked the node, and has the same id."""
+    pool = pools()
+    pool.store("sherman", name="test", capacity=1000).put(b"k", OLD8)
+    watched = pools.keep(WatchedPool.open(pool.url))
+    store = watched.store("sherman", name="test")
+    store.get(b"k")
+    locked: list[int] = []
+    pins: list[int] = []
+
+    def before(verb: str, address: int) -> None:
+        if locked and not pins:
+            pins.append(0)
+            raise Interrupted
+
+    def after(verb: str, address: int) -> None:
+        if verb != "cas":
+            return
+        if pins and address in locked:
+            pins.append(watched.endpoint.load(watched.client.slot + PIN))
+        locked.append(address)
+
+    watched.endpoint.before, watched.endpoint.after = before, after
+    with pytest.raises(Interrupted):
+        store.put(b"k", NEW8)
+    watched.endpoint.before = watched.endpoint.after = None
+    assert len(pins) == 2
+    assert pins[1] != 0
+    store.put(b"k", NEW8)
+    assert pool.store("sherman", name="test").get(b"k") == NEW8
+
+
+@pytest.mark.parametrize("size", [8, 5000])
+@pytest.mark.parametrize(
+    ("step", "value"), [("_decide", b"1"), ("_write_back", b"2"), ("_unlock", b"2")]
+)
+def test_an_error_after_the_decision_leaves_nothing_undone(
+    pools: Any, monkeypatch: pytest.MonkeyPatch, step: str, value: bytes, size: int
+) -> None:
+    """The log is carried out under the locks, before they are given back."""
+    store = grown(pools, "dtx-sherman", 3)
+    store.put(b"k", b"1" * size)
+
+    def interrupted(*arguments: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LoggedCommit, step, interrupted)
+        with pytest.raises(Interrupted):
+            store.put(b"k", b"2" * size)
+    other = pools.keep(limpet.Pool.open(store.pool.url)).store("dtx-sherman", name="test")
+    assert other.get(b"k") == value * size
+    other.put(b"k", b"3" * size)
+    assert store.get(b"k") == b"3" * size
+    sound(store)
 
 
 # ---- costs ---------------------------------------------------------------------------------------

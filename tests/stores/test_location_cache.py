@@ -70,6 +70,36 @@ def test_what_is_used_often_stays() -> None:
     assert sum(got(cache, key) == 1 for key in often) > 40
 
 
+@pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 255, 300])
+def test_a_key_of_any_length_is_found_until_it_is_dropped(size: int) -> None:
+    cache = LocationCache(10, REPLICAS)
+    key = b"\0" * size
+    put(cache, key, 1)
+    assert got(cache, key) == 1
+    put(cache, key, 2)
+    assert got(cache, key) == 2
+    assert cache.count == 1
+    cache.drop(key)
+    assert got(cache, key) is None
+    assert cache.count == 0
+
+
+@pytest.mark.skipif(BUILD == "compiled", reason="a compiled cache takes no other hash")
+@pytest.mark.parametrize("other", [b"", b"k\0", b"k" * 63, b"k" * 64, b"k" * 255, b"k" * 256])
+def test_keys_with_the_same_hash_and_of_other_lengths_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, other: bytes
+) -> None:
+    monkeypatch.setattr(module, "hash64", lambda key: 12345)
+    cache = LocationCache(10, REPLICAS)
+    for first, second in ((b"k", other), (other, b"k")):
+        put(cache, first, 1)
+        assert got(cache, second) is None
+        put(cache, second, 2)
+        assert got(cache, first) is None
+        assert got(cache, second) == 2
+        assert cache.count == 1
+
+
 @pytest.mark.skipif(BUILD == "compiled", reason="a compiled cache takes no other hash")
 def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "hash64", lambda key: 12345)

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import unittest
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,33 @@ def test_the_standard_library_s_tests_pass(pools: Any, suite: str) -> None:
 
 
 # ---- threads ------------------------------------------------------------------------------------
+
+
+class SlowLine(deque):
+    """Who takes somebody out of it stands still for a moment before going on."""
+
+    def popleft(self) -> Any:
+        gate = super().popleft()
+        time.sleep(0.3)
+        return gate
+
+
+@pytest.mark.skipif(limpet.build == "compiled", reason="no other thread runs at that place")
+def test_who_is_out_of_time_as_the_lock_is_handed_over_has_it(pools: Any) -> None:
+    lock = pools().lock("l")
+    lock.acquire()
+    lock.line = SlowLine()
+    got: list[bool] = []
+    waiter = threading.Thread(target=lambda: got.append(lock.acquire(timeout=0.2)))
+    waiter.start()
+    while not lock.line:
+        time.sleep(0.001)
+    lock.release()
+    waiter.join()
+    assert got == [True]
+    lock.release()
+    assert lock.acquire(timeout=1)
+    lock.release()
 
 
 def test_threads_exclude_each_other_and_other_processes(pools: Any) -> None:

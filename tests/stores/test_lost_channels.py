@@ -184,6 +184,16 @@ def test_a_channel_that_lost_nothing_but_its_witness_has_it_again(pools: Any) ->
     assert is_new(pool, name)
 
 
+def test_a_channel_that_lost_nothing_has_new_parts_on_a_node_replaced_before(pools: Any) -> None:
+    """The first directory there was made after another loss, so the part counted as lost, too."""
+    pool = pools(nodes=3)
+    pool.counter(on_node(pool, 0))
+    lose(pool, 2)
+    variable = pool.channels.open(AtomicVar, on_node(pool, 0, "variable"))
+    lose(pool, 1)
+    assert variable.region("part", 8, 2) >> 40 == 2
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_where_all_was_lost_a_name_is_anew_for_who_removes_it(pools: Any, nodes: int) -> None:
     pool = pools(nodes=nodes)
@@ -204,6 +214,35 @@ def test_where_all_was_lost_a_name_is_anew_for_who_removes_it(pools: Any, nodes:
     for one, name in itertools.product((pool, other), NAMES[:8]):
         with contextlib.suppress(limpet.NodeFailed):
             assert not is_new(one, name), "it was removed before it was lost a second time"
+    no_leaks(pool)
+
+
+@pytest.mark.parametrize(
+    "lost", list(itertools.permutations(range(3), 2)) if COMPILED else [(1, 0)]
+)
+def test_no_name_begins_anew_when_its_trace_is_lost_too(pools: Any, lost: tuple[int, int]) -> None:
+    """Nor, where nobody can tell, for others than who has removed it."""
+    pool = pools(nodes=3, node_size="4MiB", clients=8)
+    other = pools.again(pool)
+    for name in NAMES:
+        fill(pool, name)
+    for node in lost:
+        lose(pool, node)
+    for one in (other, pools.again(pool), pool):
+        for name in NAMES:
+            with contextlib.suppress(limpet.NodeFailed):
+                assert not is_new(one, name)
+    first = next(node for node in lost if (node + 1) % 3 in lost)
+    names = [on_node(pool, first, kind) for kind in ("counter", "lock", "queue")]
+    for name in names:
+        with pytest.raises(limpet.NodeFailed, match="remove the channel"):
+            is_new(pool, name)
+        pool.channels.remove(name)
+        with pytest.raises(limpet.NodeFailed, match="remove the channel"):
+            is_new(other, name)
+        assert is_new(pool, name)
+        fill(pool, name)
+        assert not is_new(other, name)
     no_leaks(pool)
 
 

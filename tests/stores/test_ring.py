@@ -10,7 +10,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -19,10 +19,36 @@ from endpoint_tools import WatchedPool
 from process_tools import children, gather, start
 
 import limpet
+from limpet.shm.fabric import Endpoint
+from limpet.stores.loco.fields import SLEEPERS
 from limpet.stores.loco.ring_buffer import RingBuffer
-from limpet.stores.loco.ring_fields import END, NUMBER, OLDEST
+from limpet.stores.loco.ring_fields import END, NUMBER, OLDEST, ROOM
 
 COMPILED = limpet.build == "compiled"
+
+
+class LeftEndpoint(Endpoint):
+    """Calls `left` after each operation, and `slept(address, expected)` before each sleep."""
+
+    left: Callable[[], None] | None = None
+    slept: Callable[[int, int], None] | None = None
+
+    def end(self) -> int:
+        super().end()
+        if self.left is not None:
+            self.left()
+        return 0
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        if self.slept is not None:
+            self.slept(addr, expected)
+        return int(super().futex_wait(addr, expected, timeout_us))
+
+
+class LeftPool(limpet.Pool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = LeftEndpoint
 
 
 def everything(ring: Any) -> list[Any]:
@@ -81,6 +107,42 @@ def test_the_writer_waits_for_a_slow_reader(pair: Any) -> None:
     assert everything(reader) == [*range(1, sent), "last"]
     with pytest.raises(queue.Empty):
         reader.receive(timeout=0.01)
+
+
+def test_a_thread_that_is_woken_before_it_sleeps_does_not_sleep_for_another_ones_sake(
+    pools: Any,
+) -> None:
+    """Threads that sent by one handle had one token: what the last one of them was to sleep on."""
+    pool = pools()
+    reader = pool.ring("r", 256, codec="bytes")
+    reader.subscribe()
+    watched = pools.keep(LeftPool.open(pool.url))
+    sender = watched.ring("r", 256, codec="bytes")
+    for _ in range(8):
+        sender.send(bytes(16))
+    room = sender.address + ROOM
+    fell_asleep = []
+
+    def other() -> None:
+        with pytest.raises(queue.Full):
+            sender.send(bytes(240), timeout=0.01)
+
+    def slept(address: int, expected: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            fell_asleep.append((address, expected == pool.endpoint.load(room)))
+
+    def left() -> None:
+        if pool.endpoint.load(room) & SLEEPERS:
+            watched.endpoint.left = None
+            reader.receive()
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+
+    watched.endpoint.slept = slept
+    watched.endpoint.left = left
+    sender.send(bytes(16), timeout=30)
+    assert fell_asleep == [(room, False)]
 
 
 def test_a_reader_begins_now_or_at_the_oldest_message(pools: Any) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from channel_tools import dies_at
 from puppets import Puppet, verb_on
 from store_tools import sound
 
@@ -313,6 +314,63 @@ def test_two_of_five_are_replaced_and_then_two_others_are_lost(
     for node in first:
         store.pool.replace_node(node)
     sound(store)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("lost", range(4))
+def test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss(
+    pools: Any, lost: int, step: int
+) -> None:
+    """A buffer of that time has no replica beside that of its register on the node. So a tuple that
+    one other had was at a majority when the node was back, with one copy of its value."""
+    store = pools(nodes=4, node_size="1MiB").store("swarm", name="test", capacity=50, replicas=3)
+    pool, other = store.pool, (lost + step) % 4
+    key = next(key for key in KEYS if _node_of(store, key) == lost)
+    before = b"0" * 40
+    store.put(key, before)
+    fuse, killed = 0, True
+    while killed:
+        fuse += 1 if COMPILED else 5
+        new = b"%d" % (fuse % 10) * 40
+        pool.fail_node(lost)
+        killed = dies_at(pool, fuse, functools.partial(store.put, key, new))
+        pool.recover()
+        pool.replace_node(lost)
+        pool.fail_node(other)
+        found = store.get(key)
+        assert found in ((before, new) if killed else (new,))
+        pool.replace_node(other)
+        assert store.get(key) == found
+        sound(store)
+        before = found
+    assert fuse > 10
+
+
+@pytest.mark.parametrize("node", range(3))
+def test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced(
+    pools: Any, node: int
+) -> None:
+    store = pools(nodes=3, node_size="1MiB").store("swarm", name="test", capacity=50, replicas=3)
+    store.put(b"k", b"before")
+    fuse, killed = 0, True
+    while killed:
+        fuse += 1 if COMPILED else 5
+        killed = dies_at(store.pool, fuse, functools.partial(store.put, b"k", b"%d" % fuse * 40))
+        store.pool.recover()
+        store.pool.fail_node(node)
+        store.pool.replace_node(node)
+        assert store.pool.audit()["leaked"] == 0
+    assert fuse > 10
+    assert store.get(b"k") == b"%d" % fuse * 40
+    sound(store)
+
+
+def _node_of(store: Any, key: bytes) -> int:
+    """The first node of a new key's register; the key is there no more."""
+    store.put(key, b"")
+    (node,) = {int(reference) >> NODE_SHIFT & 0xFF for reference in store.slots_taken()}
+    store.delete(key)
+    return node
 
 
 @LOSSES

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, hash64, u64
+from limpet.shm.verbs cimport Endpoint, hash64, u64, words_prefetch
 from limpet.stores.loco.kvstore.data_array cimport DataArray
 from limpet.stores.loco.kvstore.tracker cimport Tracker
 
@@ -33,6 +33,7 @@ cdef class LocalIndex:
     cpdef int forget(self) except -1
     @cython.locals(position=u64)
     cpdef int refresh(self) except -1
+    cpdef int expect(self, u64 hashed) noexcept
     cpdef long long find(self, u64 hashed) noexcept
     @cython.locals(word=u64)
     cpdef long long find_next(self) noexcept

@@ -39,7 +39,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from limpet.shm.fabric import hash64
+from limpet.shm.fabric import hash64, words_prefetch
 from limpet.stores.loco.kvstore.fields import (
     CLAIMED,
     PHASE_MASK,
@@ -95,6 +95,10 @@ class LocalIndex:
         position = self.tracker.position()
         if position != self.applied or not self.known:
             self._catch_up(position)
+
+    def expect(self, hashed: int) -> None:
+        """The key with this hash is looked up soon."""
+        words_prefetch(self.words, hashed >> ROW_BITS & self.mask)
 
     def find(self, hashed: int) -> int:
         """The first entry that may have the key with this hash; or -1."""

@@ -39,8 +39,11 @@ cdef class Lookup(InlineStore):
     cdef readonly long long entry
     cdef public u64 repairs
 
-    @cython.locals(linked=bint, size=u64, row=int, key=bytes, entry='long long', outcome=int)
+    @cython.locals(linked=bint, row=int, key=bytes, outcome=int)
     cpdef list _get_batch(self, list keys, list found)
+    @cython.locals(size=u64, row=int, key=bytes, entry='long long')
+    cdef int _expect_keys(self, list keys) except -1
+    cdef int _turn_to_row(self, int row) except -1
     cpdef int choose(self, bytes key) except -1
     cpdef u64 table_of(self, bytes key) except? 0
     cpdef int enter_table(self, u64 table) except -1
@@ -56,6 +59,7 @@ cdef class Lookup(InlineStore):
     cdef TicketLock _enter_held(self, TicketLock lock, bytes key)
     cdef int leave_locked(self, TicketLock lock) except -1
     cpdef TicketLock lock(self, u64 table, u64 number)
+    @cython.locals(base=u64)
     cpdef int enter_journal(self, u64 table, u64 number) except -1
     cdef int _begin_change(self) except -1
     @cython.locals(link_address=u64, vacant=u64, number=u64, link=u64)

@@ -37,6 +37,7 @@ class Lookup(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: LocoParameters) -> None:
         super().__init__(pool, kind, name, parameters)
+        self.foretells = True
         self.tables = regions.attach(pool, name, parameters.tables, parameters.table_size)
         self.table_count = parameters.tables
         self.lock_count = parameters.locks
@@ -119,18 +120,12 @@ class Lookup(InlineStore):
         """Append the values of at most BATCH keys; the places of those that were torn."""
         torn = []
         linked = False
-        size = 8 * self.entries.entry_words
-        for row, key in enumerate(keys):
-            self.choose(key)
+        self._expect_keys(keys)
+        for row in range(len(keys)):
+            self._turn_to_row(row)
             self.index.refresh()
-            entry = self.index.find(self.hash)
-            if entry >= 0:
-                self.endpoint.prefetch(self.entries.address(entry), size)
-            self.batch[2 * row] = self.hash
-            self.batch[2 * row + 1] = self.table
         for row, key in enumerate(keys):
-            self.hash = self.batch[2 * row]
-            self.enter_table(self.batch[2 * row + 1])
+            self._turn_to_row(row)
             value = None
             outcome = self._look_up(key)
             if outcome == DONE:
@@ -143,6 +138,24 @@ class Lookup(InlineStore):
         if linked:
             self.endpoint.wait()
         return torn
+
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        for row, key in enumerate(keys):
+            self.choose(key)
+            self.index.expect(self.hash)
+            self.batch[2 * row] = self.hash
+            self.batch[2 * row + 1] = self.table
+        size = 8 * self.entries.entry_words
+        for row in range(len(keys)):
+            self._turn_to_row(row)
+            entry = self.index.find(self.hash) if self.index.known else -1
+            if entry >= 0:
+                self.endpoint.prefetch(self.entries.address(entry), size)
+
+    def _turn_to_row(self, row: int) -> None:
+        """Turn to a key of the batch."""
+        self.hash = self.batch[2 * row]
+        self.enter_table(self.batch[2 * row + 1])
 
     # ---- where a key is -------------------------------------------------------------------------
 
@@ -284,9 +297,8 @@ class Lookup(InlineStore):
 
     def enter_journal(self, table: int, number: int) -> None:
         """Have the journal be that of this lock."""
-        self.journal.at = (
-            self.tables[table] + self.locks_at + number * self.record_size + self.journal_at
-        )
+        base = self.tables[table]
+        self.journal.at = base + self.locks_at + number * self.record_size + self.journal_at
 
     def _begin_change(self) -> None:
         """Having a lock, be up to date, and repair what its last holder left."""
