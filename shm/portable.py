@@ -35,7 +35,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NoReturn
 
 import xxhash
@@ -212,6 +212,19 @@ def _die() -> NoReturn:
         signal.pause()
 
 
+class _View:
+    """An atomic view of one word: keeps it mapped until its last user is done."""
+
+    __slots__ = ("_context", "atomic")
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.atomic = context.__enter__()
+
+    def __del__(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
 class _Node:
     """One attached mapping, as bytes and as words."""
 
@@ -256,8 +269,8 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_background", "_fork", "_lanes", "_lock", "_looking", "_nodes", "_open", "_owner",
-        "_states", "_views", "fuse", "latency_ns",
+        "_background", "_fork", "_lanes", "_lock", "_looking", "_nodes", "_owner", "_states",
+        "_views", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
@@ -265,8 +278,7 @@ class Endpoint:
     latency_ns: int
     _nodes: dict[int, _Node]
     _states: tuple[_Node, int] | None
-    _views: dict[int, Any]
-    _open: ExitStack
+    _views: dict[int, _View]
     _lanes: tuple[dict[str, int], dict[str, int]]
     _background: bool
     _lock: threading.Lock
@@ -279,7 +291,6 @@ class Endpoint:
         self._nodes = {}
         self._states = None
         self._views = {}
-        self._open = ExitStack()
         self._lanes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = False
         self._lock = threading.Lock()
@@ -322,9 +333,7 @@ class Endpoint:
     def watch_states(self, addr: int) -> None:
         """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
         word is the one that it was attached with."""
-        node, offset = self._at(addr, NODES * 8)
-        if offset & 7:
-            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        node, offset = self._aligned(addr, NODES * 8)
         self._states = (node, offset >> 3)
 
     def expect(self, node: int, state: int) -> None:
@@ -342,7 +351,6 @@ class Endpoint:
         if node in self._nodes:
             with self._undisturbed():
                 self._views = {}
-                self._open.close()
                 gone = self._nodes.pop(node)
                 gone.words.release()
                 gone.raw.release()
@@ -352,7 +360,6 @@ class Endpoint:
         with self._undisturbed():
             self._states = None
             self._views = {}
-            self._open.close()
             for node in self._nodes.values():
                 node.words.release()
                 node.raw.release()
@@ -383,21 +390,25 @@ class Endpoint:
             raise NodeFailed(node.index, "its memory is gone (a truncated segment)")
         return node, offset
 
-    def _word(self, addr: int) -> tuple[_Node, Any]:
-        """The node of the word at `addr`, and its atomic view."""
-        node, offset = self._at(addr, 8)
+    def _aligned(self, addr: int, size: int) -> tuple[_Node, int]:
+        node, offset = self._at(addr, size)
         if offset & 7:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        return node, offset
+
+    def _word(self, addr: int) -> tuple[_Node, _View]:
+        """The node of the word at `addr`, and its atomic view."""
+        node, offset = self._aligned(addr, 8)
         view = self._views.get(addr)
         if view is None:
             if len(self._views) >= VIEWS_MAX:
                 self._views = {}
-                self._open.close()
-            view = self._open.enter_context(atomicview(node.raw[offset : offset + 8], UINT))
-            self._views[addr] = view
+            views = self._views  # if a signal handler lets go of it, the view is not kept either
+            view = _View(atomicview(node.raw[offset : offset + 8], UINT))
+            views[addr] = view
         return node, view
 
-    def _mutable(self, addr: int) -> tuple[_Node, Any]:
+    def _mutable(self, addr: int) -> tuple[_Node, _View]:
         found = self._word(addr)
         if self.fuse > 0:
             self._burn()
@@ -533,9 +544,13 @@ class Endpoint:
     def load(self, addr: int) -> int:
         """The word at `addr`."""
         with self._undisturbed():
-            node, word = self._word(addr)
-            value: int = word.load()
-            self._settled(node)
+            try:
+                node, word = self._word(addr)
+                value: int = word.atomic.load()
+                self._settled(node)
+            except ValueError:
+                self._word(addr)  # says that a signal handler has detached it meanwhile
+                raise
         self._lane(node)["reads"] += 1
         self._lane(node)["bytes_read"] += 8
         return value
@@ -544,7 +559,7 @@ class Endpoint:
         """Set the word at `addr`."""
         value = _u64(value)
         node, word = self._mutable(addr)
-        word.store(value)
+        word.atomic.store(value)
         self._settled(node)
         self._lane(node)["writes"] += 1
         self._lane(node)["bytes_written"] += 8
@@ -554,7 +569,7 @@ class Endpoint:
         """Set the word at `addr`; the old one. A full barrier."""
         value = _u64(value)
         node, word = self._mutable(addr)
-        old: int = word.exchange(value)
+        old: int = word.atomic.exchange(value)
         self._settled(node)
         self._lane(node)["atomics"] += 1
         return old
@@ -563,7 +578,7 @@ class Endpoint:
         """Set the word at `addr` to `desired` if it is `expected`; what it was."""
         expected, desired = _u64(expected), _u64(desired)
         node, word = self._mutable(addr)
-        old: int = word.cmpxchg_strong(expected, desired).expected
+        old: int = word.atomic.cmpxchg_strong(expected, desired).expected
         self._settled(node)
         self._lane(node)["cas"] += 1
         self._lane(node)["cas_lost"] += old != expected
@@ -573,7 +588,7 @@ class Endpoint:
         """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
         delta = _u64(delta)
         node, word = self._mutable(addr)
-        old: int = word.fetch_add(delta)
+        old: int = word.atomic.fetch_add(delta)
         self._settled(node)
         self._lane(node)["atomics"] += 1
         return old
@@ -582,7 +597,7 @@ class Endpoint:
         """Set `bits` in the word at `addr`; what it was."""
         bits = _u64(bits)
         node, word = self._mutable(addr)
-        old: int = word.bin_fetch_or(bits)
+        old: int = word.atomic.bin_fetch_or(bits)
         self._settled(node)
         self._lane(node)["atomics"] += 1
         return old
@@ -596,9 +611,9 @@ class Endpoint:
         compare, swap = _u64(compare), _u64(swap)
         compare_mask, swap_mask = _u64(compare_mask), _u64(swap_mask)
         node, word = self._mutable(addr)
-        old: int = word.load()
+        old: int = word.atomic.load()
         while not (old ^ compare) & compare_mask:
-            seen = word.cmpxchg_strong(old, old & ~swap_mask & WORD_MAX | swap & swap_mask)
+            seen = word.atomic.cmpxchg_strong(old, old & ~swap_mask & WORD_MAX | swap & swap_mask)
             if seen.success:
                 break
             old = seen.expected
@@ -636,13 +651,13 @@ class Endpoint:
         attempt = 0
         while True:
             with self._undisturbed():
-                node, word = self._word(addr)
                 try:
-                    found = word.load() & HALF_MAX
-                except ValueError:  # a signal handler has let go of the node meanwhile
-                    self._word(addr)
+                    node, offset = self._aligned(addr, 8)
+                    found = node.words[offset >> 3] & HALF_MAX
+                    self._settled(node)
+                except ValueError:
+                    self._aligned(addr, 8)  # says that a signal handler has detached it meanwhile
                     raise
-                self._settled(node)
             if found != expected:
                 return 1
             left = end - time.monotonic_ns()

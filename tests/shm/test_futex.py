@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import mmap
 import signal
+import sys
 import time
 from typing import Any
 
 import pytest
 from fabric_tools import BOTH, SIZE, endpoint_on, start_child, wait_children
 
+from limpet.shm import portable
 from limpet.shm.errors import AddressError
 
 WORD = 64
@@ -122,6 +126,45 @@ def test_a_node_that_is_let_go_of_during_the_sleep_is_no_crash(fabric: Any) -> N
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+class LetGo:
+    """A profiler that lets go of the memory at the `left`-th event, as a pool does."""
+
+    def __init__(self, endpoint: Any, mapping: mmap.mmap, left: int) -> None:
+        self.endpoint = endpoint
+        self.mapping = mapping
+        self.left = left
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.endpoint.detach()
+            with contextlib.suppress(BufferError):
+                self.mapping.close()
+
+
+@pytest.mark.parametrize("verb", ["load", "futex_wait"])
+def test_a_node_may_be_let_go_of_between_any_two_steps_of_a_portable_look(verb: str) -> None:
+    """Signal handlers run between any two bytecodes: here at each call and return in turn."""
+    outcomes = set()
+    for step in itertools.count(1):
+        mapping = mmap.mmap(-1, SIZE)
+        with endpoint_on(portable, mapping) as endpoint:
+            watch = LetGo(endpoint, mapping, step)
+            sys.setprofile(watch)
+            try:
+                found = endpoint.load(WORD) if verb == "load" else endpoint.futex_wait(WORD, 1, 0)
+            except AddressError:
+                outcomes.add("detached")
+            else:
+                outcomes.add(found)
+            finally:
+                sys.setprofile(None)
+        if watch.left > 0:
+            break
+    assert step > 5
+    assert outcomes == {"detached", 0 if verb == "load" else 1}
 
 
 def test_sleeping_costs_no_core(fabric: Any) -> None:

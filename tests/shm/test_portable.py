@@ -23,6 +23,19 @@ def test_views_of_words_are_dropped_and_made_again(monkeypatch):
     assert mapping.closed
 
 
+def test_a_view_in_use_outlives_those_that_are_dropped(monkeypatch):
+    """Another thread, in the middle of a verb, must not lose the word under its hands."""
+    monkeypatch.setattr(portable, "VIEWS_MAX", 4)
+
+    with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint:
+        _, word = endpoint._word(0)
+        for offset in range(8, 80, 8):
+            endpoint.faa(offset, 1)
+        word.atomic.store(7)
+        del word
+        assert endpoint.load(0) == 7
+
+
 def test_a_kept_failure_does_not_keep_the_mapping_open():
     with file_mapping() as (descriptor, mapping), endpoint_on(portable, mapping) as endpoint:
         endpoint.faa(0, 1)
