@@ -8,6 +8,7 @@ from typing import Any
 from endpoint_tools import WatchedEndpoint, WatchedPool
 from greenlet import getcurrent, greenlet
 
+from limpet.shm.errors import StoreFull
 from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
 
 
@@ -95,7 +96,7 @@ class Puppet:
         def play() -> None:
             try:
                 self.result = work()
-            except KeyError as error:
+            except (KeyError, StoreFull) as error:
                 self.result = type(error)
 
         assert self._at is None, "it is in the midst of an operation"

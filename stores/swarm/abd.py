@@ -40,13 +40,12 @@ class Abd(SafeGuess):
         """During `write`, bits: the replicas beside which the value has been written already."""
 
     def put_value(self, value: bytes) -> int:
-        """WRITE; 2 round trips. As that of Safe-Guess; never half-way."""
-        self.pending = None
+        """WRITE; 2 round trips. As that of Safe-Guess."""
         self.known = False
         writer = self.identify()
         if not self.acquire(len(value)):
             return NO_MEMORY
-        outcome = self.gather(False)
+        outcome = self.gather(False, self.majority)
         ahead = self._write_ahead(value)
         self.endpoint.wait()
         if outcome == DONE and is_tombstone(self.top):

@@ -47,19 +47,25 @@ cdef class MaxRegister(Recycling):
     cdef int identify(self) except -1
     cdef bint is_writer(self) noexcept
     @cython.locals(k=int)
-    cdef int gather(self, bint whole) except -1
+    cdef int gather(self, bint whole, int wanted) except -1
     @cython.locals(at=int, top=u64, index=int)
     cdef int _note(self, int k) except -1
     @cython.locals(index=int, n=int, k=int, side=int, left=bint, right=bint)
     cdef bint learn(self) except -1
     @cython.locals(found=int, n=int)
     cdef int count(self, u64 word) except -1
+    @cython.locals(found=int, n=int)
+    cdef int above(self, u64 word) except -1
     @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
     @cython.locals(n=int, k=int, there=u64, turn=int, row=u64, reference=u64)
     cdef value_of(self, u64 word)
     @cython.locals(outcome=int)
-    cpdef int maximum(self, bint whole) except -1
+    cdef int maximum(self) except -1
+    @cython.locals(outcome=int, least=u64, n=int, word=u64)
+    cdef int _least(self) except -1
+    @cython.locals(outcome=int)
+    cpdef int presence(self) except -1
     cdef bint acquire(self, u64 size) except -1
     @cython.locals(k=int, n=int)
     cdef int expect(self, u64 size) except -1

@@ -4,6 +4,11 @@
 known to a majority (`write_back`) before it returns; a write writes to a majority. Both take a mere
 majority, in an order that the key's hash begins, and others only in place of lost ones (section 6).
 
+A copy to write back takes memory. A read that has none ready reads all replicas, and returns the
+greatest tuple that a majority has, or has been overtaken by (`_least`): a write that was complete
+when the read began is no greater, and no later read returns less. That is so unless a write may
+have been complete on replicas that are lost since.
+
 What algorithm 8 keeps in its cache is looked at anew in each operation here, `tops`; so a straggler
 overwrites nothing (trap S3).
 
@@ -128,8 +133,9 @@ class MaxRegister(Recycling):
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def gather(self, whole: bool) -> int:
-        """Read a majority of the replicas; `top` is the greatest tuple. One phase, not waited for.
+    def gather(self, whole: bool, wanted: int) -> int:
+        """Read `wanted` replicas, a majority or, of those in service, all; `top` is the greatest
+        tuple. One phase, not waited for.
 
         DONE; GONE: none of them is this register; DELETED: some are not any more. Raises NodeFailed
         when there is no majority.
@@ -149,7 +155,7 @@ class MaxRegister(Recycling):
             except NodeFailed as error:
                 lost = error.node
                 self.view.fail_if_lost(lost)
-            if self.read == self.majority:
+            if self.read == wanted:
                 break
             k = k + 1 if k + 1 < self.replicas else 0
         if self.read < self.majority:
@@ -194,6 +200,14 @@ class MaxRegister(Recycling):
                 found += 1
         return found
 
+    def above(self, word: int) -> int:
+        """On how many of the replicas that were read a greater tuple is."""
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) > stamp_of(word):
+                found += 1
+        return found
+
     def where(self, word: int) -> int:
         """A replica of those that were read whose greatest tuple is this word."""
         for n in range(self.read):
@@ -220,21 +234,52 @@ class MaxRegister(Recycling):
             self.endpoint.wait()
         return value
 
-    def maximum(self, whole: bool) -> int:
-        """READ: the greatest tuple, `top`, is at a majority.
+    def maximum(self) -> int:
+        """READ: `top` is at a majority, and no write that was complete is greater.
 
         DONE; DELETED: it is a tombstone; GONE; NO_MEMORY: for a copy of `needed` bytes.
         """
         while True:
-            outcome = self.gather(whole)
+            outcome = self.gather(True, self.majority)
             self.endpoint.wait()
             if outcome == GONE:
                 return GONE
             if outcome == DELETED or self.count(self.top) >= self.majority:
                 return DELETED if outcome == DELETED or is_tombstone(self.top) else DONE
             outcome = self.write_back(self.top)
+            if outcome == NO_MEMORY:
+                return self._least()
             if outcome != AGAIN:
-                return DELETED if outcome == DONE and is_tombstone(self.top) else outcome
+                return DELETED if is_tombstone(self.top) else DONE
+
+    def _least(self) -> int:
+        """`maximum`, without a copy. NO_MEMORY: lost replicas may have had a greater tuple."""
+        outcome = self.gather(True, self.replicas)
+        self.endpoint.wait()
+        if outcome != DONE:
+            return outcome
+        least = 0
+        for n in range(self.read):
+            word = self.tops[self.order[n]]
+            if self.count(word) >= self.majority:
+                least = max(least, word)
+        self.top = least
+        if self.above(least) + self.replicas - self.read >= self.majority:
+            return NO_MEMORY
+        return DELETED if is_tombstone(least) else DONE
+
+    def presence(self) -> int:
+        """READ that only asks whether the key is deleted, and needs no memory.
+
+        DONE: it was not; DELETED: a tombstone is at a majority; GONE.
+        """
+        while True:
+            outcome = self.gather(False, self.majority)
+            self.endpoint.wait()
+            if outcome != DONE or not is_tombstone(self.top):
+                return outcome
+            if self.count(self.top) >= self.majority or self.write_back(self.top) == DONE:
+                return DELETED
 
     def ticket(self) -> int:
         """The number of the tombstone that was read: what its author gives the key's slot."""

@@ -22,7 +22,6 @@ cdef int WRITE
 cdef class SafeGuess(TimestampLock):
     cdef readonly Clock clock
     cdef readonly bytes result
-    cdef public tuple pending
 
     @cython.locals(writer=int, outcome=int, w=u64, m=u64, wrote=int)
     cpdef int put_value(self, bytes value) except -1
@@ -32,21 +31,12 @@ cdef class SafeGuess(TimestampLock):
     cdef int _verify_own(self, u64 w) except -1
     cdef bint _try_verify(self, int k, u64 word) except -1
     cdef bint _try_in_place(self) except -1
-    @cython.locals(own=u64, held=int, outcome=int, copy=u64, fresh=u64, wrote=int)
+    @cython.locals(outcome=int, fresh=u64, wrote=int)
     cdef int _write_again(self, u64 w, u64 m, bytes value) except -1
-    @cython.locals(own=u64, outcome=int)
-    cdef int _make_known(self, u64 w) except -1
     @cython.locals(held=int, ours=u64)
     cdef int _confirm(self) except -1
     @cython.locals(held=int)
     cdef int _withdraw_guess(self, u64 w) except -1
-    @cython.locals(
-        w=u64, own=u64, reference=u64, area=u64, ident=u64, capacity=u64, first=int, outcome=int,
-        copy=u64
-    )
-    cpdef int resume(self, tuple pending, bytes value) except -1
-    @cython.locals(n=int, side=int)
-    cdef bint _names(self, u64 reference) except -1
     @cython.locals(outcome=int, m=u64, attempt=u64, missed=u64)
     cpdef int get_value(self) except -1
     @cython.locals(lane=bint)

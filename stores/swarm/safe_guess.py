@@ -16,14 +16,13 @@ refused; algorithm 10 has it right (trap S1).
 
 What it leaves open, and how it is here:
     - the M.READ of a WRITE need not make its maximum known to a majority (appendix A.2), but before
-      TRYLOCK it must: else a reader could be left with a guess whose lock is refused, and nothing
-      greater, if the writer stands still
+      TRYLOCK a majority must have greater tuples than the guess: else a reader could be left with a
+      guess whose lock is refused, and nothing greater, if the writer stands still. If fewer
+      replicas of all have greater ones, no complete write is greater, and the guess was not stale
     - a WRITE guesses once. A second guess would look like the next WRITE of the same writer, and
-      readers would take the first one for completed. So when there is no memory half-way, the
-      operation is resumed (`pending`), not begun again
+      readers would take the first one for completed. So it takes its memory before it guesses
     - a tombstone is greater than all (trap S4). A WRITE that meets one withdraws its guess by the
-      lock; if a reader has confirmed it, it took effect before. One that is resumed has seen that
-      there was no tombstone at a majority, so the DELETE is concurrent, and comes second
+      lock; if a reader has confirmed it, it took effect before
 
 What a kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
 (trap S8); its buffer, in hand, or named, or both.
@@ -69,20 +68,17 @@ class SafeGuess(TimestampLock):
         super().__init__(pool, entry, replicas, writers, buffers)
         self.clock = pool.clock
         self.result = b""
-        self.pending: tuple[int, ...] | None = None
-        """What `resume` needs to know of a WRITE that has guessed, and ended with NO_MEMORY."""
 
     # ---- WRITE ----------------------------------------------------------------------------------
 
     def put_value(self, value: bytes) -> int:
         """WRITE; 1 round trip if `known`: if our row is as remembered.
 
-        DONE; or nothing was done: GONE, DELETED, NO_MEMORY (or half of it: `pending`), AGAIN.
+        DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN.
         """
         writer = self.identify()
-        self.pending = None
         if not self.known:
-            outcome = self.gather(False)
+            outcome = self.gather(False, self.majority)
             self.endpoint.wait()
             if outcome != DONE:
                 return outcome
@@ -97,7 +93,7 @@ class SafeGuess(TimestampLock):
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
         self.prepare(w, value)
         self.aim()
-        outcome = self.gather(False)
+        outcome = self.gather(False, self.majority)
         m = self.top
         wrote = self.write(w)
         self.endpoint.wait()
@@ -118,7 +114,7 @@ class SafeGuess(TimestampLock):
         value = self.value
         while outcome == DONE:
             self.clear_row()
-            outcome = self.gather(False)
+            outcome = self.gather(False, self.majority)
             self.endpoint.wait()
             if is_tombstone(self.top):
                 return DELETED
@@ -160,26 +156,18 @@ class SafeGuess(TimestampLock):
 
     def _write_again(self, w: int, m: int, value: bytes) -> int:
         """Lines 9 to 11: the guess may have been stale."""
-        own, held = self.buffer, self.held
-        if self.count(m) < self.majority:
-            # our guess is at a majority: what we wrote before it is of no use
-            self.recycle(w)
-            outcome = self._make_known(w)
-            copy, self.buffer, self.held = self.buffer, own, held
-            if outcome == NO_MEMORY:
-                self.pending = (
-                    w, own, self.reference, self.area, self.ident, self.capacity, self.first,
-                )  # fmt: skip
-                return NO_MEMORY
-            if outcome == DELETED:
-                return self._withdraw_guess(w)
+        if self.above(w) < self.majority:
+            outcome = self.gather(False, self.replicas)
+            self.endpoint.wait()
             m = self.top
-            if rank_of(m) <= rank_of(w):
-                self.prepare(w, value)
+            if outcome == GONE:
+                self.keep()
+                return DONE  # the DELETE comes second
+            if outcome == DELETED or is_tombstone(m):
+                return self._withdraw_guess(w)
+            if self.above(w) + self.replicas - self.read < self.majority:
                 self._verify_own(w)
                 return DONE
-        else:
-            copy = own
         if self.try_lock(w, WRITE):
             fresh = tuple_word(
                 self.clock.after(time_of(m)), self.writer, VERIFIED, self.writer, side_of(w)
@@ -193,23 +181,13 @@ class SafeGuess(TimestampLock):
         else:
             self.clock.after(time_of(m))
             self.keep()
-        if copy != own:
-            self.give_up(self.place, self.writer, copy)
         return DONE
-
-    def _make_known(self, w: int) -> int:
-        """READ: what is greater than our guess is at a majority; `buffer` is then a copy's."""
-        own = self.buffer
-        outcome = self.maximum(False)
-        if outcome == DONE and self.buffer != own:
-            self.keep()
-        return outcome
 
     def _confirm(self) -> int:
         """A tombstone was read: DELETED, once it is at a majority."""
         if self.count(self.top) < self.majority:
             held, ours = self.held, self.buffer
-            self.maximum(False)
+            self.presence()
             self.held, self.buffer = held, ours
         return DELETED
 
@@ -218,46 +196,9 @@ class SafeGuess(TimestampLock):
         held = self.held
         if self.valid == self.read and self.count(self.top) < self.majority:
             self.recycle(w)
-            self.maximum(False)
+            self.presence()
         self.held = held
         return DELETED if self.try_lock(w, WRITE) else DONE
-
-    def resume(self, pending: tuple[int, ...], value: bytes) -> int:
-        """Go on with a WRITE that was `pending`. DONE or NO_MEMORY."""
-        w, own, reference, area, ident, capacity, first = pending
-        self.pending = pending
-        self.turn(reference, area, ident, capacity, first)
-        self.identify()
-        self.buffer = own
-        outcome = self._make_known(w)
-        copy = self.buffer
-        if outcome == NO_MEMORY:
-            return NO_MEMORY
-        self.pending = None
-        if outcome != DONE:
-            return DONE  # the DELETE is concurrent, and comes second
-        self.buffer = own
-        self.learn()
-        if not self._names(own):
-            return DONE  # a reader has confirmed it, and others have written since
-        self.held = self.client.hold(own, self.home())
-        self.published = True
-        if rank_of(self.top) <= rank_of(w):
-            self.prepare(w, value)
-            self._verify_own(w)
-            return DONE
-        outcome = self._write_again(w, self.top, value)
-        if copy != own:
-            self.give_up(self.place, self.writer, copy)
-        return outcome
-
-    def _names(self, reference: int) -> bool:
-        """Whether our row was read to name this buffer."""
-        for n in range(self.read):
-            for side in range(2):
-                if self.named(self.order[n], self.writer, side) == reference:
-                    return True
-        return False
 
     # ---- READ -----------------------------------------------------------------------------------
 
@@ -269,7 +210,7 @@ class SafeGuess(TimestampLock):
         seen: dict[int, tuple[int, bytes]] | None = None
         attempt = missed = 0
         while True:
-            outcome = self.maximum(True)
+            outcome = self.maximum()
             if outcome != DONE:
                 return outcome
             if self.held >= 0:
@@ -330,7 +271,7 @@ class SafeGuess(TimestampLock):
         """
         self.identify()
         self.buffer = 0
-        self.gather(False)
+        self.gather(False, self.majority)
         self.endpoint.wait()
         if not self.learn():
             return self.clear_row()

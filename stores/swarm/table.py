@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT, VIEW
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
@@ -100,7 +100,6 @@ class Swarm(ReplicatedGrowth):
     def forget(self) -> None:
         ReplicatedGrowth.forget(self)
         self.cache.forget()
-        self.register.pending = None
         self.seen_view = -1
 
     # ---- operations -----------------------------------------------------------------------------
@@ -110,7 +109,7 @@ class Swarm(ReplicatedGrowth):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        attempt = 0
+        attempt = looks = 0
         while True:
             self.client.enter()
             try:
@@ -125,7 +124,7 @@ class Swarm(ReplicatedGrowth):
             attempt += 1
             self.retries += 1
             if outcome == NO_MEMORY:
-                self._wait_for_room(wanted, attempt)
+                looks = self._find_room(wanted, attempt, looks)
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
@@ -178,26 +177,18 @@ class Swarm(ReplicatedGrowth):
         self.operations += 1
         attempt = 0
         swept = False
-        pending = None
         looks = 0
         wanted = (0, 0, 0, 0)
         while True:
             self.client.enter()
             try:
-                if pending is not None:
-                    self._attend()
-                    outcome = self.register.resume(pending, value)
-                else:
-                    outcome = self._write_once(key, value, 0, mode, attempt)
-                pending = self.register.pending
+                outcome = self._write_once(key, value, 0, mode, attempt)
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
             finally:
                 self.client.leave()
             attempt += 1
-            if outcome == NO_MEMORY and pending is not None:
-                self._wait_for_room(wanted, attempt)
-            elif outcome == NO_MEMORY:
+            if outcome == NO_MEMORY:
                 looks = self._find_room(wanted, attempt, looks)
             elif outcome == AGAIN:
                 self.retries += 1
@@ -212,22 +203,17 @@ class Swarm(ReplicatedGrowth):
         """Delete; KeyError if the key is not there. 7 round trips."""
         key = as_bytes("key", key)
         self.operations += 1
-        attempt = 0
         while True:
             self.client.enter()
             try:
                 outcome = self._delete_once(key)
-                wanted = self._wanted()
             finally:
                 self.client.leave()
             if outcome == DONE:
                 return
             if outcome == MISSING:
                 raise KeyError(key)
-            attempt += 1
             self.retries += 1
-            if outcome == NO_MEMORY:
-                self._wait_for_room(wanted, attempt)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -247,15 +233,6 @@ class Swarm(ReplicatedGrowth):
             if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
                 raise
             return looks
-
-    def _wait_for_room(self, wanted: tuple[int, int, int, int], attempt: int) -> None:
-        """As `_find_room`; if there is none, wait for others to end what they have begun."""
-        try:
-            self.allocator.replenish(*wanted)
-        except StoreFull:
-            self.endpoint.pause(attempt)
-        except NodeFailed as error:
-            self._outlived(error.node)
 
     # ---- places ---------------------------------------------------------------------------------
 
@@ -338,7 +315,7 @@ class Swarm(ReplicatedGrowth):
         self._attend()
         if self._remembered(key):
             if mode == INSERT:
-                outcome = self.register.maximum(False)
+                outcome = self.register.presence()
                 self.register.known = False
             else:
                 outcome = self.register.put_value(value)
@@ -375,7 +352,7 @@ class Swarm(ReplicatedGrowth):
     def _write_found(self, key: bytes, value: bytes, mode: int, slot: int) -> int:
         """WRITE to the register of the slot that was found; its key may have been deleted."""
         if mode == INSERT:
-            outcome = self.register.maximum(False)
+            outcome = self.register.presence()
             if outcome == DONE:
                 return EXISTS
         else:
@@ -447,7 +424,7 @@ class Swarm(ReplicatedGrowth):
         if not slot:
             return MISSING
         register = self.register
-        outcome = register.maximum(False)
+        outcome = register.presence()
         self.cache.drop(key)
         if outcome == DELETED:
             ticket = register.ticket()
@@ -576,7 +553,7 @@ class Swarm(ReplicatedGrowth):
                 word = self.slots[index]
                 if index & 7 and is_valid(word):
                     key = self._visit(word & OBJECT_MASK)
-                    if self.register.maximum(False) not in (DELETED, GONE):
+                    if self.register.presence() not in (DELETED, GONE):
                         found.append(key)
         finally:
             self.endpoint.background(lane)
