@@ -4,10 +4,11 @@
 known to a majority (`write_back`) before it returns; a write writes to a majority. Both take a mere
 majority, in an order that the key's hash begins, and others only in place of lost ones (section 6).
 
-A copy to write back takes memory. A read that has none ready reads all replicas, and returns the
-greatest tuple that a majority has, or has been overtaken by (`_least`): a write that was complete
-when the read began is no greater, and no later read returns less. That is so unless a write may
-have been complete on replicas that are lost since.
+A copy to write back takes memory, and a row. A read that has none ready, or of a client that has no
+number as a writer, reads all replicas, and returns the greatest tuple that a majority has, or has
+been overtaken by (`_least`): a write that was complete when the read began is no greater, and no
+later read returns less. That is so unless a write may have been complete on replicas that are lost
+since.
 
 What algorithm 8 keeps in its cache is looked at anew in each operation here, `tops`; so a straggler
 overwrites nothing (trap S3).
@@ -246,14 +247,15 @@ class MaxRegister(Recycling):
                 return GONE
             if outcome == DELETED or self.count(self.top) >= self.majority:
                 return DELETED if outcome == DELETED or is_tombstone(self.top) else DONE
-            outcome = self.write_back(self.top)
+            outcome = self.write_back(self.top) if self.is_writer() else NO_MEMORY
             if outcome == NO_MEMORY:
                 return self._least()
             if outcome != AGAIN:
                 return DELETED if is_tombstone(self.top) else DONE
 
     def _least(self) -> int:
-        """`maximum`, without a copy. NO_MEMORY: lost replicas may have had a greater tuple."""
+        """`maximum`, without a copy. NO_MEMORY, or ClientError for want of a number: lost replicas
+        may have had a greater tuple."""
         outcome = self.gather(True, self.replicas)
         self.endpoint.wait()
         if outcome != DONE:
@@ -265,6 +267,7 @@ class MaxRegister(Recycling):
                 least = max(least, word)
         self.top = least
         if self.above(least) + self.replicas - self.read >= self.majority:
+            self.identify()
             return NO_MEMORY
         return DELETED if is_tombstone(least) else DONE
 
@@ -278,6 +281,8 @@ class MaxRegister(Recycling):
             self.endpoint.wait()
             if outcome != DONE or not is_tombstone(self.top):
                 return outcome
+            if not self.is_writer():
+                return self._least()
             if self.count(self.top) >= self.majority or self.write_back(self.top) == DONE:
                 return DELETED
 

@@ -92,7 +92,7 @@ SEEN_TWICE: Final = """                if self.try_lock(m, READ):
             elif before is not None:
 """
 LITERAL: Final = SEEN_TWICE.replace("            elif before is not None:\n", "")
-BACK: Final = "            outcome = self.write_back(self.top)\n            if outcome != AGAIN:\n"
+BACK: Final = "self.write_back(self.top) if self.is_writer() else NO_MEMORY\n"
 HASH: Final = (
     "        return value if hash64(value, seed) == self.front[at + 2] else None\n",
     "        return value\n",
@@ -124,7 +124,7 @@ EXPLORED: Final = (
                 "    return word | row << ROW_SHIFT | side << 1\n",
             ),
         ),
-        exploration={"program": "ua|ga ga|ga ga"},
+        exploration={"program": STALE},
     ),
     Mutant(
         "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
@@ -169,7 +169,7 @@ CLOCK_STARTS_ANEW: Final = Mutant(
 NOT_WRITTEN_BACK: Final = Mutant(
     "s8-reader-does-not-write-back",
     (),
-    ((BACK, BACK.replace("self.write_back(self.top)", "DONE")),),
+    ((BACK, "DONE\n"),),
 )
 TORN_IN_PLACE: Final = Mutant("s8-torn-value-in-place-is-taken", (), (HASH,))
 LAST_IS_TAKEN: Final = Mutant(

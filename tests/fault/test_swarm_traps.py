@@ -156,7 +156,7 @@ def _lock_is_refused(pools: Any) -> None:
     ahead.begin(functools.partial(ahead.store.update, b"k", b"B"), verb_on("cas", None, 3))
     # it has seen that at the first replica, and its own guess is at a majority
     assert not stale.begin(
-        functools.partial(stale.store.update, b"k", b"A"), verb_on("cas", None, 5)
+        functools.partial(stale.store.update, b"k", b"A"), verb_on("read_words", None, 3)
     )
     scene.pool.fail_node(scene.nodes[0])
     lock = scene.lock(1, stale)
