@@ -23,7 +23,8 @@ class Step:
     """A step, and the store that takes it and all before.
 
     The paper's factors over the step before, of throughput and latency, where its text has them;
-    those of +Opt1 are with +Opt2, the lock of the leaf before it is read.
+    those of +Opt1 are with +Opt2, the lock of the leaf before it is read, which inserts here go
+    without.
     """
 
     name: str

@@ -132,7 +132,7 @@ class InPlace(Sherman):
     def staging(self, commit: Any) -> Any:
         return InPlaceStaging(self, commit)
 
-    def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _change_once(self, key: bytes, value: bytes, size: int, mode: int, early: bool) -> int:
         return LOGGED_WRITE
 
     def _with_log(self, key: bytes, value: bytes, mode: int) -> int:

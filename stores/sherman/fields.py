@@ -24,6 +24,8 @@ LENGTH_MASK: Final = 0xFFFF
 KEY_SHIFT: Final = 16
 VALUE_SHIFT: Final = 32
 EXTENT: Final = 1 << 48
+ENTRY_SIZE: Final = 128
+"""About as many bytes of an entry are fetched early."""
 
 NUMBER_MASK: Final = 0xFFFF_FFFF
 SIGN: Final = 0x8000_0000
@@ -37,5 +39,6 @@ SHRINK: Final = 4
 """A mode of a change, besides those of outcomes.py."""
 LOGGED_WRITE: Final = 16
 SPARSE: Final = 17
+ELSEWHERE: Final = 18
 """Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
-merged."""
+merged; the leaf is to be looked for."""

@@ -30,6 +30,7 @@ from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.reads import ObjectRead
 from limpet.stores.rtx.repair import Repair
 from limpet.stores.sherman.fields import (
+    ENTRY_SIZE,
     EXTENT,
     GONE,
     LINE_MASK,
@@ -43,8 +44,6 @@ from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.survey import Survey
 
 HOPS_MAX: Final = 1 << 20
-ENTRY_SIZE: Final = 128
-"""About as many bytes of an entry are fetched early."""
 
 
 class Lookup(InlineStore):

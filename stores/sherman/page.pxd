@@ -38,6 +38,7 @@ cdef class Page:
     cpdef int read(self, u64 at) except -1
     @cython.locals(shape=u64)
     cpdef int parse(self, u64 at) except -1
+    cdef int begin(self, u64 at, u64 state) except -1
     cpdef int write(self, u64 at, u64 state) except -1
     cpdef int seal(self) except -1
     cpdef bint is_whole(self) except -1

@@ -81,6 +81,11 @@ class Page:
                 f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
             )
 
+    def begin(self, at: int, state: int) -> None:
+        """Write there the first word of what is to be installed under this lock state."""
+        self.words[INSTALLED] = state
+        self.endpoint.write_words(at, self.words, 1)
+
     def write(self, at: int, state: int) -> None:
         """Write it there, as installed under this lock state."""
         self.image.own()

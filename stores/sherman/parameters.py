@@ -119,17 +119,20 @@ class ShermanParameters(TreeParameters):
     """Those of every tree, and how long a lease is, in us.
 
     `drift_us`, and `each_us` more for each object of the transaction. `opt1`: a change of one leaf
-    takes no log (rTX section 4.5); it is there to be switched off for comparison.
+    takes no log; `opt2`: it locks the leaf before it reads it (rTX section 4.5). They are there to
+    be switched off for comparison.
     """
 
     drift_us: int
     each_us: int
     opt1: bool
+    opt2: bool
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fields(self, drift_us=(0, 1 << 32), each_us=(0, 1 << 32))
         check_flag("opt1", self.opt1)
+        check_flag("opt2", self.opt2)
 
     @classmethod
     def for_pool(
@@ -140,11 +143,12 @@ class ShermanParameters(TreeParameters):
         drift_us: int = DRIFT_US,
         each_us: int = EACH_US,
         opt1: bool = True,
+        opt2: bool = True,
         **others: Any,
     ) -> Self:
         """The parameters for a pool; `others` are those of every tree."""
         lease = {"drift_us": drift_us, "each_us": each_us}
-        return super().for_pool(pool, layout, **lease, opt1=opt1, **others)
+        return super().for_pool(pool, layout, **lease, opt1=opt1, opt2=opt2, **others)
 
     @property
     def table_size(self) -> int:

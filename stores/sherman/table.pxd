@@ -1,9 +1,10 @@
 cimport cython
 
 from limpet.shm.client cimport Client
-from limpet.shm.verbs cimport u64
+from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
 from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.routes cimport Routes
 from limpet.stores.sherman.scans cimport Scans
 
 cdef u64 ADDRESS_MASK
@@ -17,6 +18,10 @@ cdef int SPARED_BLOCKS
 cdef int SPARSE
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
+cdef u64 ENTRY_SIZE
+cdef u64 PLACE_MASK
+cdef int PLACE_SHIFT
+cdef int ELSEWHERE
 cdef int POINTER
 
 cdef int AGAIN
@@ -25,23 +30,39 @@ cdef int EXISTS
 cdef int INSERT
 cdef int MISSING
 cdef int NO_MEMORY
+cdef int PUT
 cdef int UPDATE
 
 cdef class Sherman(Scans):
     cdef object cursor
     cdef bint opt1
+    cdef bint opt2
+    cdef u64 new
+    cdef u64 state
 
     cpdef int refuse(self, bytes key, bytes value) except -1
-    @cython.locals(attempt=u64, outcome=int)
+    @cython.locals(attempt=u64, outcome=int, early=bint)
     cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(sparing=u64)
     cdef int _replenish(self, bytes key, u64 size, int mode) except -1
     @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint early) except -1
     @cython.locals(page=Page)
     cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
-    @cython.locals(client=Client, locks=LLLocks, at=u64, old=u64, state=u64, done=bint, index=int)
+    @cython.locals(state=u64, done=bint)
     cdef int _commit_leaf(self, u64 new, int news, u64 dropped) except -1
+    @cython.locals(client=Client, at=u64, old=u64)
+    cdef bint _lock_leaf(self, u64 state, u64 dropped) except -1
+    @cython.locals(done=bint)
+    cdef bint _install(self, u64 new, u64 state) except -1
+    @cython.locals(client=Client, index=int)
+    cdef int _settle_hand(self, int news, bint done) except -1
+    @cython.locals(routes=Routes, hashed=u64, hint=u64, at=u64, lock=u64, pointer=u64, done=bint)
+    cdef int _lock_early(self, bytes key) except -1
+    @cython.locals(page=Page, node=u64, place=int)
+    cdef int _read_locked(self, bytes key, u64 hint) except -1
+    @cython.locals(page=Page, index=int, dropped=u64, outcome=int, done=int)
+    cdef int _change_locked(self, bytes key, bytes value, int mode) except -1
     @cython.locals(outcome=int)
     cpdef int _with_log(self, bytes key, bytes value, int mode) except -1
     @cython.locals(outcome=int)

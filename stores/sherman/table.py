@@ -12,6 +12,14 @@ A write that changes one leaf and nothing else is a transaction without a log (O
     3. CAS the pointer; CAS the lock to a new version
 It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
 
+An update, put or delete of a key that the client has met in a leaf locks that before it is read
+(Opt2), so nobody makes it begin anew:
+    1. read the leaf's lock and pointer
+    2. CAS the lock; read the node
+    3. write the new node; CAS the pointer; CAS the lock to a new version
+If the key is not there any more, or the change takes a log, a copy of the node is put there: a lock
+must not be released with the pointer as it was (lllock.py).
+
 A value that is too long for the node is in an extent; it is in the hand, too.
 
 All others, those that split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
@@ -19,8 +27,10 @@ all that they write. A split changes the node, its new sibling and the parent at
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
-What a kill leaves behind, without a log: in the hand, the new node with the object that it is meant
-for, the old one, and extents. Recovery releases the lock (stores/rtx/repair.py).
+What a kill leaves behind, without a log: in the hand, the new node, or its first word, with the
+object that it is meant for, the old one, and extents. Recovery releases the lock
+(stores/rtx/repair.py). In a pool of several hosts, where the dead may still write, the new node has
+to be whole before it is in the hand; so leaves are not locked early there, nor for an extent.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf empty, or less than a quarter
 full, merges it with a neighbour, if there is room, by a transaction after its own; so a tree whose
@@ -30,7 +40,8 @@ Deviations, besides: slotted pages with entries of any size in place of sorted a
 puts keys on trees; a client that meets a lock waits for the lease, as in the paper, but not if its
 owner is known to be dead. Limits: keys have at most `key_size` bytes; nothing is replicated.
 
-Round trips without conflict: get 2, update, insert and delete 4.
+Round trips without conflict: get 2, update and delete 3, insert 4; with a leaf that is not locked
+early, 4.
 """
 
 from __future__ import annotations
@@ -38,6 +49,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.outcomes import (
@@ -48,18 +60,24 @@ from limpet.stores.outcomes import (
     INSERT,
     MISSING,
     NO_MEMORY,
+    PUT,
     UPDATE,
 )
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.fields import (
+    ELSEWHERE,
+    ENTRY_SIZE,
     EXTENT,
     LOGGED_WRITE,
+    PLACE_MASK,
+    PLACE_SHIFT,
     SHRINK,
     SPARED_BLOCKS,
     SPARSE,
 )
+from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.staging import Staging
 
@@ -82,6 +100,10 @@ class Sherman(Scans):
     def equip(self, parameters: Any) -> None:
         super().equip(parameters)
         self.opt1 = parameters.opt1
+        self.opt2 = parameters.opt2 and not self.client.mortal
+        self.new = 0
+        """Memory for the data of the leaf that is locked early."""
+        self.state = 0
 
     def refuse(self, key: bytes, value: bytes) -> None:
         """Raise KeyTooLarge or ValueTooLarge if the pair is."""
@@ -90,13 +112,15 @@ class Sherman(Scans):
     def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
         self.operations += 1
         attempt = 0
+        early = self.opt2 and not size and mode != INSERT
         while True:
             self.client.enter()
             try:
-                outcome = self._change_once(key, value, size, mode)
+                outcome = self._change_once(key, value, size, mode, early)
             finally:
                 self.client.leave()
             if outcome == LOGGED_WRITE:
+                early = False  # it would be in the way of those who split the leaf
                 outcome = self._with_log(key, value, mode)
                 if outcome == DONE and mode == DELETE:
                     self.tidy(key)
@@ -116,9 +140,15 @@ class Sherman(Scans):
         sparing = 0 if mode == DELETE else SPARED_BLOCKS
         self.allocator.replenish_all(self.node_of(key), sizes, 1, sparing)
 
-    def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _change_once(self, key: bytes, value: bytes, size: int, mode: int, early: bool) -> int:
         if not self.opt1:
             return LOGGED_WRITE
+        if early:
+            outcome = self._lock_early(key)
+            if outcome == DONE:
+                outcome = self._change_locked(key, value, mode)
+            if outcome != ELSEWHERE:
+                return outcome
         if self._find_leaf(key) == AGAIN:
             return AGAIN
         page, index = self.page, self.index
@@ -164,31 +194,117 @@ class Sherman(Scans):
         `new`: memory for it. Of the hand, the first `news` are linked then; `dropped`, an extent,
         is not any more.
         """
-        client, locks, at, old = self.client, self.locks, self.at, self.pointer
-        state = locks.draw(0)
+        state = self.locks.draw(0)
         self.page.write(new & ADDRESS_MASK, state)
+        done = self._lock_leaf(state, dropped)
+        self.endpoint.wait()
+        if done:
+            # CRASH(leaf-locked): recovery puts a copy of the old node there.
+            # LINEARIZES: put, insert, update and delete that change one leaf
+            done = self._install(new, state)
+        return self._settle_hand(news, done)
+
+    def _lock_leaf(self, state: int, dropped: int) -> bool:
+        """Lock the object that was read last. What it is to be has been written, and is the first
+        in the hand."""
+        client, at, old = self.client, self.at, self.pointer
         # ORDER: written before the hand says what it is for.
         client.aim(0, self.link | at)
         if not is_vacant(old):
             client.hold(old, at + POINTER)
         if dropped:
             client.hold(dropped, self.link | EXTENT_PAIR)
-        done = locks.acquire(at, self.lock, state)
+        return self.locks.acquire(at, self.lock, state)
+
+    def _install(self, new: int, state: int) -> bool:
+        """Swing the pointer, and unlock. False: our lease was over, and a copy of what was there is
+        there now."""
+        done = self.locks.install(self.at, self.pointer, new)
+        # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
+        self.locks.release(self.at, state)
         self.endpoint.wait()
-        if done:
-            # CRASH(leaf-locked): recovery puts a copy of the old node there.
-            # LINEARIZES: put, insert, update and delete that change one leaf
-            done = locks.install(at, old, new)
-            # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
-            locks.release(at, state)
-            self.endpoint.wait()
-            # If it was not installed, our lease was over, and a copy of what was there is.
+        return done
+
+    def _settle_hand(self, news: int, done: bool) -> int:
+        """Keep in the store what is linked: the first `news`, or else the others. DONE or AGAIN."""
+        client = self.client
         for index in range(client.held - 1, -1, -1):
             if (index < news) == done:
                 client.keep(index)
             else:
                 client.release(index)
         return DONE if done else AGAIN
+
+    # ---- a leaf that is locked before it is read ------------------------------------------------
+
+    def _lock_early(self, key: bytes) -> int:
+        """Lock the leaf in which a key was met, then read it. DONE; AGAIN: somebody was faster;
+        NO_MEMORY; ELSEWHERE: it was met in none, or that is locked.
+        """
+        hashed = hash64(key)
+        self.tree = self._tree_of(hashed)
+        routes: Routes = self.routes[self.tree]
+        hint = routes.hinted(hashed)
+        if not hint:
+            return ELSEWHERE
+        at = routes.hinted_leaf(hint)
+        # ORDER: the lock before the pointer.
+        lock = self.endpoint.load(at)
+        pointer = self.endpoint.load(at + POINTER)
+        self.endpoint.wait()
+        if lock & LOCKED or is_vacant(pointer):
+            return ELSEWHERE
+        self.new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)
+        if not self.new:
+            return NO_MEMORY
+        self.at = at
+        self.lock = lock
+        self.pointer = pointer
+        self.state = self.locks.draw(0)
+        self.page.begin(self.new & ADDRESS_MASK, self.state)
+        done = self._lock_leaf(self.state, 0)
+        if done:
+            # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
+            self._read_locked(key, hint)
+            if not self.page.exact:
+                routes.unhint(hashed)
+        self.endpoint.wait()
+        return DONE if done else self._settle_hand(1, False)
+
+    def _read_locked(self, key: bytes, hint: int) -> None:
+        """Read the node of the object that we have locked, and find the key's entry."""
+        page, node = self.page, self.pointer & ADDRESS_MASK
+        place = hint >> PLACE_SHIFT & PLACE_MASK
+        self.endpoint.prefetch(node + self._near(hint), ENTRY_SIZE)
+        page.read(node)
+        if page.level == 0 and page.is_at(place, key):
+            self.index = place
+        else:
+            self.index = page.find(key)
+
+    def _change_locked(self, key: bytes, value: bytes, mode: int) -> int:
+        """Change the leaf that is locked, and read; or have a copy of it there. ELSEWHERE: it is
+        not the key's."""
+        page, index = self.page, self.index
+        outcome, dropped = DONE, 0
+        if page.level or not (page.exact or page.has(key)):
+            outcome = ELSEWHERE
+        elif not page.exact and mode != PUT:
+            outcome = MISSING
+        else:
+            dropped = page.link(index) if page.exact and page.has_extent(index) else 0
+            if mode == DELETE:
+                page.remove(index)
+            elif not self._set(index, key, value, 0):
+                outcome, dropped = LOGGED_WRITE, 0
+        if dropped:
+            self.client.hold(dropped, self.link | EXTENT_PAIR)
+        page.write(self.new & ADDRESS_MASK, self.state)
+        # LINEARIZES: as in `_commit_leaf`
+        done = self._settle_hand(1, self._install(self.new, self.state))
+        if outcome == DONE:
+            outcome = done
+        return SPARSE if outcome == DONE and mode == DELETE and self._is_sparse() else outcome
 
     # ---- with a log -----------------------------------------------------------------------------
 

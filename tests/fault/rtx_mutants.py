@@ -203,4 +203,17 @@ LOCKED_BY_DEAD: Final = Mutant(
 RECOVERED_LATE: Final = Mutant(
     "r6-recoverer-reads-the-pointer-after-the-lock", ((SETTLE, SETTLE_LOCK_FIRST),)
 )
+EARLY: Final = """        page.write(self.new & ADDRESS_MASK, self.state)
+        # LINEARIZES: as in `_commit_leaf`
+"""
+AS_IT_WAS: Final = """        if outcome != DONE:
+            self.locks.release(self.at, self.state)
+            self._settle_hand(1, False)
+            return outcome
+"""
+NOTHING_TO_CHANGE: Final = Mutant(
+    "leaf-with-nothing-to-change-is-released-as-it-was", ((EARLY, AS_IT_WAS + EARLY),)
+)
+BEGUN: Final = "        self.page.begin(self.new & ADDRESS_MASK, self.state)\n"
+NOT_BEGUN: Final = Mutant("leaf-is-locked-before-the-hand-says-with-what", ((BEGUN, ""),))
 UNCHANGED: Final = Mutant("unchanged")

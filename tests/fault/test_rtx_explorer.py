@@ -11,6 +11,7 @@ from rtx_mutants import (
     FREES_NEW,
     KEEPS_OLD,
     MILLISECOND,
+    NOT_BEGUN,
     NOT_VALIDATED,
     READS_DECIDED,
     READS_TORN,
@@ -133,6 +134,13 @@ def test_rtx_mutant_is_caught_by_random_runs(mutant: Mutant, program: str, says:
         found = explore_transactions(3000, crashes=2, stalls=2, program=program)
     assert found.failure, f"{found.runs} runs did not show it"
     assert found.failure.startswith(says), found.failure
+
+
+@compiled_only
+def test_lock_that_the_hand_does_not_know_is_noticed() -> None:
+    with in_force(NOT_BEGUN):
+        (failure, *_) = explored(1500, crashes=2, value_size=40).failures
+    assert "locked by no client" in failure.what
 
 
 @compiled_only

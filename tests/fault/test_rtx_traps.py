@@ -20,6 +20,7 @@ from rtx_mutants import (
     NOT_MOVED,
     NOT_PERSISTED,
     NOT_VALIDATED,
+    NOTHING_TO_CHANGE,
     ONE_BUFFER,
     POINTER_AFTER_LOCK,
     READS_DECIDED,
@@ -261,6 +262,25 @@ def _second_recoverer_comes_late(pools: Any) -> None:
     _both_are_there(clients, owner)
 
 
+def _owner_has_nothing_to_change(pools: Any) -> None:
+    """It has locked the leaf early, for a key that is gone; its lease is over."""
+    clients = Clients(pools, 3)
+    still, late, owner = clients.puppets
+    still.store.get(clients.beside)
+    clients.store.delete(clients.beside)
+    still.begin(lambda: still.store.update(clients.beside, NEW), verb_on_address("cas", clients.x))
+    still.go(lambda verb, address: True)
+    assert clients.is_locked(clients.x)
+    clients.pass_lease()
+    installs = verb_on_address("cas", clients.x + POINTER)
+    assert not late.begin(lambda: look_after(late.store, clients.x), installs)
+    assert still.go()
+    assert still.result is KeyError
+    _decides(clients, owner)
+    assert late.go()
+    _both_are_there(clients, owner)
+
+
 def _pointer_is_used_again(pools: Any) -> None:
     """For the same leaf, while one stands still that is about to change it from there."""
     clients = Clients(pools, 1)
@@ -372,6 +392,7 @@ BY_PUPPETS: Final = (
     (POINTER_AFTER_LOCK, _repairer_wakes_after_the_repair),
     (COPIED_TWICE, _two_repair),
     (RECOVERED_LATE, _second_recoverer_comes_late),
+    (NOTHING_TO_CHANGE, _owner_has_nothing_to_change),
     (NO_GRACE, _pointer_is_used_again),
     (READS_DECIDED, _reader_meets_half_a_transaction),
     (NO_FENCES, _leaf_is_split_behind_a_route),

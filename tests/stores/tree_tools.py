@@ -1,17 +1,27 @@
-"""Scenes of the crash matrix in which an operation changes several nodes of a tree."""
+"""Trees of several nodes: scenes of the crash matrix, and clients that stop or die in one."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+import pytest
+from process_tools import gather
+from puppets import Puppet, PuppetPool, Where
 
 from limpet.fault.operations import KEY, NEW, OLD, demand
-from limpet.fault.scene import Scene
+from limpet.fault.scene import Scene, look_away
 from limpet.stores.inplace.survey import InPlaceSurvey
 from limpet.stores.inplace.table import InPlace
-from limpet.stores.rtx.fields import OBJECT_SIZE, POINTER
+from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
+from limpet.stores.sherman.fields import SLOTS
+
+KIND: Final = "rtx-sherman"
+VALUE: Final = b"v" * 40
 
 
 def nodes(store: Any) -> int:
@@ -72,3 +82,88 @@ class Merge(Scene):
         """Low fence of the leaf with a key."""
         self.store.get(key)
         return bytes(self.store.page.low())
+
+
+class Tree:
+    """A store in a new pool; clients of it that stop, or die, where they are told to."""
+
+    def __init__(self, pools: Any, *, nodes: int = 1, size: str = "2MiB", **given: Any) -> None:
+        self.pools = pools
+        self.pool = pools(nodes=nodes, node_size=size)
+        self.store = self.pool.store(KIND, name="test", **given)
+        self.roots = [int(root) for root in self.store.roots]
+
+    def client(self) -> Puppet:
+        return Puppet(self.pools, self.pool.url, KIND)
+
+    def key_of(self, tree: int) -> bytes:
+        """A key that is in that tree."""
+        return next(k for k in (b"k%d" % n for n in range(1000)) if self.store.tree_of(k) == tree)
+
+    def keys_of_all(self) -> list[bytes]:
+        """A key of each tree; they have the value `old`."""
+        keys = [self.key_of(tree) for tree in range(len(self.roots))]
+        for key in keys:
+            self.store.put(key, b"old")
+        return keys
+
+    def die(self, where: Where, work: Callable[[Any], object], warm: bytes) -> None:
+        """A client that has read a key works, and dies just before that verb."""
+        door = self.pools.keep(PuppetPool.open(self.pool.url))
+        mortal = door.store(KIND, name="test")
+
+        def die_there(verb: str, address: int) -> None:
+            if where(verb, address):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def client() -> None:
+            look_away(door)
+            mortal.get(warm)
+            door.endpoint.before = die_there
+            work(mortal)
+
+        with pytest.raises(AssertionError, match="ended with -9"):
+            gather(client)
+        door.close()
+
+    def levels(self) -> int:
+        """How many levels there are above the leaves."""
+        self.store.client.enter()
+        try:
+            self.store.read_object(self.roots[0], self.store.page)
+            return int(self.store.page.level)
+        finally:
+            self.store.client.leave()
+
+    def fill(self) -> list[bytes]:
+        """Put keys until the only leaf is split; they, in order."""
+        keys: list[bytes] = []
+        while not self.levels():
+            keys.append(b"%06d" % len(keys))
+            self.store.put(keys[-1], VALUE)
+        return keys
+
+    def leaf(self, key: bytes) -> int:
+        """The object of the leaf that a key is in; `store.page` is a copy of its node."""
+        self.store.client.enter()
+        try:
+            self.store.find_leaf_of(self.store.tree_of(key), key)
+            return int(self.store.at)
+        finally:
+            self.store.client.leave()
+
+    def room(self, key: bytes) -> int:
+        """Bytes that are free in the leaf that a key is in."""
+        self.leaf(key)
+        return int(self.store.page.heap) - 8 * (SLOTS + int(self.store.page.count))
+
+    def leaves(self, keys: list[bytes]) -> list[list[bytes]]:
+        """The keys, by leaves."""
+        found: dict[int, list[bytes]] = {}
+        for key in keys:
+            found.setdefault(self.leaf(key), []).append(key)
+        return list(found.values())
+
+    def is_locked(self, tree: int) -> bool:
+        """Whether the root of a tree is locked."""
+        return bool(self.store.endpoint.load(self.roots[tree]) & LOCKED)
