@@ -358,9 +358,11 @@ class Swarm(ReplicatedGrowth):
         else:
             outcome = self.register.put_value(value)
             self._remember()
-        if outcome in (DONE, NO_MEMORY, AGAIN):
+        if outcome in (DONE, AGAIN):
             return outcome
         self.cache.drop(key)
+        if outcome == NO_MEMORY:
+            return NO_MEMORY  # the next attempt takes it here, where a key that is gone is unmapped
         if outcome == DELETED:
             ticket = self.register.ticket()
             if ticket:

@@ -17,6 +17,7 @@ import limpet
 from limpet.fault import sim_run
 from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
 from limpet.fault.kinds import PROOFS
+from limpet.fault.scene import within
 from limpet.fault.schedule import parse_schedule
 from limpet.fault.sim_program import parse_program
 from limpet.fault.sim_run import replay
@@ -215,6 +216,32 @@ def test_nobody_waits_for_memory(pools: Any, kind: str) -> None:
             break
         met += 1
     assert met > (10 if COMPILED else 2)
+
+
+@pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
+def test_a_put_that_meets_half_a_delete_ends_with_one_free_block(pools: Any, kind: str) -> None:
+    """Whose client has given up at a step. The put's first buffer is for the key that is gone."""
+    for step in range(1, STEPS, 3 if COMPILED else 20):
+        pool = pools(nodes=3, node_size="1MiB")
+        store = pool.store(kind, name="test", capacity=20)
+        others = pool.store("fusee", name="others", capacity=20, replicas=3)
+        deleter = Puppet(pools, pool.url, kind)
+        store.put(b"k", bytes(3000))
+        assert store.get(b"k") == deleter.store.get(b"k")
+        _fill(others)
+        others.delete(b"3000 0")
+        done = deleter.begin(functools.partial(deleter.store.delete, b"k"), _step(step))
+        if not done:
+            deleter.abandon()
+        with within(10, "the put"), contextlib.suppress(limpet.StoreFull):
+            store.put(b"k", bytes(2999))
+        assert store.get(b"k") in (None, bytes(2999), bytes(3000))
+        assert deleter.store.get(b"k") == store.get(b"k")
+        store.check()
+        pools.destroy()
+        if done:
+            break
+    assert done
 
 
 def _fill(store: limpet.Store) -> None:
