@@ -89,6 +89,8 @@ class Sherman(Scans):
     """The `rtx-sherman` store. `ShermanParameters`."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        self.opt2 = False
+        """A leaf is locked before it is read; `equip` decides, and trees in place never do."""
         super().__init__(pool, kind, name, parameters)
         self.cursor = self.client.ident
         """Where to look for the next vacant object; clients begin at different ones."""
