@@ -231,14 +231,17 @@ def short(value: bytes | None) -> str:
 
 @contextlib.contextmanager
 def within(seconds: float, who: str) -> Iterator[None]:
-    """Raise Broken when the body takes longer. Main thread only; its timer goes on after."""
+    """Raise Broken when the body takes longer. Main thread only; its timer goes on after.
+
+    Again and again: Python drops what is raised while a destructor runs.
+    """
 
     def late(number: int, frame: object) -> None:
         raise Broken(f"{who} was blocked for {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     start = time.monotonic()
-    left, again = signal.setitimer(signal.ITIMER_REAL, seconds)
+    left, again = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:

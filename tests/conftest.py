@@ -25,6 +25,8 @@ import pytest
 import limpet
 
 HANG_S = 150 if limpet.build == "compiled" else 300
+AGAIN_S = 10
+"""Python drops what is raised while a destructor runs."""
 MERCY_S = 30
 SHM = Path("/dev/shm")
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -154,7 +156,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """
     limit = getattr(getattr(item, "module", None), "HANG_S", HANG_S)
     previous = signal.signal(signal.SIGALRM, _ring)
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
     faulthandler.dump_traceback_later(limit + MERCY_S, exit=True, file=_stderr)
     try:
         return (yield)

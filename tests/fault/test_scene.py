@@ -1,0 +1,24 @@
+"""What the matrix demands of a survivor: that nobody is blocked."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from limpet.fault.operations import Broken
+from limpet.fault.scene import within
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_who_is_blocked_is_found_though_a_destructor_ran_when_the_time_was_over() -> None:
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.2)
+
+    def work() -> None:
+        Slow()
+        time.sleep(5)
+
+    with pytest.raises(Broken, match="somebody was blocked"), within(0.1, "somebody"):
+        work()
