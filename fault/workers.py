@@ -109,15 +109,21 @@ class Workers:
         return [self.reap(pid) for pid in ended]
 
     def reap(self, pid: int) -> Exit:
-        """Wait for this worker to end; how it did."""
+        """Wait for this worker to end; how it did.
+
+        A signal's handler may raise at any call: what is still to be killed or read is in the
+        table until nothing of it is needed any more.
+        """
         worker = self._workers[pid]
-        _, status = os.waitpid(pid, 0)
-        del self._workers[pid]
-        os.close(worker.pidfd)
+        ended = os.waitid(os.P_PIDFD, worker.pidfd, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         size = os.fstat(worker.words).st_size
         words = os.pread(worker.words, size, 0).decode(errors="replace")
+        del self._workers[pid]
+        os.waitpid(pid, 0)
+        os.close(worker.pidfd)
         os.close(worker.words)
-        code = os.waitstatus_to_exitcode(status)
         return Exit(worker.slot, worker.incarnation, pid, code, words)
 
     def end(self) -> list[Exit]:

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from limpet.fault import workers as module
+from limpet.fault.interrupt import Interrupted
 from limpet.fault.workers import Workers
 
 
@@ -49,6 +50,25 @@ def test_workers_are_ended_and_reaped_on_the_way_out() -> None:
     with Workers(forever) as workers:
         pids = [workers.start(slot) for slot in range(3)]
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("call", ["waitid", "waitpid"])
+def test_an_interrupt_when_a_worker_has_just_ended_is_what_is_raised(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    wait = getattr(os, call)
+
+    def interrupted(*args: int) -> None:
+        wait(*args)
+        monkeypatch.undo()
+        raise Interrupted(signal.SIGINT)
+
+    with Workers(lambda slot, incarnation: None) as workers:
+        pid = workers.start(0)
+        monkeypatch.setattr(os, call, interrupted)
+        with pytest.raises(Interrupted):
+            workers.reap(pid)
+    assert not psutil.pid_exists(pid)
 
 
 def test_worker_ends_with_its_parent_from_before_anybody_can_stop_it(
