@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Final
 
@@ -21,21 +21,29 @@ class Interrupted(Exception):
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[Callable[[], None]]:
     """While entered (main thread), SIGNALS raise Interrupted at once: `finally` is carried out.
 
-    A signal that the process ignores (nohup) stays ignored.
+    It is raised once more by what this yields, and at the end of the body: Python drops what is
+    raised while a destructor runs. A signal that the process ignores (nohup) stays ignored.
     """
+    came: list[signal.Signals] = []
+
+    def check() -> None:
+        if came:
+            raise Interrupted(came[0])
 
     def arrived(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(signal.Signals(number))
+        came.append(signal.Signals(number))
+        check()
 
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     taken = {n: h for n, h in handlers.items() if h is not None and h != signal.SIG_IGN}
     for number in taken:
         signal.signal(number, arrived)
     try:
-        yield
+        yield check
+        check()
     finally:
         for number, handler in taken.items():
             signal.signal(number, handler)

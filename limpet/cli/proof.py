@@ -41,8 +41,9 @@ def matrix(
     )  # fmt: skip
     results: list[Result] = []
     try:
-        with ended_by_signals():
+        with ended_by_signals() as check:
             for result in run(store, list(operations) or None, None if every else limit):
+                check()
                 results.append(result)
                 if not as_json:
                     words = f"{result.operation}, {result.dimension}: {result.verdict}"

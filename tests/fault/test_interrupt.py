@@ -72,3 +72,24 @@ def test_ignored_signals_do_not_end_the_body() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_comes_while_a_destructor_runs_ends_the_body_at_its_next_look() -> None:
+    class Struck:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    went_on = []
+
+    def body(looks: bool) -> None:
+        with ended_by_signals() as check:
+            Struck()
+            if looks:
+                check()
+            went_on.append(looks)
+
+    for looks in (True, False):
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            body(looks)
+    assert went_on == [False]
