@@ -58,14 +58,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = (
+    "bench/test_timeline.py::test_victim_dies_holding_a_lock_and_the_survivors_go_on[insert-leaf-installed",
     "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[da",
     "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[ic|ic",
+    "fault/test_growth.py::test_who_goes_on_splitting_may_be_killed_too[dtx-race",
+    "fault/test_growth.py::test_who_goes_on_splitting_may_be_killed_too[fusee",
+    "fault/test_kinds.py::test_matrix_of_a_replicated_kind",
+    "fault/test_matrix.py::test_mutant_is_caught[pending-overlooked",
     "fault/test_matrix.py::test_mutant_is_caught[span-front-first",
+    "fault/test_matrix.py::test_without_a_limit_every_step_is_taken[killed twice",
+    "stores/test_clover.py::test_explorer[3400",
+    "stores/test_conformance.py::test_any_sequence_of_operations_does_what_a_dict_does[dtx-race",
+    "stores/test_conformance.py::test_any_sequence_of_operations_does_what_a_dict_does[fusee-",
+    "stores/test_processes.py::test_processes_killed_at_any_time_leave_a_sound_store[dtx-race",
+    "stores/test_processes.py::test_processes_killed_at_any_time_leave_a_sound_store[fusee-",
+    "stores/test_rcuckoo_paths.py::test_path_insert_that_is_killed_loses_nothing[2",
     "stores/test_rcuckoo_paths.py::test_path_insert_that_is_killed_loses_nothing[3",
+    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_killed_and_repaired[2",
     "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_killed_and_repaired[3",
+    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_waited_for[2",
     "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_waited_for[3",
+    "stores/test_rcuckoo_paths.py::test_who_repairs_a_path_may_be_killed_at_it[2",
     "stores/test_rcuckoo_paths.py::test_who_repairs_a_path_may_be_killed_at_it[3",
     "stores/test_sherman_nodes.py::test_points_of_logged_transactions_are_met",
+    "stores/test_swarm_loss.py::test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced[1",
+    "stores/test_swarm_loss.py::test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss[1-",
+    "stores/test_swarm_loss.py::test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss[3-",
 )
 """What takes long in any build; for LIMPET_TEST_LONG=1, as in `make soak`."""
 
@@ -84,7 +102,6 @@ LONG_IN_PURE = (
     "bench/test_timeline.py::",
     "fault/test_drill.py::test_drill_catches_a_broken_store",
     "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption",
-    "fault/test_kinds.py::test_matrix_of_a_replicated_kind",
     "fault/test_matrix.py::test_mutant_is_caught",
     "fault/test_queue_schedules.py::",
     "fault/test_rtx_race_transactions.py::test_owner_may_stop_at_each_step",
