@@ -49,6 +49,8 @@ COMPILED = {
     "limpet.stores.fusee.log": "limpet/stores/fusee/log.py",
     "limpet.stores.fusee.cache": "limpet/stores/fusee/cache.py",
     "limpet.stores.fusee.tables": "limpet/stores/fusee/tables.py",
+    "limpet.stores.fusee.restoring": "limpet/stores/fusee/restoring.py",
+    "limpet.stores.fusee.survey": "limpet/stores/fusee/survey.py",
     "limpet.stores.fusee.snapshot": "limpet/stores/fusee/snapshot.py",
     "limpet.stores.fusee.growth": "limpet/stores/fusee/growth.py",
     "limpet.stores.fusee.table": "limpet/stores/fusee/table.py",

@@ -1,7 +1,8 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.fusee.tables cimport ReplicatedTables, identity
+from limpet.stores.fusee.survey cimport SurveyedTables
+from limpet.stores.fusee.tables cimport identity
 from limpet.stores.race.growth cimport is_frozen
 from limpet.stores.race.index cimport is_vacant, is_valid
 from limpet.stores.race.table cimport Race
@@ -25,7 +26,7 @@ cdef int IDLE
 cdef int INSERTING
 cdef int UPDATING
 
-cdef class Snapshot(ReplicatedTables):
+cdef class Snapshot(SurveyedTables):
     cdef bint sequential
     cdef u64[::1] seen
     cdef int doing

@@ -77,7 +77,8 @@ from limpet.stores.fusee.marks import (
     REPLICAS_ROW,
     UPDATING,
 )
-from limpet.stores.fusee.tables import ReplicatedTables, identity
+from limpet.stores.fusee.survey import SurveyedTables
+from limpet.stores.fusee.tables import identity
 from limpet.stores.outcomes import AGAIN, DONE, FULL
 from limpet.stores.race.fields import FROZEN, OBJECT_MASK
 from limpet.stores.race.growth import is_frozen
@@ -88,7 +89,7 @@ PATIENCE: Final = 8
 """How often a loser looks at the primary before it helps; how often an insert gives way."""
 
 
-class Snapshot(ReplicatedTables):
+class Snapshot(SurveyedTables):
     """Rounds on the slots of a replicated index."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:

@@ -4,13 +4,12 @@ from limpet.shm.verbs cimport u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.race.growth cimport Growing
 from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport Index, is_vacant, is_valid
+from limpet.stores.race.index cimport is_vacant
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY
 cdef u64 FROZEN
 cdef u64 FROZEN_VACANT
-cdef u64 GROUP_SIZE
 cdef u64 MASK
 cdef int NODE_SHIFT
 cdef u64 OBJECT_MASK

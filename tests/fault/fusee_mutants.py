@@ -21,7 +21,17 @@ from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.fusee.parameters import FuseeParameters
 
-_PACKAGE: Final = ("log", "cache", "reconcile", "tables", "snapshot", "growth", "table")
+_PACKAGE: Final = (
+    "log",
+    "cache",
+    "reconcile",
+    "tables",
+    "restoring",
+    "survey",
+    "snapshot",
+    "growth",
+    "table",
+)
 SOURCES: Final = (
     "shm/tickets.py",
     "stores/objects.py",

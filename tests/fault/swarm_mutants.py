@@ -21,7 +21,7 @@ from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.parameters import SwarmParameters
 
-_INDEX: Final = ("log", "cache", "reconcile", "tables", "snapshot", "growth")
+_INDEX: Final = ("log", "cache", "reconcile", "tables", "restoring", "survey", "snapshot", "growth")
 _REGISTERS: Final = (
     "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "abd",
     "registers", "cache", "survey", "table",

@@ -1,0 +1,4 @@
+from limpet.stores.fusee.tables cimport ReplicatedTables
+
+cdef class RestoredTables(ReplicatedTables):
+    pass

@@ -1,0 +1,195 @@
+"""What a leader does with the tables of a replicated index when nodes were lost, or are replaced.
+
+All others are parked meanwhile (shm/view.py). After a loss the replicas that are left are put in
+order: slots by what hands say of them (reconcile.py), entries of directories to the greatest word
+that one has. A node that gets new memory gets copies of what others have (`refill`).
+
+What a kill leaves behind: rounds that hands name as before, so that the next leader does it anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.replacement import copy
+from limpet.shm.states import IN_SERVICE
+from limpet.shm.words import ADDRESS_MASK, TENTATIVE
+from limpet.stores.fusee.links import Link, is_slot
+from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
+from limpet.stores.fusee.reconcile import reconcile, tell
+from limpet.stores.fusee.tables import ReplicatedTables, identity, obtain_directory
+from limpet.stores.race.fields import FROZEN_VACANT, MASK
+
+
+class RestoredTables(ReplicatedTables):
+    """The tables of a replicated index, and how leaders restore them."""
+
+    # ---- after the loss of a node ---------------------------------------------------------------
+
+    def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
+        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        states = self.view.states()
+        slots: dict[int, list[tuple[int, Link]]] = {}
+        for reference, home in pairs:
+            if is_slot(home) and self._is_named(home):
+                link = Link.of(home)
+                slots.setdefault(link.place, []).append((reference, link))
+        nodes = len(states)
+        for place, links in slots.items():
+            head = place >> NODE_SHIFT
+            addresses = [
+                ((head + k) % nodes, place + self._step(head, k) & MASK)
+                for k in range(self.replicas)
+                if (head + k) % nodes in failed or states[(head + k) % nodes] == IN_SERVICE
+            ]
+            reconcile(self, links, failed, addresses)
+        self._look()
+        self._level_directories()
+
+    def _level_directories(self) -> None:
+        """Give all replicas of each entry the greatest word that one has; nobody else is at it."""
+        for table in range(self.subtables):
+            row = REPLICAS_ROW * table
+            bases = [self.bases[row + k] for k in range(self.counts[table])]
+            if len(bases) < 2:
+                continue
+            size = self.parameters.directory_size
+            words = [np.frombuffer(self.endpoint.read(base, size), dtype="<u8") for base in bases]
+            greatest = np.maximum.reduce(words)
+            for base, there in zip(bases, words, strict=True):
+                for index in np.flatnonzero(there != greatest).tolist():
+                    # CRASH(levelling): the next leader finds the same word the greatest.
+                    self.endpoint.store(base + 8 * index, int(greatest[index]))
+
+    # ---- after the replacement of a node --------------------------------------------------------
+
+    def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
+        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+
+        `pairs`: those of hands that name slots of this store. Raises NodeFailed, with nothing lost,
+        if the node had the last replica of an object.
+        """
+        self._require_replicas(node)
+        self._level(pairs)
+        self._level_directories()
+        found = {"objects": 0, "blocks": 0, "regions": 0, "bytes": 0}
+        for table in range(self.subtables):
+            places = self._nodes(table)
+            if not self.counts[table]:
+                continue  # of what is lost altogether there is nothing to copy
+            if node in places:
+                region = self._new_region(table, places.index(node))
+                size = self.parameters.directory_size
+                copy(self.pool.membership, self.tables[table], region.address, size)
+                found["regions"] += 1
+                found["bytes"] += size
+            for pointer in self._subtables_of(table, node):
+                found["bytes"] += self._refill_subtable(node, pointer & ADDRESS_MASK)
+        return found
+
+    def _subtables_of(self, table: int, node: int) -> list[int]:
+        """Pointers to a directory's subtables; NodeFailed if one has no replica left."""
+        try:
+            return list(self._linked(table)[1].tolist())
+        except NodeFailed as error:
+            if self.view.states()[error.node] == IN_SERVICE:
+                raise  # lost just now: the replacement begins anew
+            raise NodeFailed(
+                node,
+                f"all replicas of a subtable of {self.name!r} are lost; save what is left, destroy "
+                "the pool, and create it again",
+            ) from error
+
+    def _refill_subtable(self, node: int, address: int) -> int:
+        """Copy a subtable to its replica on that node, if it has one there; how many bytes.
+
+        The block is there already, with what was in it before the slots were put in order.
+        """
+        head = address >> NODE_SHIFT
+        k = (node - head) % self.pool.parameters.nodes
+        if k >= self.replicas:
+            return 0
+        self._clear_tentative(address)
+        target = address + self._step(head, k) & MASK
+        copy(self.pool.membership, self._primary(address), target, self.subtable_size)
+        return self.subtable_size
+
+    def _new_region(self, table: int, replica: int) -> Any:
+        try:
+            return obtain_directory(self.pool, self.name, self.parameters, table, replica)
+        except StoreFull as error:
+            raise StoreFull(f"{error}, or delete entries and replace the node again") from error
+
+    def _require_replicas(self, node: int) -> None:
+        states = self.view.states()
+        if sum(state != IN_SERVICE for state in states) < self.replicas:
+            return
+        gone = 0
+        for count, reference in enumerate(self.references().tolist()):
+            if not count & 0xFFF:
+                self.pool.membership.progress()
+            places = [
+                self.heap.replica(reference, k) >> NODE_SHIFT
+                for k in range(self.heap.replicas(reference))
+            ]
+            gone += all(states[place] != IN_SERVICE for place in places)
+        if gone:
+            raise NodeFailed(
+                node,
+                f"with new memory there, {gone} entries of {self.name!r} would be missing and "
+                "nobody would know, since all of their replicas were lost; save what is left, "
+                "destroy the pool, and create it again",
+            )
+
+    def _level(self, pairs: list[tuple[int, int]]) -> None:
+        """Give all replicas of the slots that are being changed what the primary has.
+
+        As if a backup had been lost: what was proposed is not in force (reconcile.py).
+        """
+        for reference, home in pairs:
+            if not is_slot(home) or not self._is_named(home):
+                continue
+            link = Link.of(home)
+            head = link.place >> NODE_SHIFT
+            if not self.lives[head]:
+                continue
+            word = self.endpoint.load(self._primary(link.place))
+            for k in range(1, self.lives[head]):
+                replica = self._replica(link.place, k)
+                if self.endpoint.load(replica) != word:
+                    # CRASH(levelling): the rounds that differ are named in hands as before.
+                    self.endpoint.store(replica, word)
+            tell(self, [(reference, link)], word, False)
+
+    def _clear_tentative(self, address: int) -> None:
+        """Take back inserts that nobody has decided, of a subtable that had one replica left."""
+        words = self._slots_of(self._primary(address)).ravel()
+        tentative = (words & np.uint64(TENTATIVE) != 0) & (np.arange(len(words)) % 8 != 0)
+        tentative &= words != FROZEN_VACANT
+        for index in np.flatnonzero(tentative).tolist():
+            number = self.new_number()
+            for k in range(self.lives[address >> NODE_SHIFT]):
+                self.endpoint.store(self._replica(address + 8 * index, k), number)
+
+    def mark_of(self, word: int, offset: int) -> int:
+        """A word of the log entry of the object in a slot word; 0 of what can be no object.
+
+        UPDATED when all of the object's replicas are lost, more than the store survives: it is left
+        where it is, so that who wants it is told, not that there is none.
+        """
+        reference = identity(word)
+        if not self.heap.plausible(reference):
+            return 0
+        try:
+            return int(self.logged.marked(reference, offset))
+        except NodeFailed as error:
+            if self.view.states()[error.node] == IN_SERVICE:
+                raise  # nobody else knows that yet
+            return UPDATED
+
+    def new_number(self) -> int:
+        return self._ticket()

@@ -1,0 +1,4 @@
+from limpet.stores.fusee.restoring cimport RestoredTables
+
+cdef class SurveyedTables(RestoredTables):
+    pass
