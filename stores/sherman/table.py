@@ -127,7 +127,12 @@ class Sherman(Scans):
                 if outcome == DONE and mode == DELETE:
                     self.tidy(key)
             if outcome == NO_MEMORY:
-                self._replenish(key, size, mode)
+                try:
+                    self._replenish(key, size, mode)
+                except StoreFull:
+                    if not early:
+                        raise
+                    early = False  # nothing has been read: the key may be gone, and need none
             elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
@@ -268,7 +273,7 @@ class Sherman(Scans):
         if done:
             # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
             self._read_locked(key, hint)
-            if not self.page.exact:
+            if self.page.level or not self.page.exact:
                 routes.unhint(hashed)
         self.endpoint.wait()
         return DONE if done else self._settle_hand(1, False)
