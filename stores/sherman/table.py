@@ -13,7 +13,7 @@ A write that changes one leaf and nothing else is a transaction without a log (O
 It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
 
 An update, put or delete of a key that the client has met in a leaf locks that before it is read
-(Opt2), so nobody makes it begin anew:
+(Opt2), so nobody changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version

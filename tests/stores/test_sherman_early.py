@@ -44,6 +44,16 @@ def test_a_round_trip_is_saved_where_a_key_was_met(pools: Any, early: bool) -> N
     sound(tree.store)
 
 
+def test_no_leaf_is_locked_early_where_the_dead_may_still_write(pools: Any) -> None:
+    """In a pool of several hosts, what is to be installed has to be whole before the lock."""
+    for several, trips in ((False, 3), (True, 4)):
+        store = pools(nodes=1, node_size="2MiB", multi_host=several).store("rtx-sherman")
+        store.put(b"k", VALUE)
+        store.get(b"k")
+        store.allocator.replenish_all(0, [1024] * 8)
+        assert cost(store, lambda store=store: store.update(b"k", VALUE)) == trips
+
+
 def test_a_value_that_goes_to_an_extent_or_comes_from_one(pools: Any) -> None:
     tree = Tree(pools, value_size=40)
     keys = tree.fill()
