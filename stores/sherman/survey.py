@@ -244,8 +244,18 @@ class Survey:
         state = self.endpoint.load(reference & ADDRESS_MASK)
         if self.endpoint.load(at) != state:
             return set()
-        linked = self.endpoint.load(at + POINTER) == reference
-        return {"leaf-installed"} if linked else {"leaf-locked"}
+        if self.endpoint.load(at + POINTER) == reference:
+            return {"leaf-installed"}
+        return {"leaf-locked" if self._is_whole(reference) else "leaf-locked-early"}
+
+    def _is_whole(self, reference: int) -> bool:
+        """Whether there is a node there; what an earlier one has left is one, too."""
+        page = Page(self.endpoint, self.size)
+        try:
+            page.read(reference & ADDRESS_MASK)
+            return bool(page.is_whole())
+        except (StoreCorrupt, AddressError):
+            return False
 
     def _left_with_log(self, reference: int, pairs: list[tuple[int, int]]) -> set[str]:
         log = Log(self.store.locks, reference)

@@ -13,7 +13,7 @@ A write that changes one leaf and nothing else is a transaction without a log (O
 It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
 
 An update, put or delete of a key that the client has met in a leaf locks that before it is read
-(Opt2), so nobody makes it begin anew:
+(Opt2), so nobody changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version
@@ -127,7 +127,12 @@ class Sherman(Scans):
                 if outcome == DONE and mode == DELETE:
                     self.tidy(key)
             if outcome == NO_MEMORY:
-                self._replenish(key, size, mode)
+                try:
+                    self._replenish(key, size, mode)
+                except StoreFull:
+                    if not early:
+                        raise
+                    early = False  # nothing has been read: the key may be gone, and need none
             elif outcome == AGAIN:
                 attempt += 1
                 self.stay(attempt, True)
@@ -268,7 +273,7 @@ class Sherman(Scans):
         if done:
             # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
             self._read_locked(key, hint)
-            if not self.page.exact:
+            if self.page.level or not self.page.exact:
                 routes.unhint(hashed)
         self.endpoint.wait()
         return DONE if done else self._settle_hand(1, False)

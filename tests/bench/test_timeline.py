@@ -58,6 +58,17 @@ def test_who_dies_splitting_a_subtable_blocks_others_if_nobody_recovers_it(
     assert all(error.startswith("StoreStuck: ") for error in found.errors)
 
 
+@pytest.mark.parametrize(("store", "blocked"), [("dtx-sherman", 0), ("sherman", 1)])
+def test_who_dies_with_the_lock_of_a_leaf_blocks_others_if_nobody_recovers_it(
+    store: str, blocked: int
+) -> None:
+    """Figure 14 of the rTX paper; half-way through an insert they have the lock."""
+    found = timeline.run(Setting(store, clients=2, **FEW))
+    assert (found.point, found.blocked) == (None, blocked)
+    assert len(found.errors) == blocked
+    assert all(error.startswith("StoreStuck: ") for error in found.errors)
+
+
 def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind without a crash point where it grows; a split has a log, with many steps."""
     monkeypatch.setitem(timeline.POINTS, "growth", {})

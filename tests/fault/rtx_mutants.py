@@ -179,6 +179,10 @@ GONE_IS_EMPTY: Final = Mutant(
     "r8-vacated-node-is-an-empty-one",
     ((ROUTED, "            if page.level == GONE:\n                return DONE\n" + ROUTED),),
 )
+SIBLINGS_ONLY: Final = Mutant(
+    "scan-takes-what-follows-for-the-next-leaf",
+    (("            if page.level or page.low() != after:\n", "            if page.level:\n"),),
+)
 NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace(" and self.validate()", "")),)
 )

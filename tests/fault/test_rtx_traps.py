@@ -27,6 +27,7 @@ from rtx_mutants import (
     READS_TORN,
     RECOVERED_LATE,
     SAME_STATE_WORD,
+    SIBLINGS_ONLY,
     UNCHANGED,
     Mutant,
     in_force,
@@ -37,7 +38,8 @@ import limpet
 from limpet.shm.membership import slot_address
 from limpet.shm.slots import TX_LOG
 from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.rtx.fields import COUNT, POINTER, STATE
+from limpet.stores.rtx.fields import COUNT, OBJECT_SIZE, POINTER, STATE
+from limpet.stores.rtx.lllock import is_vacant
 
 Scenario = Callable[[Any], None]
 
@@ -345,6 +347,56 @@ def _leaf_is_vacated_behind_a_route(pools: Any) -> None:
     clients.sound()
 
 
+def _next_leaf_is_another_one(pools: Any) -> None:
+    """Its object is vacated, and used again, between the looks at a leaf and at its sibling."""
+    few = {"node_size": 1024, "key_size": 8, "value_size": 200}
+    pool = pools(nodes=1, node_size="512KiB")
+    store = pool.store("rtx-sherman", name="test", **few)
+    keys = [b"%04d" % number for number in range(40)]
+    for key in keys:
+        store.put(key, bytes(200))
+    slow = Actor(pools, pool.url)
+    list(slow.store.scan(keys[0], keys[3]))
+    leaf = _leaf_of(store, keys[5])
+    last = next(key for key in keys[5:] if _leaf_of(store, key) != leaf)
+    following = _leaf_of(store, last)
+    there = [key for key in keys if _leaf_of(store, key) == following]
+
+    assert not slow.begin(lambda: list(slow.store.scan()), verb_on_address("load", following))
+    for key in there:
+        store.delete(key)
+    assert is_vacant(store.endpoint.load(following + POINTER))
+    _use_again(pools, store, following)
+    assert slow.go()
+    found = [key for key, _ in slow.result if len(key) == 4]
+    assert found == [key for key in keys if key not in there]
+    every = [key for key, _ in slow.result]
+    assert every == sorted(set(every))
+    assert not store.pool.audit()["leaked"]
+    store.check()
+
+
+def _leaf_of(store: Any, key: bytes) -> int:
+    return int(store.at_key(key, lambda: store.busy_at()))
+
+
+def _use_again(pools: Any, store: Any, at: int) -> None:
+    """Have leaves far behind split until this object is one of them. A client looks for a vacant
+    one from a place on that its number says."""
+    number = (at - int(store.roots[0])) // OBJECT_SIZE
+    for _ in range(2 * store.parameters.objects):
+        pool = limpet.Pool.open(store.pool.url)
+        if 0 < number - pool.client.ident % store.parameters.objects <= 4:
+            break
+        pool.close()
+    other = pools.keep(pool).store(store.kind, name=store.name)
+    for number in range(100):
+        other.put(b"z%04d" % number, bytes(200))
+        if not is_vacant(store.endpoint.load(at + POINTER)):
+            return
+    raise AssertionError("the object was not used again")
+
+
 # ---- optimistic concurrency control --------------------------------------------------------------
 
 
@@ -397,6 +449,7 @@ BY_PUPPETS: Final = (
     (READS_DECIDED, _reader_meets_half_a_transaction),
     (NO_FENCES, _leaf_is_split_behind_a_route),
     (GONE_IS_EMPTY, _leaf_is_vacated_behind_a_route),
+    (SIBLINGS_ONLY, _next_leaf_is_another_one),
     (NOT_VALIDATED, _what_was_read_is_changed_before_the_commit),
     (READS_TORN, _what_was_read_is_changed_while_more_is_read),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pytest
 from store_tools import sound
 from tree_tools import VALUE, Tree
 
+import limpet
 from limpet.shm.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
@@ -42,6 +44,16 @@ def test_a_round_trip_is_saved_where_a_key_was_met(pools: Any, early: bool) -> N
     sound(tree.store)
 
 
+def test_no_leaf_is_locked_early_where_the_dead_may_still_write(pools: Any) -> None:
+    """In a pool of several hosts, what is to be installed has to be whole before the lock."""
+    for several, trips in ((False, 3), (True, 4)):
+        store = pools(nodes=1, node_size="2MiB", multi_host=several).store("rtx-sherman")
+        store.put(b"k", VALUE)
+        store.get(b"k")
+        store.allocator.replenish_all(0, [1024] * 8)
+        assert cost(store, lambda store=store: store.update(b"k", VALUE)) == trips
+
+
 def test_a_value_that_goes_to_an_extent_or_comes_from_one(pools: Any) -> None:
     tree = Tree(pools, value_size=40)
     keys = tree.fill()
@@ -49,6 +61,53 @@ def test_a_value_that_goes_to_an_extent_or_comes_from_one(pools: Any) -> None:
         tree.store.update(keys[0], value)
         assert tree.store.get(keys[0]) == value
         sound(tree.store)
+
+
+def test_a_key_that_is_gone_is_missing_in_a_full_pool_too(pools: Any) -> None:
+    tree = Tree(pools, size="512KiB")
+    keys = tree.fill()
+    met = tree.client().store
+    gone = keys[1:6]
+    for key in gone:
+        met.get(key)
+    for key in gone:
+        tree.store.delete(key)
+
+    def fill_up() -> None:
+        for number in itertools.count():
+            tree.store.put(b"%07d" % number, VALUE)
+
+    with pytest.raises(limpet.StoreFull):
+        fill_up()
+    for key in gone:
+        with pytest.raises(KeyError):
+            met.update(key, VALUE)
+        with pytest.raises(KeyError):
+            met.delete(key)
+    sound(tree.store)
+
+
+def test_an_inner_node_is_not_locked_for_a_missing_key_again(pools: Any) -> None:
+    """The key was met in the root when that was a leaf; it is the fence between two leaves now."""
+    tree = Tree(pools)
+    slow = tree.client().store
+    keys: list[bytes] = []
+    while not tree.levels():
+        keys.append(b"%06d" % len(keys))
+        tree.store.put(keys[-1], VALUE)
+        if not tree.levels():
+            slow.get(keys[-1])
+    fence = next(key for key in keys if tree.leaf(key) and tree.store.page.low() == key)
+    assert fence in keys[1:]
+    tree.store.delete(fence)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            slow.update(fence, VALUE)
+    before = slow.stats()["bytes_written"]
+    with pytest.raises(KeyError):
+        slow.update(fence, VALUE)
+    assert slow.stats()["bytes_written"] == before
+    sound(tree.store)
 
 
 # ---- what is found once it is locked ------------------------------------------------------------
