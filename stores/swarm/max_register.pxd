@@ -62,7 +62,7 @@ cdef class MaxRegister(Recycling):
     cdef value_of(self, u64 word)
     @cython.locals(outcome=int)
     cdef int maximum(self) except -1
-    @cython.locals(outcome=int, least=u64, n=int, word=u64)
+    @cython.locals(outcome=int, enough=int, n=int, word=u64)
     cdef int _least(self) except -1
     @cython.locals(outcome=int)
     cpdef int presence(self) except -1

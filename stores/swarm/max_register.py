@@ -5,10 +5,11 @@ known to a majority (`write_back`) before it returns; a write writes to a majori
 majority, in an order that the key's hash begins, and others only in place of lost ones (section 6).
 
 A copy to write back takes memory, and a row. A read that has none ready, or of a client that has no
-number as a writer, reads all replicas, and returns the greatest tuple that a majority has, or has
-been overtaken by (`_least`): a write that was complete when the read began is no greater, and no
-later read returns less. That is so unless a write may have been complete on replicas that are lost
-since.
+number as a writer, reads all replicas in service instead, and returns the greatest tuple that a
+majority without those that are lost has, or has been overtaken by (`_least`). With f + 1 - l of
+2f + 1 - l, each majority of what is left has one of them, and whatever more is lost; a replaced
+node has the greatest of all (survey.py). And a write that was complete when the read began is on
+as many, as l at most of its replicas are lost.
 
 What algorithm 8 keeps in its cache is looked at anew in each operation here, `tops`; so a straggler
 overwrites nothing (trap S3).
@@ -236,9 +237,9 @@ class MaxRegister(Recycling):
         return value
 
     def maximum(self) -> int:
-        """READ: `top` is at a majority, and no write that was complete is greater.
+        """READ: `top` is at a majority, or on enough of what is left; no complete write is greater.
 
-        DONE; DELETED: it is a tombstone; GONE; NO_MEMORY: for a copy of `needed` bytes.
+        DONE; DELETED: it is a tombstone; GONE.
         """
         while True:
             outcome = self.gather(True, self.majority)
@@ -254,22 +255,18 @@ class MaxRegister(Recycling):
                 return DELETED if is_tombstone(self.top) else DONE
 
     def _least(self) -> int:
-        """`maximum`, without a copy. NO_MEMORY, or ClientError for want of a number: lost replicas
-        may have had a greater tuple."""
+        """`maximum`, without a copy."""
         outcome = self.gather(True, self.replicas)
         self.endpoint.wait()
         if outcome != DONE:
             return outcome
-        least = 0
+        enough = self.majority - (self.replicas - self.read)
+        self.top = 0
         for n in range(self.read):
             word = self.tops[self.order[n]]
-            if self.count(word) >= self.majority:
-                least = max(least, word)
-        self.top = least
-        if self.above(least) + self.replicas - self.read >= self.majority:
-            self.identify()
-            return NO_MEMORY
-        return DELETED if is_tombstone(least) else DONE
+            if word > self.top and self.count(word) >= enough:
+                self.top = word
+        return DELETED if is_tombstone(self.top) else DONE
 
     def presence(self) -> int:
         """READ that only asks whether the key is deleted, and needs no memory.

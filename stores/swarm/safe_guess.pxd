@@ -7,6 +7,7 @@ from limpet.stores.swarm.words cimport (
     is_tombstone, placed, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,
 )
 
+cdef int AGAIN
 cdef u64 ATTEMPTS_MAX
 cdef int DELETED
 cdef int DONE
@@ -33,10 +34,9 @@ cdef class SafeGuess(TimestampLock):
     cdef bint _try_in_place(self) except -1
     @cython.locals(outcome=int, fresh=u64, wrote=int)
     cdef int _write_again(self, u64 w, u64 m, bytes value) except -1
-    @cython.locals(held=int, ours=u64)
+    @cython.locals(outcome=int, held=int, ours=u64)
     cdef int _confirm(self) except -1
-    @cython.locals(held=int)
-    cdef int _withdraw_guess(self, u64 w) except -1
+    cdef int _withdraw_guess(self, u64 w, bytes value) except -1
     @cython.locals(outcome=int, m=u64, attempt=u64, missed=u64)
     cpdef int get_value(self) except -1
     @cython.locals(lane=bint)

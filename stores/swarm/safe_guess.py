@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.swarm.fields import (
+    AGAIN,
     DELETED,
     DONE,
     GONE,
@@ -83,7 +84,8 @@ class SafeGuess(TimestampLock):
             if outcome != DONE:
                 return outcome
             if is_tombstone(self.top):
-                return self._confirm()
+                outcome = self._confirm()
+                return AGAIN if outcome == DONE else outcome
             if not self.learn():
                 return self.clear_row()
         if not self.acquire(len(value)):
@@ -102,23 +104,24 @@ class SafeGuess(TimestampLock):
             return GONE
         if wrote == REFUSED:
             outcome = self._insist(w, outcome)
-        if outcome == DELETED or is_tombstone(m):
-            return self._withdraw_guess(w)
+            m = self.top
+        if outcome != DONE or is_tombstone(m):
+            return self._withdraw_guess(w, value)
         if rank_of(m) <= rank_of(w):
             self._verify_own(w)
             return DONE
         return self._write_again(w, m, value)
 
     def _insist(self, w: int, outcome: int) -> int:
-        """WRITE the guess although our row is not in order."""
+        """WRITE the tuple although our row is not in order. DONE, DELETED, or GONE."""
         value = self.value
         while outcome == DONE:
             self.clear_row()
             outcome = self.gather(False, self.majority)
             self.endpoint.wait()
             if is_tombstone(self.top):
-                return DELETED
-            if outcome == DONE and self.learn():
+                outcome = self._confirm()
+            elif outcome == DONE and self.learn():
                 self.prepare(w, value)
                 if self.write(placed(w, self.writer, self.side)) == DONE:
                     break
@@ -164,7 +167,7 @@ class SafeGuess(TimestampLock):
                 self.keep()
                 return DONE  # the DELETE comes second
             if outcome == DELETED or is_tombstone(m):
-                return self._withdraw_guess(w)
+                return self._withdraw_guess(w, value)
             if self.above(w) + self.replicas - self.read < self.majority:
                 self._verify_own(w)
                 return DONE
@@ -184,20 +187,31 @@ class SafeGuess(TimestampLock):
         return DONE
 
     def _confirm(self) -> int:
-        """A tombstone was read: DELETED, once it is at a majority."""
+        """A tombstone was read: DELETED or GONE, once it is at a majority.
+
+        DONE, and nothing is prepared: it was lost with its node before that, and the key is there.
+        """
+        outcome = DELETED
         if self.count(self.top) < self.majority:
             held, ours = self.held, self.buffer
-            self.presence()
+            outcome = self.presence()
             self.held, self.buffer = held, ours
-        return DELETED
+        return outcome
 
-    def _withdraw_guess(self, w: int) -> int:
-        """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it."""
-        held = self.held
+    def _withdraw_guess(self, w: int, value: bytes) -> int:
+        """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it.
+
+        If the tombstone is lost, the guess is as any other: verified, or written again.
+        """
         if self.valid == self.read and self.count(self.top) < self.majority:
             self.recycle(w)
-            self.presence()
-        self.held = held
+            if self._confirm() == DONE:
+                self.prepare(w, value)
+                self.side = -1
+                if rank_of(self.top) > rank_of(w):
+                    return self._write_again(w, self.top, value)
+                self._verify_own(w)
+                return DONE
         return DELETED if self.try_lock(w, WRITE) else DONE
 
     # ---- READ -----------------------------------------------------------------------------------
@@ -205,7 +219,7 @@ class SafeGuess(TimestampLock):
     def get_value(self) -> int:
         """READ; 1 round trip if the value is in place and VERIFIED.
 
-        DONE: `result` is the value; DELETED; GONE; NO_MEMORY: for a copy to be written back.
+        DONE: `result` is the value; DELETED; GONE.
         """
         seen: dict[int, tuple[int, bytes]] | None = None
         attempt = missed = 0

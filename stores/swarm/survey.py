@@ -17,7 +17,6 @@ from limpet.stores.swarm.fields import (
     DELETED,
     DONE,
     HEADER,
-    NO_MEMORY,
     READ,
     STAMP_SHIFT,
     VERIFIED,
@@ -51,8 +50,7 @@ def wrong_with(register: SafeGuess) -> str:
                 if _dangles(register, k, row, side):
                     return f"replica {k} of the register names a buffer that is not in use"
     outcome = register.get_value()
-    # without memory for a copy, nothing is known to be wrong
-    return "" if outcome in (DONE, DELETED, NO_MEMORY) else "its register cannot be read"
+    return "" if outcome in (DONE, DELETED) else "its register cannot be read"
 
 
 def _dangles(register: SafeGuess, k: int, row: int, side: int) -> bool:

@@ -109,22 +109,17 @@ class Swarm(ReplicatedGrowth):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        attempt = looks = 0
         while True:
             self.client.enter()
             try:
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self.register.result
-                wanted = self._wanted()
             finally:
                 self.client.leave()
             if outcome == MISSING:
                 return default
-            attempt += 1
             self.retries += 1
-            if outcome == NO_MEMORY:
-                looks = self._find_room(wanted, attempt, looks)
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
@@ -135,8 +130,8 @@ class Swarm(ReplicatedGrowth):
         if self._remembered(key):
             outcome = self.register.get_value()
             self._note_read(outcome)
-            if outcome in (DONE, NO_MEMORY):
-                return outcome
+            if outcome == DONE:
+                return DONE
             self.cache.drop(key)
         self.doing = IDLE
         try:

@@ -187,6 +187,27 @@ TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
         ),
     ),
 )
-"""These six are shown step by step: it takes many schedules, or lost nodes, to come by them."""
+WRITTEN_AGAIN_WITHOUT_LOCK: Final = Mutant(
+    "guess-is-written-again-without-a-lock",
+    (),
+    (("        if self.try_lock(w, WRITE):\n", "        if True:\n"),),
+)
+GUESSED_AGAIN: Final = Mutant(
+    "guess-is-guessed-again-when-its-tombstone-is-lost",
+    (),
+    (("            if self._confirm() == DONE:\n", "            if self._confirm() == GONE:\n"),),
+)
+TOMBSTONE_AT_A_MINORITY: Final = Mutant(
+    "tombstone-at-a-minority-is-taken-for-one-at-a-majority",
+    (),
+    (
+        (
+            "                outcome = self._confirm()\n            elif",
+            "                outcome = DELETED\n            elif",
+        ),
+    ),
+)
+"""Those from LITERAL_ALGORITHM_3 on are shown step by step: it takes many schedules, or lost nodes,
+to come by them."""
 
 UNCHANGED: Final = Mutant("unchanged", ())

@@ -219,6 +219,39 @@ def test_nobody_waits_for_memory(pools: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
+@pytest.mark.parametrize(("replicas", "lost"), [(3, 1), (5, 1), (5, 2)])
+def test_who_may_only_read_reads_while_nodes_are_lost(
+    pools: Any, kind: str, replicas: int, lost: int
+) -> None:
+    """An update stands still at a step, and may have been complete on what is lost."""
+    met = 0
+    for step in range(1, STEPS, 2 if COMPILED else 15):
+        pool = pools(nodes=replicas)
+        store = pool.store(kind, name="test", capacity=20, replicas=replicas, writers=2)
+        still = Puppet(pools, pool.url, kind)
+        readers = [pools.again(pool).store(kind, name="test") for _ in range(2)]
+        for client in (still.store, store, still.store):
+            client.put(b"k", b"old")
+        for reader in readers:
+            assert reader.get(b"k") == b"old"
+            with pytest.raises(limpet.ClientError):
+                reader.update(b"k", b"other")
+        ended = still.begin(functools.partial(still.store.update, b"k", b"new"), _step(step))
+        for number in range(lost):
+            pool.fail_node((step // 2 + number) % replicas)
+        values = [reader.get(b"k") for reader in [*readers, *readers, store, *readers]]
+        assert values in [[b"old"] * n + [b"new"] * (7 - n) for n in range(8)]
+        assert ended or still.go()
+        assert {reader.get(b"k") for reader in [*readers, store]} == {b"new"}
+        readers[0].check()
+        pools.destroy()
+        if ended:
+            break
+        met += 1
+    assert met > (10 if COMPILED else 1)
+
+
+@pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
 def test_a_put_that_meets_half_a_delete_ends_with_one_free_block(pools: Any, kind: str) -> None:
     """Whose client has given up at a step. The put's first buffer is for the key that is gone."""
     for step in range(1, STEPS, 3 if COMPILED else 20):

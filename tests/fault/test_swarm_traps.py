@@ -8,22 +8,26 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
+from puppets import Puppet, PuppetEndpoint, PuppetPool, after, verb_on, verb_on_address
 from swarm_mutants import (
     CLOCK_STARTS_ANEW,
     EXPLORED,
+    GUESSED_AGAIN,
     LAST_IS_TAKEN,
     LITERAL_ALGORITHM_3,
     NOT_WRITTEN_BACK,
+    TOMBSTONE_AT_A_MINORITY,
     TOMBSTONE_WITHOUT_LOCK,
     TORN_IN_PLACE,
     UNCHANGED,
+    WRITTEN_AGAIN_WITHOUT_LOCK,
     Mutant,
     in_force,
 )
 
 import limpet
 from limpet.fault.explorer import Exploration, explore
+from limpet.fault.scene import within
 from limpet.fault.sim_shrink import kind_of
 from limpet.shm.fabric import BUILD
 from limpet.shm.layout import NODE_SHIFT
@@ -115,11 +119,17 @@ class ShiftedPool(PuppetPool):
 
 
 class Scene:
-    """A store with one key, k, whose place and row all clients remember."""
+    """A store with one key, k, whose place and row all clients remember.
 
-    def __init__(self, pools: Any, clients: int) -> None:
+    `before`: how many others there were. By that number another replica is the first to be read.
+    """
+
+    def __init__(self, pools: Any, clients: int, before: int = 0) -> None:
         self.pool = pools(nodes=3)
         self.store = self.pool.store("swarm", name="test", capacity=50, replicas=3)
+        for _ in range(before):
+            self.store.put(b"j", b"")
+            self.store.delete(b"j")
         self.store.put(b"k", b"old")
         self.clients = [Puppet(pools, self.pool.url, "swarm") for _ in range(clients)]
         for client in self.clients:
@@ -138,6 +148,22 @@ class Scene:
         first = (self.ident >> 1) % 3
         self.order = [(first + n) % 3 for n in range(3)]
         self.nodes = [self.register.address(k) >> NODE_SHIFT for k in self.order]
+        self.directories = [
+            range(region.address, region.address + self.store.parameters.directory_size)
+            for node in range(3)
+            for table in range(3)
+            if (region := self.pool.regions.find(node, f"test/{table}")) is not None
+        ]
+        assert self.directories
+
+    def base(self, place: int) -> int:
+        """Where the register begins on the replica that is read as the one of that number."""
+        assert self.register.visit(self.reference)
+        return int(self.register.address(self.order[place]))
+
+    def word(self, place: int, writer: Puppet) -> int:
+        """Address of a writer's word of M there."""
+        return self.base(place) + 8 * (2 + (writer.pool.client.ident >> INCARNATION_BITS))
 
     def lock(self, place: int, writer: Puppet) -> int:
         """Address of a writer's lock, on the replica that is read as the one of that number."""
@@ -218,36 +244,128 @@ def _second_replica_is_lost(pools: Any) -> None:
     assert reader.store.get(b"k") == writer.store.get(b"k") == b"new"
 
 
-def _tombstone_is_lost(pools: Any) -> None:
-    """A guess meets the tombstone of a DELETE that stands still. Its node is lost, and a reader
-    confirms the guess; so it has been written, and must not be again."""
-    scene = Scene(pools, 3)
-    deleter, writer, reader = scene.clients
+def _meet_a_tombstone(scene: Scene) -> tuple[Puppet, Puppet]:
+    """A DELETE stands still, with its tombstone at one replica; a guess has met that. Both."""
+    deleter, writer = scene.clients[:2]
     assert not deleter.begin(
         functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
     )
     assert not writer.begin(
         functools.partial(writer.store.put, b"k", b"new"), verb_on("read_words", scene.nodes[0], 2)
     )
-    directories = [
-        range(region.address, region.address + scene.store.parameters.directory_size)
-        for node in range(3)
-        for table in range(3)
-        if (region := scene.pool.regions.find(node, f"test/{table}")) is not None
-    ]
-    assert directories
-    scene.pool.fail_node(scene.nodes[0])
-    assert reader.store.get(b"k") == b"new"
-    reader.store.update(b"k", b"later")
-    # it does not look for another register in the index
-    if not writer.go(lambda verb, address: any(address in some for some in directories)):
+    return deleter, writer
+
+
+def _goes_on_without_the_index(scene: Scene, writer: Puppet, deleter: Puppet) -> None:
+    """The writer ends, and does not look for another register."""
+    if not writer.go(lambda verb, address: any(address in some for some in scene.directories)):
         writer.abandon()
         deleter.abandon()
         raise AssertionError("the value is about to be written again")
+
+
+def _tombstone_is_lost(pools: Any) -> None:
+    """With its node, and a reader confirms the guess that has met it; so it has been written, and
+    must not be again."""
+    scene = Scene(pools, 3)
+    deleter, writer = _meet_a_tombstone(scene)
+    reader = scene.clients[2]
+    scene.pool.fail_node(scene.nodes[0])
+    assert reader.store.get(b"k") == b"new"
+    reader.store.update(b"k", b"later")
+    _goes_on_without_the_index(scene, writer, deleter)
     assert reader.store.get(b"k") == scene.store.get(b"k") == b"later"
     assert scene.store.slots_taken() == [scene.reference]
     assert deleter.go()
     assert reader.store.get(b"k") is None
+
+
+def _tombstone_is_put_again(pools: Any) -> None:
+    """It is lost, a reader confirms the guess, and the DELETE goes on. So the value was there
+    before it, and must not be written to another register after it."""
+    scene = Scene(pools, 3)
+    deleter, writer = _meet_a_tombstone(scene)
+    reader = scene.clients[2]
+    scene.pool.fail_node(scene.nodes[0])
+    assert reader.store.get(b"k") == b"new"
+    written = scene.word(1, deleter)
+    put: list[int] = []
+
+    def after_the_tombstone(verb: str, address: int) -> bool:
+        if verb == "cas" and address == written:
+            put.append(address)
+        return bool(put) and verb == "store"
+
+    assert not deleter.go(after_the_tombstone)
+    _goes_on_without_the_index(scene, writer, deleter)
+    assert deleter.go()
+    assert scene.store.get(b"k") is None
+
+
+def _tombstone_is_lost_and_the_guess_is_stale(pools: Any) -> None:
+    """No reader confirms the guess, and another client's value is above it: it is to be written
+    again, not guessed again. A reader that has met it would take it for completed."""
+    scene = next(
+        scene
+        for scene in (Scene(pools, 4, before) for before in range(3))
+        if scene.nodes[0] != scene.reference >> NODE_SHIFT & 0xFF  # the index can be read
+    )
+    reader, ahead = scene.clients[2:]
+    ahead.pool.clock.after(ahead.pool.clock.guess() + HOUR_US)
+    deleter, writer = _meet_a_tombstone(scene)
+    scene.pool.fail_node(scene.nodes[0])
+    assert not reader.begin(
+        lambda: reader.store.get(b"k"), verb_on("read_words", scene.nodes[2], 2)
+    )
+    assert not ahead.begin(
+        functools.partial(ahead.store.update, b"k", b"ahead"), verb_on("cas", scene.nodes[2])
+    )
+    written = scene.word(2, writer)
+    written_again = after(("cas", written), then=("read_words", scene.base(1)))
+    ended = writer.go(written_again)
+    assert reader.go()
+    assert ahead.go()
+    between = scene.store.get(b"k")
+    assert ended or writer.go()
+    seen = [reader.result, between, scene.store.get(b"k")]
+    for client in scene.clients[1:]:
+        assert client.store.get(b"k") == seen[-1]
+    assert deleter.go()
+    assert scene.store.get(b"k") is None
+    assert seen != [b"new", b"ahead", b"new"]
+
+
+def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
+    """A writer was killed who had begun to move its value to the other pointer. The next one cannot
+    write, meets a tombstone at a minority, and is killed, too: the value stands."""
+    scene = Scene(pools, 2)
+    deleter, writer = scene.clients
+    k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
+    assert scene.register.visit(scene.reference)
+    writer.store.update(b"k", b"old")
+    scene.register.read_all()
+    scene.register.ident = scene.ident
+    (named,) = {scene.register.named(k, row, side) for side in range(2)} - {0}
+    for side in range(2):
+        scene.pool.endpoint.store(scene.register.pointer(k, row, side), named)
+    assert not deleter.begin(
+        functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
+    )
+    freed: list[int] = []
+
+    def after_something_is_freed(verb: str, address: int) -> bool:
+        if verb == "mcas" and address >> NODE_SHIFT in scene.nodes:
+            freed.append(address)
+        return bool(freed) and verb == "read_words"
+
+    if not writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), after_something_is_freed
+    ):
+        writer.abandon()
+    deleter.abandon()
+    scene.pool.fail_node(scene.nodes[0])
+    with within(5, "the get"):
+        assert scene.store.get(b"k") in (b"old", None)
 
 
 def _value_in_place_is_torn(pools: Any) -> None:
@@ -268,7 +386,10 @@ BY_PUPPETS: Final = (
     (NOT_WRITTEN_BACK, _minority_is_lost),
     (TORN_IN_PLACE, _value_in_place_is_torn),
     (LAST_IS_TAKEN, _second_replica_is_lost),
-    (TOMBSTONE_WITHOUT_LOCK, _tombstone_is_lost),
+    (WRITTEN_AGAIN_WITHOUT_LOCK, _tombstone_is_lost),
+    (TOMBSTONE_WITHOUT_LOCK, _tombstone_is_put_again),
+    (GUESSED_AGAIN, _tombstone_is_lost_and_the_guess_is_stale),
+    (TOMBSTONE_AT_A_MINORITY, _row_is_not_in_order_and_the_tombstone_is_lost),
 )
 
 

@@ -365,6 +365,43 @@ def test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced(
     sound(store)
 
 
+@pytest.mark.parametrize(
+    ("lost", "buffers"), [((0,), 8), ((1,), 1), ((2,), 8), ((0, 1), 8), ((2, 4), 1)]
+)
+def test_a_guess_that_is_cut_off_as_it_is_written_again_is_covered_by_what_is_above_it(
+    pools: Any, lost: tuple[int, ...], buffers: int
+) -> None:
+    """A stale guess is written again to its own buffer, under a later stamp: of a writer that is
+    killed before its word says so, the guess has no value there. But a majority has more."""
+    nodes = 2 * len(lost) + 1
+    store = pools(nodes=nodes, node_size="1MiB").store(
+        "swarm", name="test", capacity=50, replicas=nodes, buffers=buffers
+    )
+    pool = store.pool
+    store.put(b"k", b"old")
+    pool.clock.after(pool.clock.guess() + (1 << 40))
+    fuse, killed, again = 0, True, 0
+    while killed:
+        fuse += len(lost) if COMPILED else 7
+        ahead, new = b"ahead %d" % fuse, b"new %d" % fuse * 4
+        store.update(b"k", ahead)
+        killed = dies_at(pool, fuse, functools.partial(store.update, b"k", new))
+        for node in lost:
+            pool.fail_node(node)
+        found = store.get(b"k")
+        assert found in ((ahead, new) if killed else (new,))
+        again += killed and found == new
+        assert store.get(b"k") == found
+        for node in lost:
+            pool.replace_node(node)
+        assert store.get(b"k") == found
+        pool.recover()
+        assert pool.audit()["leaked"] == 0
+    assert fuse > 20
+    assert again
+    sound(store)
+
+
 def _node_of(store: Any, key: bytes) -> int:
     """The first node of a new key's register; the key is there no more."""
     store.put(key, b"")
