@@ -58,7 +58,7 @@ def test_a_channel_of_another_kind_or_other_parameters_is_refused(pools: Any) ->
         other.channels.open(AtomicVar, "table")
     with pytest.raises(limpet.StoreMismatch, match="participants"):
         other.channels.open(SST, "table", participants=5)
-    for bad in ("", "a/b", "a.b", "a@b", 7):
+    for bad in ("", "a/b", "a.b", "a@b", 7, "n" * 101, "\ud800"):
         with pytest.raises(limpet.ParameterError, match="name"):
             pool.channels.open(AtomicVar, bad)
 
