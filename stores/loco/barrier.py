@@ -51,6 +51,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import BrokenBarrierError, ParameterError
 from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.checks import whole
 from limpet.stores.loco.deadline import deadline_after, still_us
 from limpet.stores.loco.fields import LINE
 from limpet.stores.loco.sst import SST
@@ -99,12 +100,11 @@ class Barrier(Channel):
         on_death: str = "break",
     ) -> None:
         """`on_death`: what becomes of the others when one dies: "break" or "continue"."""
-        if not isinstance(parties, int) or not 1 <= parties <= PARTIES_MAX:
-            raise ParameterError(f"parties must be 1 to {PARTIES_MAX}, not {parties!r}")
+        parties = whole("`parties`", parties, 1, PARTIES_MAX)
         if on_death not in ON_DEATH:
             raise ParameterError(f"on_death is one of {', '.join(ON_DEATH)}, not {on_death!r}")
         super().__init__(
-            manager, name, parent, size=2 * LINE, kind="barrier", of=parties, on_death=on_death
+            manager, name, parent, size=2 * LINE, kind="barrier", parties=parties, on_death=on_death
         )
         self.of = parties
         self.action = action

@@ -213,6 +213,9 @@ def test_arrays_that_cannot_be_are_refused(pools: Any) -> None:
         pools.again(pool).array("a", 4)
     with pytest.raises(limpet.ParameterError):
         pool.array("u", 3, "Q")[0] = -1
+    for bad in ("1", None, 10**400):
+        with pytest.raises(limpet.ParameterError, match="a double"):
+            pool.array("d", 3, "d")[0] = bad
 
 
 def test_additions_of_processes_to_doubles_are_all_there(pools: Any) -> None:
