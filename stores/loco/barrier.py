@@ -1,9 +1,10 @@
-"""The barrier, a dozen lines over an SST (LOCO figure 1 and section 5.4).
+"""The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
 
-As in the paper, who comes fences, raises its count, says so in its register of the SST, and waits
-until nobody's is lower. What is more here: parties are processes or threads, as many as there are,
-so who has come is counted in one word beside the SST, whose CAS also says, to everybody at once,
-that all have; it can be broken and reset as threading's; and a process may die.
+The paper's own, a dozen lines over an SST, is rendezvous.py: who comes fences, raises its count,
+says so in its register, and waits until nobody's is lower. What is more here: parties are processes
+or threads, as many as there are, so who has come is counted in one word beside the SST, whose CAS
+also says, to everybody at once, that all have; it can be broken and reset as threading's; and the
+registers say who takes part, for when a process dies.
 
 Words of the barrier, in bytes from its start
     0     round
@@ -122,7 +123,7 @@ class Barrier(Channel):
         """The round in which this process first came."""
         self.sst.take_part(processes)
 
-    # ---- figure 1 -----------------------------------------------------------------------------
+    # ---- to come, and to wait ------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all parties have come; our number among them, from 0 on.
