@@ -177,3 +177,35 @@ class QueueModel(Model[tuple[bytes, ...], QueueOp]):
 
     def pure(self, op: QueueOp) -> bool:
         return op.kind == "empty"
+
+
+# ---- a lock ------------------------------------------------------------------------------------
+
+FREE: Final = 0
+LEFT: Final = -1
+"""Free, since its last holder has died; all other states are who holds it, from 1 on."""
+
+
+class LockOp(NamedTuple):
+    """An operation on a lock by client `who`: "take", `inherited` or not (None: nobody was told);
+    "release"; "die", which frees what it holds."""
+
+    kind: str
+    who: int
+    inherited: bool | None = None
+
+
+class LockModel(Model[int, LockOp]):
+    """One client at a time holds it."""
+
+    def init(self) -> int:
+        return FREE
+
+    def step(self, state: int, op: LockOp) -> int | None:
+        if op.kind == "die":
+            return LEFT if state == op.who else state
+        if op.kind == "release":
+            return FREE if state == op.who else None
+        if state not in (FREE, LEFT) or op.inherited not in (None, state == LEFT):
+            return None
+        return op.who

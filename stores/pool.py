@@ -27,11 +27,10 @@ from limpet.stores.loco.ring_buffer import RingBuffer
 from limpet.stores.loco.ring_fields import BLOCK, SIZE
 from limpet.stores.loco.shared_queue import SharedQueue
 from limpet.stores.mapping import SharedDict
+from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
 from limpet.stores.rtx.parts import concerns
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
-
-NAME_SIZE_MAX = 100
 
 
 class Pool(Memory):
@@ -328,7 +327,7 @@ class Pool(Memory):
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_SIZE_MAX:
+    if not is_name(name):
         raise ParameterError(
             f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, not {name!r}"
         )

@@ -190,6 +190,19 @@ def test_inspect_shows_everything(pool: str) -> None:
         assert word in text
 
 
+def test_names_have_no_effect_on_what_is_printed(pool: str) -> None:
+    names = "[/x]", "[red]r", "\x1b[31mz"
+    with limpet.open(f"shm://{pool}") as opened:
+        for name in names:
+            opened.store("race", name=name, capacity=64)
+        opened.channels.open(SST, names[1], participants=2)
+        result = run("inspect", pool)
+    assert result.exit_code == 0
+    for text in (names[0], names[1], r"\x1b[31mz", "participants=2"):
+        assert text in result.stdout
+    assert "\x1b" not in result.stdout
+
+
 def test_inspect_names_what_cannot_be_read_and_shows_the_rest(
     pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

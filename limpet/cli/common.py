@@ -14,6 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from limpet.shm.errors import LimpetError, ParameterError
 
@@ -126,6 +127,12 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left")
     return made
+
+
+def plain(text: str) -> Text:
+    """What others have named, without effect on the terminal: no markup, no control characters."""
+    shown = [one if one.isprintable() else ascii(one)[1:-1] for one in text]
+    return Text("".join(shown))
 
 
 def size_text(size: float) -> str:

@@ -13,6 +13,7 @@ from limpet.cli.common import (
     PoolUrl,
     console,
     json_option,
+    plain,
     print_json,
     print_line,
     size_text,
@@ -102,7 +103,7 @@ def ls(url: str | None, as_json: bool) -> None:
     for pool in pools:
         owner = "" if pool["uid"] is None else str(pool["uid"])
         made.add_row(
-            pool["url"], str(pool["nodes"]), size_text(pool["bytes"]), owner, pool["status"]
+            plain(pool["url"]), str(pool["nodes"]), size_text(pool["bytes"]), owner, pool["status"]
         )
     if pools:
         console().print(made)
@@ -149,7 +150,7 @@ def inspect(url: str, as_json: bool) -> None:
 
 def _print_pool(report: dict[str, Any]) -> None:
     out = console()
-    out.print(f"[bold]{report['url']}[/]  {report['uuid']}")
+    out.print(plain(report["url"]).append(f"  {report['uuid']}"))
     for title in ("parameters", "nodes", "stores", "channels", "clients", "audit", "events"):
         if title in report["errors"]:
             click.echo(f"{title}: {report['errors'][title]}", err=True)
@@ -172,7 +173,7 @@ def _rows(title: str, rows: list[dict[str, Any]]) -> Any:
         return f"[bold]{title}[/]: none"
     made = table(title, *rows[0])
     for row in rows:
-        made.add_row(*(_cell(name, value) for name, value in row.items()))
+        made.add_row(*(plain(_cell(name, value)) for name, value in row.items()))
     return made
 
 

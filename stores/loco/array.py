@@ -20,6 +20,7 @@ import numpy as np
 from limpet.shm.errors import CoherenceError, NodeFailed, ParameterError
 from limpet.shm.layout import NODE_SHIFT
 from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.checks import whole
 from limpet.stores.loco.counter import HALF, unsigned
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 WORD: Final = 8
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+LENGTH_MAX: Final = (1 << 40) // WORD
 SMALLEST: Final = -(1 << 60)
 LARGEST: Final = 1 << 60
 """Between these, numbers need no check."""
@@ -40,7 +42,10 @@ def _double(word: int) -> float:
 
 
 def _from_double(number: float) -> int:
-    return int(WHOLE.unpack(DOUBLE.pack(number))[0])
+    try:
+        return int(WHOLE.unpack(DOUBLE.pack(number))[0])
+    except (struct.error, OverflowError) as error:
+        raise ParameterError(f"a number is needed that a double can be, not {number!r}") from error
 
 
 TO_WORD: Final[dict[str, Callable[[Any], int]]] = {
@@ -66,10 +71,16 @@ class Array(Channel):
         """`node`: the memory node that it shall lie on."""
         if typecode not in TO_WORD:
             raise ParameterError(f"a typecode is one of {', '.join(TO_WORD)}, not {typecode!r}")
-        if not isinstance(length, int) or length < 1:
-            raise ParameterError(f"an array has at least one element, not {length!r}")
+        length = whole("an array's `length`", length, 1, LENGTH_MAX)
         super().__init__(
-            manager, name, parent, size=WORD * length, kind="array", node=node, typecode=typecode
+            manager,
+            name,
+            parent,
+            size=WORD * length,
+            kind="array",
+            node=node,
+            length=length,
+            typecode=typecode,
         )
         self.length = length
         self.typecode = typecode

@@ -1,9 +1,10 @@
-"""The barrier, a dozen lines over an SST (LOCO figure 1 and section 5.4).
+"""The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
 
-As in the paper, who comes fences, raises its count, says so in its register of the SST, and waits
-until nobody's is lower. What is more here: parties are processes or threads, as many as there are,
-so who has come is counted in one word beside the SST, whose CAS also says, to everybody at once,
-that all have; it can be broken and reset as threading's; and a process may die.
+The paper's own, a dozen lines over an SST, is rendezvous.py: who comes fences, raises its count,
+says so in its register, and waits until nobody's is lower. What is more here: parties are processes
+or threads, as many as there are, so who has come is counted in one word beside the SST, whose CAS
+also says, to everybody at once, that all have; it can be broken and reset as threading's; and the
+registers say who takes part, for when a process dies.
 
 Words of the barrier, in bytes from its start
     0     round
@@ -51,6 +52,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import BrokenBarrierError, ParameterError
 from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.checks import whole
 from limpet.stores.loco.deadline import deadline_after, still_us
 from limpet.stores.loco.fields import LINE
 from limpet.stores.loco.sst import SST
@@ -99,12 +101,11 @@ class Barrier(Channel):
         on_death: str = "break",
     ) -> None:
         """`on_death`: what becomes of the others when one dies: "break" or "continue"."""
-        if not isinstance(parties, int) or not 1 <= parties <= PARTIES_MAX:
-            raise ParameterError(f"parties must be 1 to {PARTIES_MAX}, not {parties!r}")
+        parties = whole("`parties`", parties, 1, PARTIES_MAX)
         if on_death not in ON_DEATH:
             raise ParameterError(f"on_death is one of {', '.join(ON_DEATH)}, not {on_death!r}")
         super().__init__(
-            manager, name, parent, size=2 * LINE, kind="barrier", of=parties, on_death=on_death
+            manager, name, parent, size=2 * LINE, kind="barrier", parties=parties, on_death=on_death
         )
         self.of = parties
         self.action = action
@@ -122,7 +123,7 @@ class Barrier(Channel):
         """The round in which this process first came."""
         self.sst.take_part(processes)
 
-    # ---- figure 1 -----------------------------------------------------------------------------
+    # ---- to come, and to wait ------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all parties have come; our number among them, from 0 on.

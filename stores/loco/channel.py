@@ -63,11 +63,13 @@ class Channel:
         size: int = 0,
         kind: str = "",
         node: int | None = None,
+        of: int | None = None,
         **parameters: Any,
     ) -> None:
         """`size`: bytes of memory of its own, at `address`. `node`: where they shall lie.
 
-        A channel without parent says what `kind` it is, and its `parameters`. Raises StoreMismatch
+        A channel without parent says what `kind` it is, and its `parameters`; `of` is the one that
+        users know as its `size`. Raises StoreMismatch
         when there is another one of that name, StoreFull, NodeFailed.
         """
         self.manager = manager
@@ -89,6 +91,8 @@ class Channel:
         self.marked = Mark() if parent is None else parent.marked
         if parent is None:
             manager.follow(self.marked)
+            if of is not None:
+                parameters["size"] = of
             self.address = self._obtain(
                 self.name, size, node=node, kind=kind, parameters=parameters
             )

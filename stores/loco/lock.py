@@ -24,12 +24,13 @@ from threading import Lock as LocalLock
 from typing import Any, Final
 
 from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.fields import YIELD
 from limpet.stores.loco.ticket_lock import TicketLock, ticket_lock_size
 
 HANDOVERS_MAX: Final = 100
 PLACES: Final = 64
 LOOK_S: Final = 0.2
-"""How often a thread in line looks whether the channel is still there."""
+"""How often a thread in line looks whether the channel is still there, or a signal has come."""
 
 NOTHING = 0
 DELEGATE = 1
@@ -285,6 +286,8 @@ class Lock(Channel):
                 return True
             if left <= LOOK_S:
                 return False
+            # Who was asleep is not interrupted by a signal that another thread got.
+            self.endpoint.pause(YIELD)
             self.enter()  # the channel may have been removed, the pool closed
             self.leave()
 

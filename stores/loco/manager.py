@@ -29,6 +29,7 @@ from typing import Any, Final
 from limpet.shm.errors import NodeFailed, ParameterError, StoreMismatch
 from limpet.stores.loco.ack_key import AckKey
 from limpet.stores.loco.region import Links, Region
+from limpet.stores.names import NAME_SIZE_MAX, is_name
 
 STORE: Final = ".channels"
 PAIR: Final = "pair"
@@ -46,7 +47,7 @@ def opening() -> threading.RLock:
 
 def _is_name(name: object) -> bool:
     """Whether that can be the name of a channel without parent: no part has such a name."""
-    return isinstance(name, str) and name != "" and not set(name) & set("/.@")
+    return is_name(name, without="/.@")
 
 
 def _root(name: str) -> str:
@@ -97,7 +98,8 @@ class Manager:
             if found is None or found.removed():
                 if not _is_name(name):
                     raise ParameterError(
-                        f"a channel's name is text without '/', '.' and '@', not {name!r}"
+                        f"a channel's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, without "
+                        f"'/', '.' and '@', not {name!r}"
                     )
                 found = cls(self, name, **parameters)
                 found.parameters = parameters
@@ -120,6 +122,9 @@ class Manager:
             mark = found()
             if mark is not None:
                 mark.replaced(node)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of channels of {self.pool.url}>"
 
     def let_go(self) -> None:
         """The pool's handle was closed; channels have nothing outside of memory."""

@@ -57,11 +57,12 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import ChannelRemoved, ParameterError, ValueTooLarge
+from limpet.shm.errors import ChannelRemoved, ValueTooLarge
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.codecs import Codec
 from limpet.stores.loco.channel import Channel
+from limpet.stores.loco.checks import whole
 from limpet.stores.loco.fields import CLAIMED, LINE
 from limpet.stores.loco.queue_fields import (
     CONTROL_SIZE,
@@ -96,7 +97,7 @@ assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
 assert SIZE < LINK < DATA
 DESCRIPTION_MAX: Final = 4096
 """Bytes of a region besides its memory, at most."""
-MAXSIZE_MAX: Final = 1 << 31
+SIZE_MAX: Final = 1 << 31
 
 
 class Places(Channel):
@@ -114,12 +115,8 @@ class Places(Channel):
     ) -> None:
         """`maxsize`: elements, at least 1. `item_size`: bytes of an encoded element up to which it
         lies in its slot; a larger one takes an object of the pool."""
-        for what, size, most in (
-            ("maxsize", maxsize, MAXSIZE_MAX),
-            ("item_size", item_size, MAXSIZE_MAX),
-        ):
-            if not isinstance(size, int) or not 1 <= size <= most:
-                raise ParameterError(f"a queue's {what} is from 1 to {most}, not {size!r}")
+        maxsize = whole("a queue's `maxsize`", maxsize, 1, SIZE_MAX)
+        item_size = whole("a queue's `item_size`", item_size, 1, SIZE_MAX)
         coding = Codec.named(codec)
         stride = (DATA + item_size + LINE - 1) // LINE * LINE
         stripes = min(manager.pool.parameters.nodes, maxsize)

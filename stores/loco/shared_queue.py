@@ -196,6 +196,12 @@ class SharedQueue(Places):
             with contextlib.suppress(ChannelRemoved, NodeFailed):
                 self.resign()
 
+    def join_thread(self) -> None:
+        """As multiprocessing's; there is no thread that puts: `put` does."""
+
+    def cancel_join_thread(self) -> None:
+        """Likewise."""
+
     def resign(self) -> None:
         self.enter()
         try:

@@ -80,6 +80,6 @@ class SST(Channel):
         finally:
             self.leave()
 
-    def __iter__(self) -> Iterator[OwnedVar]:
-        """The variables of all participants."""
+    def __iter__(self) -> Iterator[Any]:
+        """The variables of all participants: OwnedVars, of words or bytes as the table is."""
         return iter([self[row] for row in self.refresh()])

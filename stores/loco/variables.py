@@ -182,7 +182,13 @@ class SharedRegion(Channel):
     ) -> None:
         """`size`: bytes of each participant's; that of row r lies on memory node r % nodes."""
         super().__init__(
-            manager, name, parent, kind="shared_region", size=WORD, of=size, rows=participants
+            manager,
+            name,
+            parent,
+            kind="shared_region",
+            size=WORD,
+            of=size,
+            participants=participants,
         )
         self.size = size
         self.parts: dict[int, int] = {}

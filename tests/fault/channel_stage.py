@@ -15,7 +15,10 @@ STALL_MAX = 300
 
 
 class Play:
-    """One run of what each player does; `may_crash` says when one of them may."""
+    """One run of what each player does; `may_crash` says when one of them may.
+
+    What reads or writes several words may stall, and die, between any two of them.
+    """
 
     def __init__(
         self,
@@ -97,4 +100,4 @@ class Play:
                 other.greenlet.switch()
         if player.dead:
             raise Crashed
-        return words
+        return words if words == 1 or self.rng.random() < 0.5 else self.rng.randrange(1, words)

@@ -1,5 +1,5 @@
-"""Rings, events, counters, arrays and joined queues under schedules of simulated processes that
-stall and die; and a variant of each that is wrong and is found out."""
+"""Rings, events, counters, arrays, tables and joined queues under schedules of simulated processes
+that stall and die; and a variant of each that is wrong and is found out."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from limpet.stores.loco.counter import Counter
 from limpet.stores.loco.event import Event
 from limpet.stores.loco.ring_buffer import RingBuffer
 from limpet.stores.loco.shared_queue import SharedQueue
+from limpet.stores.loco.sst import SST
 
 SCHEDULES = 80 if limpet.build == "compiled" else 15
 MUTANT_SCHEDULES = 300
@@ -217,6 +218,53 @@ def array(stage: Stage, seed: int, cls: Any) -> None:
     additions(scene, lambda one: one.add(1, 1))
 
 
+# ---- owned variables ----------------------------------------------------------------------------
+
+
+def table(stage: Stage, seed: int, cls: Any) -> None:
+    """Two push values of five words, and two look at them, who may join only later."""
+    words, pushes = 5, 8
+    scene = Scene(stage, seed, cls, participants=4, size=8 * words, join=False)
+    pushed = [0, 0]
+
+    def owner(number: int) -> Callable[[], None]:
+        def life() -> None:
+            mine = scene.channels[number]
+            for count in range(1, pushes + 1):
+                mine.store_mine(bytes([count, number, *[count] * 6]) * words)
+                mine.push_broadcast()
+                pushed[number] = count
+
+        return life
+
+    def reader(number: int) -> Callable[[], None]:
+        def life() -> None:
+            if seed % 3 == number % 2:
+                scene.channels[number].mine()
+            known = [0, 0]
+            while not all(player.ended for player in scene.players[:2]):
+                look(scene.channels[number], known)
+            look(scene.channels[number], known)
+
+        return life
+
+    def look(channel: Any, known: list[int]) -> None:
+        """`known`: the last count of each that was seen."""
+        least = [max(known[n], pushed[n]) for n in range(2)]
+        known[:] = [0, 0]
+        for var in channel:
+            value = var.load()
+            assert value == value[:8] * words, "torn"
+            count, owner = value[:2]
+            known[owner] = max(known[owner], count)
+        assert all(known[n] >= least[n] for n in range(2)), "an older value was read"
+
+    living = scene.go([owner(0), owner(1), reader(2), reader(3)])
+    known = [0, 0]
+    look(scene.channels[living[-1].number], known)
+    assert all(known[n] == pushes for n in range(2) if scene.players[n] in living)
+
+
 # ---- join ---------------------------------------------------------------------------------------
 
 
@@ -295,6 +343,7 @@ SCENES: dict[str, tuple[Callable[[Stage, int, Any], None], Any]] = {
     "event": (event, Event),
     "counter": (counter, Counter),
     "array": (array, Array),
+    "table": (table, SST),
     "join": (join, SharedQueue),
 }
 LOCO = "stores/loco/"
@@ -329,6 +378,26 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
         (
             "            if self.endpoint.cas(at, before, _from_double(after)) == before:\n",
             "            if self.endpoint.swap(at, _from_double(after)) is not None:\n",
+        ),
+    ),
+    "the owner writes over the newer copy": (
+        "table",
+        ("variables.py", "sst.py"),
+        ("older = copies[0][0] > copies[1][0]", "older = copies[0][0] < copies[1][0]"),
+    ),
+    "the copy of a reader is not checked": (
+        "table",
+        ("variables.py", "sst.py"),
+        ("whole = sequence and checksum == hash64(value, sequence)", "whole = sequence"),
+    ),
+    "a message is there before it is written": (
+        "ring",
+        ("ring_buffer.py",),
+        (
+            "        at = self.end % self.size\n        self.header[0]",
+            "        at = self.end % self.size\n"
+            "        endpoint.swap(self.address + END, self.end + length)\n"
+            "        self.header[0]",
         ),
     ),
     "an element is counted when it was taken": (

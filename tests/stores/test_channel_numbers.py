@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import pickle
@@ -9,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,7 @@ import pytest
 from process_tools import gather, start
 
 import limpet
-from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.sst import SST
+from limpet.stores.loco.rendezvous import Rendezvous
 
 COMPILED = limpet.build == "compiled"
 try:
@@ -213,6 +214,9 @@ def test_arrays_that_cannot_be_are_refused(pools: Any) -> None:
         pools.again(pool).array("a", 4)
     with pytest.raises(limpet.ParameterError):
         pool.array("u", 3, "Q")[0] = -1
+    for bad in ("1", None, 10**400):
+        with pytest.raises(limpet.ParameterError, match="a double"):
+            pool.array("d", 3, "d")[0] = bad
 
 
 def test_additions_of_processes_to_doubles_are_all_there(pools: Any) -> None:
@@ -260,23 +264,6 @@ def test_no_view_of_memory_that_is_not_coherent(pools: Any) -> None:
 # ---- a channel of one's own ---------------------------------------------------------------------
 
 
-class Rendezvous(Channel):
-    """Figure 1(a) of the LOCO paper."""
-
-    def __init__(self, manager: Any, name: str, parent: Any = None, *, nodes: int) -> None:
-        super().__init__(manager, name, parent, kind="rendezvous", nodes=nodes)
-        self.count, self.nodes = 0, nodes
-        self.sst = SST(manager, "sst", self, participants=nodes)
-
-    def waiting(self) -> None:
-        self.manager.fence()
-        self.count += 1
-        self.sst.store_mine(self.count)
-        self.sst.push_broadcast()
-        while sum(row.load() >= self.count for row in self.sst) < self.nodes:
-            time.sleep(0)
-
-
 def test_a_channel_of_ones_own(pools: Any) -> None:
     pool = pools()
     come = pool.counter("come")
@@ -291,3 +278,12 @@ def test_a_channel_of_ones_own(pools: Any) -> None:
 
     assert gather(meets, meets, meets) == [True] * 3
     assert {"start", "come"} <= set(pool.channels.names())
+
+
+def test_docs_show_the_channel_as_it_is() -> None:
+    docs = (Path(__file__).parents[2] / "docs/channels.md").read_text()
+    shown = docs.split("class Rendezvous(Channel):\n")[1].split("```")[0]
+    source = inspect.getsource(Rendezvous).splitlines()
+    code = [line for line in source[1:] if line and '"""' not in line]
+    assert [line for line in shown.splitlines() if line] == code
+    assert len(code) <= 13

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from channel_tools import dies_at, nothing_leaked
 from endpoint_tools import WatchedPool
@@ -58,9 +59,42 @@ def test_a_channel_of_another_kind_or_other_parameters_is_refused(pools: Any) ->
         other.channels.open(AtomicVar, "table")
     with pytest.raises(limpet.StoreMismatch, match="participants"):
         other.channels.open(SST, "table", participants=5)
-    for bad in ("", "a/b", "a.b", "a@b", 7):
+    for bad in ("", "a/b", "a.b", "a@b", 7, "n" * 101, "\ud800"):
         with pytest.raises(limpet.ParameterError, match="name"):
             pool.channels.open(AtomicVar, bad)
+
+
+def test_whole_numbers_of_any_type_will_do(pools: Any) -> None:
+    """They are the same for all, whoever was first."""
+    pool = pools()
+    other = pools.again(pool)
+    three, one = np.int64(3), True
+    assert pool.barrier("b", one).parties == other.barrier("b", 1).parties == 1
+    assert pool.array("a", three)[2] == other.array("a", 3)[2] == 0
+    pool.queue("q", three, item_size=np.uint8(64)).put("x")
+    assert other.queue("q", 3, item_size=64).get() == "x"
+
+
+def test_they_are_listed_with_what_they_were_made_with(pools: Any) -> None:
+    pool = pools()
+    made = {
+        "a": pool.array("a", 3, "d"),
+        "b": pool.barrier("b", 4, on_death="continue"),
+        "l": pool.lock("l", places=8),
+        "q": pool.queue("q", 5, item_size=64),
+        "r": pool.ring("r", 4096),
+        "s": pool.channels.open(SharedRegion, "s", size=24, participants=2),
+    }
+    listed = {one["name"]: one["parameters"] for one in pool.channels.list()}
+    assert listed == {
+        "a": {"length": 3, "typecode": "d"},
+        "b": {"parties": 4, "on_death": "continue"},
+        "l": {"recursive": False, "places": 8, "overtaking": True},
+        "q": {"maxsize": 5, "item_size": 64, "codec": "pickle"},
+        "r": {"size": 4096, "overrun": "block", "codec": "pickle"},
+        "s": {"size": 24, "participants": 2},
+    }
+    assert sorted(made) == pool.channels.names()
 
 
 def test_threads_that_open_a_channel_at_once_get_one_endpoint(pools: Any) -> None:

@@ -211,6 +211,38 @@ def test_ctrl_c_ends_the_wait(pools: Any) -> None:
         signal.signal(signal.SIGALRM, previous)
 
 
+def test_ctrl_c_that_does_not_interrupt_the_sleep_ends_the_wait_in_line(pools: Any) -> None:
+    """As the kernel let another thread have the signal, or it came between two sleeps."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    lock = pools().lock("lock")
+    over = threading.Event()
+
+    def other() -> None:
+        time.sleep(0.05)
+        signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
+        over.wait(3)
+        lock.release()
+
+    lock.acquire()
+    thread = threading.Thread(target=other)
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        thread.start()
+        with pytest.raises(Alarm):
+            lock.acquire()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+        over.set()
+        thread.join()
+    assert lock.acquire(timeout=5)
+
+
 def test_conditions_can_be_made_of_it(pools: Any) -> None:
     for recursive in (False, True):
         lock = pools().lock("lock", recursive=recursive)

@@ -120,6 +120,8 @@ def test_a_closed_handle_says_so_and_leaves_the_queue_as_it_is(pools: Any) -> No
     q.put(7)
     q.close()
     q.close()
+    q.cancel_join_thread()
+    q.join_thread()
     for call in (q.get, q.qsize, lambda: q.put(1)):
         with pytest.raises(ValueError, match="closed"):
             call()
