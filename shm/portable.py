@@ -768,6 +768,12 @@ class Image:
             low, high = (middle + 1, high) if order < 0 else (low, middle)
         return ~low
 
+    def named(self, index: int, data: bytes) -> int:
+        """The word `index`, if the first piece that it names is `data`; else 0. As in `pairs`."""
+        slot = self.word(index)
+        at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
+        return slot if size == len(data) and self.cut(at, size) == data else 0
+
     def pairs(self, first: int, count: int, found: list[tuple[bytes, bytes]]) -> int:
         """Append both pieces that each word from `first` on names, up to `count` times, or to a
         word with any of the bits from 48 on; how many were appended.

@@ -111,15 +111,15 @@ cdef class Image:
     cdef u64 _era
     cdef bint _in_place
 
-    cdef int _there(self, Py_ssize_t offset, Py_ssize_t size) except -1
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1
-    cdef int _used(self) except -1
+    cdef int _mourn(self) except -1
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1
     cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size)
     cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2
     cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1
+    cpdef u64 named(self, Py_ssize_t index, bytes data) except? 0
     cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1
     cpdef int own(self) except -1
     cpdef int forget(self) except -1

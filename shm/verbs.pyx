@@ -238,6 +238,19 @@ cdef inline bint is_lost(Endpoint endpoint, u64 addr, Mapped* mapped) noexcept:
     return mapped.lost[0] != 0 or state != mapped.state
 
 
+cdef inline bint is_within(Image image, Py_ssize_t offset, Py_ssize_t size) noexcept:
+    """Whether these bytes are in an image, and that is mapped still."""
+    if unlikely(offset < 0 or size < 0 or size > image._size - offset, 0):
+        return False
+    return image._eras[0] == image._era
+
+
+cdef inline bint is_gone(Image image) noexcept:
+    """Whether what was looked at in an image may have been lost before."""
+    limpet_used()
+    return image._lost[0] != 0 or image._states[0] != image._state
+
+
 cdef class Endpoint:
     """One client's view of the pool's memory nodes. See the module for what a verb promises."""
 
@@ -500,14 +513,19 @@ cdef class Endpoint:
         Any address will do."""
         cdef u64 node = addr >> 40
         cdef u64 offset = addr & OFFSET_MASK
-        cdef u64 line
+        cdef const char* line
+        cdef const char* end
         if node < 256 and offset < self._map[node].size:
-            size = min(size, self._map[node].size - offset)
-            for line in range(offset & ~63ULL, offset + size, 64):
-                if writes:
-                    prefetch_line(self._map[node].base + line, 1)
-                else:
-                    prefetch_line(self._map[node].base + line, 0)
+            line = self._map[node].base + (offset & ~63ULL)
+            end = self._map[node].base + offset + min(size, self._map[node].size - offset)
+            if writes:
+                while line < end:
+                    prefetch_line(line, 1)
+                    line += 64
+            else:
+                while line < end:
+                    prefetch_line(line, 0)
+                    line += 64
 
     cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
         """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
@@ -865,33 +883,29 @@ cdef class Image:
         """Have the `count` words from `addr` on in the image."""
         cdef Endpoint endpoint = self.endpoint
         cdef u64 size = <u64>count * 8
-        cdef const char* at
-        self.forget()
+        cdef Mapped* mapped
         if not self._in_place or not endpoint._plain:
+            self.forget()
             return endpoint.read_words(addr, self.words, count)
-        at = endpoint._at(addr, size)
-        if endpoint._incoherent and (addr & OFFSET_MASK) + size > endpoint._map[addr >> 40].coherent:
+        mapped = bytes_at(endpoint, addr, size)
+        if unlikely(mapped == NULL or count < 1 or count * 8 > self.words.shape[0] * 8 or addr & 7, 0):
+            self.forget()
             return endpoint.read_words(addr, self.words, count)
-        if unlikely(count < 1 or count * 8 > self._size or addr & 7, 0):
+        if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
+            self.forget()
             return endpoint.read_words(addr, self.words, count)
-        if unlikely(is_lost(endpoint, addr, &endpoint._map[addr >> 40]), 0):
+        if unlikely(is_lost(endpoint, addr, mapped), 0):
+            self.forget()
             endpoint._mourn(addr >> 40)
         endpoint._reads(addr, size)
-        self._at = at
+        self._at = mapped.base + (addr & OFFSET_MASK)
         self._size = size
         self._addr = addr
-        self._lost = endpoint._map[addr >> 40].lost
+        self._lost = mapped.lost
         self._states = &endpoint._states[addr >> 40]
-        self._state = endpoint._map[addr >> 40].state
+        self._state = mapped.state
         self._eras = &endpoint._era
         self._era = endpoint._era
-        return 0
-
-    cdef inline int _there(self, Py_ssize_t offset, Py_ssize_t size) except -1:
-        if unlikely(offset < 0 or size < 0 or size > self._size - offset, 0):
-            self._refuse(offset, size)
-        if unlikely(self._eras[0] != self._era, 0):
-            self._refuse(offset, size)
         return 0
 
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
@@ -899,17 +913,16 @@ cdef class Image:
             raise AddressError("the memory that was read is not mapped any more")
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
 
-    cdef inline int _used(self) except -1:
-        limpet_used()
-        if unlikely(self._lost[0] != 0 or self._states[0] != self._state, 0):
-            self.endpoint._mourn(self._addr >> 40)
-        return 0
+    cdef int _mourn(self) except -1:
+        return self.endpoint._mourn(self._addr >> 40)
 
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
         """A word of it."""
-        self._there(8 * index, 8)
+        if not is_within(self, 8 * index, 8):
+            self._refuse(8 * index, 8)
         cdef u64 found = (<const u64*>self._at)[index]
-        self._used()
+        if unlikely(is_gone(self), 0):
+            self._mourn()
         return found
 
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:
@@ -919,97 +932,128 @@ cdef class Image:
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         if size > self._size - offset:
             return False
-        self._there(offset, size)
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
         cdef bint found = memcmp(self._at + offset, PyBytes_AS_STRING(data), size) == 0
-        self._used()
+        if unlikely(is_gone(self), 0):
+            self._mourn()
         return found
 
     cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size):
         """`size` bytes of it from byte `offset` on."""
-        self._there(offset, size)
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
         cdef bytes found = PyBytes_FromStringAndSize(self._at + offset, size)
-        self._used()
+        if unlikely(is_gone(self), 0):
+            self._mourn()
         return found
 
     cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
         """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
         if unlikely(data is None, 0):
             raise TypeError("expected bytes, not None")
-        self._there(offset, size)
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
         cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
         cdef int order = memcmp(self._at + offset, PyBytes_AS_STRING(data), min(size, length))
-        self._used()
+        if unlikely(is_gone(self), 0):
+            self._mourn()
         if order == 0:
             order = (size > length) - (size < length)
         return (order > 0) - (order < 0)
 
+    # Below, a word says where a piece is, or two: bits 0-15 byte of the first one, bits 16-31 its
+    # size; bits 32-47 size of the second one, which follows it.
+
     cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1:
         """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
 
-        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
+        Each word from `first` on names one.
         """
         if unlikely(data is None, 0):
             raise TypeError("expected bytes, not None")
-        self._there(8 * first, 8 * count)
+        if not is_within(self, 8 * first, 8 * count):
+            self._refuse(8 * first, 8 * count)
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = count
         cdef Py_ssize_t middle, at, size
         cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
         cdef u64 slot
         cdef int order
-        while low < high:
+        cdef bint exact = False
+        while low < high and not exact:
             middle = (low + high) >> 1
             slot = (<const u64*>self._at)[first + middle]
             at = slot & 0xFFFF
             size = slot >> 16 & 0xFFFF
-            self._there(at, size)
+            if not is_within(self, at, size):
+                self._refuse(at, size)
             order = memcmp(self._at + at, PyBytes_AS_STRING(data), min(size, length))
             if order == 0:
-                if size == length:
-                    self._used()
-                    return middle
-                order = 1 if size > length else -1
+                order = (size > length) - (size < length)
             if order < 0:
                 low = middle + 1
             else:
                 high = middle
-        self._used()
-        return ~low
+                exact = order == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return high if exact else ~low
+
+    cpdef u64 named(self, Py_ssize_t index, bytes data) except? 0:
+        """The word `index`, if the first piece that it names is `data`; else 0."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not is_within(self, 8 * index, 8):
+            self._refuse(8 * index, 8)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef u64 slot = (<const u64*>self._at)[index]
+        cdef Py_ssize_t at = slot & 0xFFFF
+        cdef bint found = False
+        if <Py_ssize_t>(slot >> 16 & 0xFFFF) == size:
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            found = memcmp(self._at + at, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return slot if found else 0
 
     cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1:
         """Append both pieces that each word from `first` on names, up to `count` times, or to a
-        word with any of the bits from 48 on; how many were appended.
-
-        A word: bits 0-15 byte of the first piece, 16-31 its size, 32-47 that of the second one,
-        which follows it.
-        """
+        word with any of the bits from 48 on; how many were appended."""
         cdef Py_ssize_t index = 0
-        cdef Py_ssize_t at, size
+        cdef Py_ssize_t at, size, behind
         cdef u64 slot
-        self._there(8 * first, 8 * count)
+        if not is_within(self, 8 * first, 8 * count):
+            self._refuse(8 * first, 8 * count)
         while index < count:
             slot = (<const u64*>self._at)[first + index]
             if slot >> 48:
                 break
             at = slot & 0xFFFF
             size = slot >> 16 & 0xFFFF
-            self._there(at, size + (slot >> 32))
+            behind = slot >> 32
+            if not is_within(self, at, size + behind):
+                self._refuse(at, size + behind)
             found.append(
                 (
                     PyBytes_FromStringAndSize(self._at + at, size),
-                    PyBytes_FromStringAndSize(self._at + at + size, slot >> 32),
+                    PyBytes_FromStringAndSize(self._at + at + size, behind),
                 )
             )
             index += 1
-        self._used()
+        if unlikely(is_gone(self), 0):
+            self._mourn()
         return index
 
     cpdef int own(self) except -1:
         """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
         if self._at != self._own:
-            self._there(0, self._size)
+            if not is_within(self, 0, self._size):
+                self._refuse(0, self._size)
             memcpy(<char*>self._own, self._at, self._size)
-            self._used()
+            if unlikely(is_gone(self), 0):
+                self._mourn()
             self.forget()
         return 0
 

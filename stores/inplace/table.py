@@ -97,10 +97,10 @@ class InPlace(Sherman):
         return Store.get_many(self, keys)
 
     def read_range(
-        self, tree: int, start: bytes, high: bytes | None, leaf: int, count: int
-    ) -> tuple[Any, bytes | None, int]:
+        self, tree: int, start: bytes, high: bytes | None, leaf: int, ahead: int, count: int
+    ) -> tuple[Any, bytes | None, int, int]:
         """The pairs from `start` on in the leaf with it; where the next one begins."""
-        return *self.at_leaf(tree, start, functools.partial(self.range_here, high)), 0
+        return *self.at_leaf(tree, start, functools.partial(self.range_here, high)), 0, 0
 
     def _look(self, tree: int, hashed: int, key: bytes, leaf: int) -> int:
         """Read the leaf in whose range a key is. AGAIN: a node on the way is torn, or no node."""

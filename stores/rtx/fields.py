@@ -6,7 +6,8 @@ from typing import Final
 
 POINTER: Final = 8
 """Offset of a TXObj's data pointer; its lock is its first word."""
-OBJECT_SIZE: Final = 16
+OBJECT_SHIFT: Final = 4
+OBJECT_SIZE: Final = 1 << OBJECT_SHIFT
 OBJECT_MASK: Final = 0xFFFF_FFFF_FFF0
 """Of a home in a hand: the object for which new data is meant; 0: a log, or an extent."""
 EXTENT_PAIR: Final = 2

@@ -34,9 +34,10 @@ cdef class Page:
     cdef public u64 level
     cdef public u64 count
     cdef public u64 heap
+    cdef readonly u64 end
 
     cpdef int read(self, u64 at) except -1
-    @cython.locals(shape=u64)
+    @cython.locals(shape=u64, fences=u64)
     cpdef int parse(self, u64 at) except -1
     cdef int begin(self, u64 at, u64 state) except -1
     cpdef int write(self, u64 at, u64 state) except -1
@@ -47,6 +48,8 @@ cdef class Page:
     cpdef int reset(self, u64 level, bytes low, bytes high, u64 sibling) except -1
     @cython.locals(length=u64)
     cpdef bytes low(self)
+    @cython.locals(length=u64)
+    cpdef bint begins_at(self, bytes key) except -1
     @cython.locals(length=u64)
     cpdef bytes high(self)
     cpdef u64 sibling(self) except? 0xFEEDFACEDEADBEA7
@@ -77,7 +80,5 @@ cdef class Page:
     @cython.locals(slot=u64, start=u64, before=u64)
     cpdef bint set_value(self, int index, bytes value, u64 flags) except -1
     cpdef u64 used(self) except? 0xFEEDFACEDEADBEA7
-    @cython.locals(fences=u64)
-    cdef u64 _entries_end(self) except? 0xFEEDFACEDEADBEA7
     cpdef list entries(self)
     cpdef int fill(self, list entries) except -1

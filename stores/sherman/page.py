@@ -62,6 +62,8 @@ class Page:
         self.level = 0
         self.count = 0
         self.heap = size
+        self.end = size
+        """Where the fences begin, and the entries end."""
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -76,7 +78,9 @@ class Page:
         self.level = shape & LEVEL_MASK
         self.count = shape >> COUNT_SHIFT & LENGTH_MASK
         self.heap = shape >> HEAP_SHIFT & LENGTH_MASK
-        if 8 * (SLOTS + self.count) > self.heap or self.heap > self._entries_end():
+        fences = self.image.word(FENCES)
+        self.end = self.size - (fences & LENGTH_MASK) - (fences >> KEY_SHIFT & LENGTH_MASK)
+        if not 8 * (SLOTS + self.count) <= self.heap <= self.end <= self.size:
             raise StoreCorrupt(
                 f"the node at {at:#x} is damaged: {self.count} entries from byte {self.heap} on"
             )
@@ -114,7 +118,7 @@ class Page:
         self.image.own()
         page = Page(self.endpoint, self.size)
         page.words[:] = self.words
-        page.level, page.count, page.heap = self.level, self.count, self.heap
+        page.level, page.count, page.heap, page.end = self.level, self.count, self.heap, self.end
         return page
 
     # ---- fences ---------------------------------------------------------------------------------
@@ -135,19 +139,24 @@ class Page:
         words[SIBLING] = sibling
         self.level = level
         self.count = 0
-        self.heap = end
+        self.heap = self.end = end
 
     def low(self) -> bytes:
         """The low fence."""
         length = self.image.word(FENCES) & LENGTH_MASK
         return self.image.cut(self.size - length, length)
 
+    def begins_at(self, key: bytes) -> bool:
+        """Whether the low fence is this key."""
+        length = self.image.word(FENCES) & LENGTH_MASK
+        return length == len(key) and self.image.equal(self.size - length, key)
+
     def high(self) -> bytes | None:
         """The high fence; None: there is none."""
         if not self.image.word(SHAPE) & HAS_HIGH:
             return None
         length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
-        return self.image.cut(self._entries_end(), length)
+        return self.image.cut(self.end, length)
 
     def sibling(self) -> int:
         """The object of the next node."""
@@ -158,7 +167,7 @@ class Page:
         if not self.image.word(SHAPE) & HAS_HIGH:
             return False
         length = self.image.word(FENCES) >> KEY_SHIFT & LENGTH_MASK
-        return self.image.compare(self._entries_end(), length, key) <= 0
+        return self.image.compare(self.end, length, key) <= 0
 
     def is_above(self, key: bytes) -> bool:
         """Whether all of it is above this key."""
@@ -181,11 +190,8 @@ class Page:
 
     def is_at(self, index: int, key: bytes) -> bool:
         """Whether the entry with this index, if there is one, has this key; it is `exact` then."""
-        self.exact = False
-        if index < self.count:
-            self.slot = self.image.word(SLOTS + index)
-            if self.slot >> KEY_SHIFT & LENGTH_MASK == len(key):
-                self.exact = self.image.equal(self.slot & LENGTH_MASK, key)
+        self.slot = self.image.named(SLOTS + index, key) if index < self.count else 0
+        self.exact = self.slot != 0
         return self.exact
 
     def offset(self, index: int) -> int:
@@ -277,11 +283,7 @@ class Page:
 
     def used(self) -> int:
         """Bytes of all entries."""
-        return 8 * self.count + self._entries_end() - self.heap
-
-    def _entries_end(self) -> int:
-        fences = self.image.word(FENCES)
-        return self.size - (fences & LENGTH_MASK) - (fences >> KEY_SHIFT & LENGTH_MASK)
+        return 8 * self.count + self.end - self.heap
 
     def entries(self) -> list[tuple[bytes, bytes, int]]:
         """Key, value as it is in the node, and flags of each entry."""

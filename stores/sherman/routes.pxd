@@ -6,7 +6,7 @@ cdef u64 LINE_MASK
 cdef int LINE_SHIFT
 cdef u64 NUMBER_MASK
 cdef u64 NUMBERS
-cdef u64 OBJECT_SIZE
+cdef int OBJECT_SHIFT
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
 cdef u64 SIGN

@@ -25,7 +25,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from limpet.stores.rtx.fields import OBJECT_SIZE
+from limpet.stores.rtx.fields import OBJECT_SHIFT
 from limpet.stores.sherman.fields import (
     LINE_MASK,
     LINE_SHIFT,
@@ -93,11 +93,11 @@ class Routes:
 
     def follow(self, leaf: int, sibling: int) -> None:
         """Note which leaf follows that one."""
-        self.siblings[leaf // OBJECT_SIZE & len(self.siblings) - 1] = sibling
+        self.siblings[leaf >> OBJECT_SHIFT & len(self.siblings) - 1] = sibling
 
     def sibling_of(self, leaf: int) -> int:
         """The leaf that may follow that one, or another one's; 0: nothing is known."""
-        return self.siblings[leaf // OBJECT_SIZE & len(self.siblings) - 1]
+        return self.siblings[leaf >> OBJECT_SHIFT & len(self.siblings) - 1]
 
     def hinted(self, hashed: int) -> int:
         """The hint for the key with this hash; 0: there is none."""
@@ -111,7 +111,7 @@ class Routes:
     def hint(self, hashed: int, leaf: int, place: int, offset: int) -> None:
         """Note in which leaf the key with this hash is: its place, and its offset in the node."""
         # it may lie before the root
-        number = (leaf - self.root) // OBJECT_SIZE + 1 + SIGN & NUMBERS
+        number = ((leaf - self.root) >> OBJECT_SHIFT) + 1 + SIGN & NUMBERS
         if number <= NUMBER_MASK:
             self.hints[hashed & len(self.hints) - 1] = (
                 hashed >> TAG_SHIFT << TAG_SHIFT
@@ -126,7 +126,7 @@ class Routes:
 
     def hinted_leaf(self, hint: int) -> int:
         """The leaf that a hint is about."""
-        return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1) * OBJECT_SIZE
+        return self.root + (((hint & NUMBER_MASK) ^ SIGN) - SIGN - 1 << OBJECT_SHIFT)
 
     def low_at(self, key: bytes) -> bytes | None:
         """The low fence that was noted of the leaf that `find` gives; None: it gives the root."""

@@ -60,25 +60,26 @@ class Scans(Lookup):
     ) -> Iterator[tuple[Pairs, bytes | None]]:
         """The pairs of each leaf of a tree, and where the next one begins."""
         start: bytes | None = low
-        leaf, count = 0, 1
+        leaf, ahead, count = 0, 0, 1
         while start is not None and (high is None or start < high):
-            found, start, leaf = self.read_range(tree, start, high, leaf, count)
+            found, start, leaf, ahead = self.read_range(tree, start, high, leaf, ahead, count)
             count = min(2 * count, LEAVES_MAX)
             yield found, start
 
     def read_range(
-        self, tree: int, start: bytes, high: bytes | None, leaf: int, count: int
-    ) -> tuple[Pairs, bytes | None, int]:
+        self, tree: int, start: bytes, high: bytes | None, leaf: int, ahead: int, count: int
+    ) -> tuple[Pairs, bytes | None, int, int]:
         """The pairs from `start` on in the leaf with it and in those that follow, at most `count`
-        in all; where the next leaf begins, and its object. `leaf`: the object of the first one, as
-        far as is known, or 0.
+        in all; where the next leaf begins, its object, and that of the next one to be fetched, as
+        far as is known. `leaf`, `ahead`: what the call before this one gave, or 0.
         """
         attempt = 0
         hashed = hash64(start)
         while True:
             self.client.enter()
             try:
-                ahead = self._look_ahead(tree, hashed, leaf)
+                if not ahead:
+                    ahead = self._look_ahead(tree, hashed, leaf)
                 if self._look(tree, hashed, start, leaf) == DONE:
                     return self._read_on(high, count, ahead)
             finally:
@@ -92,16 +93,20 @@ class Scans(Lookup):
         hint = 0 if leaf else routes.hinted(hashed)
         ahead = routes.hinted_leaf(hint) if hint else leaf
         for _ in range(AHEAD):
-            if ahead:
-                self.endpoint.foresee(ahead + POINTER, 0, self.page.size)
-                ahead = routes.sibling_of(ahead)
+            ahead = self._fetch(routes, ahead)
         return ahead
+
+    def _fetch(self, routes: Routes, ahead: int) -> int:
+        """Fetch a leaf, if it is not 0; the one that follows it, as far as is known, or 0."""
+        if not ahead:
+            return 0
+        self.endpoint.foresee(ahead + POINTER, 0, self.page.size)
+        return routes.sibling_of(ahead)
 
     def _read_on(
         self, high: bytes | None, count: int, ahead: int
-    ) -> tuple[Pairs, bytes | None, int]:
-        """As `read_range`, from the leaf on that was read, and its entry `index`. `ahead`: the next
-        leaf to be fetched, as far as is known, or 0."""
+    ) -> tuple[Pairs, bytes | None, int, int]:
+        """As `read_range`, from the leaf on that was read, and its entry `index`."""
         page = self.page
         routes: Routes = self.routes[self.tree]
         found: Pairs = []
@@ -113,18 +118,17 @@ class Scans(Lookup):
                 at = leaf
             pointer = self._pointer_at(leaf) if count > 1 and leaf else 0
             if ahead:
-                self.endpoint.foresee(ahead + POINTER, 0, page.size)
-                ahead = routes.sibling_of(ahead)
+                ahead = self._fetch(routes, ahead)
             elif pointer:
                 self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
             after = self._append_range(high, found)
             if after is None or not pointer:
-                return found, after, leaf
+                return found, after, leaf, ahead
             self.endpoint.wait()
             page.read(pointer & ADDRESS_MASK)
             self.endpoint.wait()
-            if page.level or page.low() != after:
-                return found, after, leaf
+            if page.level or not page.begins_at(after):
+                return found, after, leaf, ahead
             self.index = 0
             count -= 1
 

@@ -18,7 +18,6 @@ cdef int SPARED_BLOCKS
 cdef int SPARSE
 cdef u64 EXTENT
 cdef u64 EXTENT_PAIR
-cdef u64 ENTRY_SIZE
 cdef u64 PLACE_MASK
 cdef int PLACE_SHIFT
 cdef int ELSEWHERE

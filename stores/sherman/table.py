@@ -68,7 +68,6 @@ from limpet.stores.rtx.fields import EXTENT_PAIR, LOCKED, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.fields import (
     ELSEWHERE,
-    ENTRY_SIZE,
     EXTENT,
     LOGGED_WRITE,
     PLACE_MASK,
@@ -261,6 +260,7 @@ class Sherman(Scans):
         self.endpoint.wait()
         if lock & LOCKED or is_vacant(pointer):
             return ELSEWHERE
+        self.endpoint.prefetch(pointer & ADDRESS_MASK, self.page.size)
         self.new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)
         if not self.new:
             return NO_MEMORY
@@ -282,7 +282,6 @@ class Sherman(Scans):
         """Read the node of the object that we have locked, and find the key's entry."""
         page, node = self.page, self.pointer & ADDRESS_MASK
         place = hint >> PLACE_SHIFT & PLACE_MASK
-        self.endpoint.prefetch(node + self._near(hint), ENTRY_SIZE)
         page.read(node)
         if page.level == 0 and page.is_at(place, key):
             self.index = place

@@ -74,10 +74,15 @@ def test_an_image_is_searched_for_pieces(fabric):
                 place = bisect_left(keys, key, 0, count)
                 exact = key in keys[:count]
                 assert image.search(1, count, key) == (place if exact else ~place)
+                for index in range(count):
+                    named = image.word(1 + index) if keys[index] == key else 0
+                    assert image.named(1 + index, key) == named
         image.words[2] = 1020 | 5 << 16
         endpoint.write(0, bytes(image.words))
-        with pytest.raises(AddressError):
-            image.search(1, 2, b"z")
+        for ask in (lambda: image.search(1, 2, b"z"), lambda: image.named(2, b"12345")):
+            with pytest.raises(AddressError):
+                ask()
+        assert image.named(2, b"1234") == 0
 
 
 def test_an_image_gives_pairs_up_to_one_with_a_flag(fabric):
@@ -158,13 +163,14 @@ def asked_of(image):
         lambda: image.equal(0, b"abc"),
         lambda: image.compare(0, 3, b"abc"),
         lambda: image.search(0, 1, b"abc"),
+        lambda: image.named(0, b"abc"),
         lambda: image.pairs(0, 1, []),
         image.own,
     )
 
 
 @needs_native
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(8))
 def test_what_is_lost_while_it_is_looked_at_is_never_made_up(which):
     with (
         file_mapping() as (descriptor, mapping),
