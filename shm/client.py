@@ -132,6 +132,15 @@ class Client:
         finally:
             self.endpoint.end()
 
+    def __enter__(self) -> Client:
+        """`with client:` is `enter` and `leave`, for Python that is not compiled: there, a signal
+        handler can raise between a call of `enter` and the `try` that follows it."""
+        self.enter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
 

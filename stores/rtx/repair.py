@@ -158,11 +158,8 @@ class Repair:
                 self.store.allocator.replenish(at >> NODE_SHIFT & 0xFF, self.store.page.size)
 
     def _look(self, at: int, writes: bool) -> int:
-        self.client.enter()
-        try:
+        with self.client:
             return self.look(at, writes)
-        finally:
-            self.client.leave()
 
     def look(self, at: int, writes: bool) -> int:
         """See to the lock of an object, or to a slot, if it has one that we wait for. Within an

@@ -227,8 +227,7 @@ class Transaction:
         return True
 
     def _commit_once(self, commit: Commit, written: dict[int, dict[bytes, bytes | None]]) -> int:
-        self._pool.client.enter()
-        try:
+        with self._pool.client:
             commit.begin(next(iter(written)))
             for link, pairs in written.items():
                 outcome = self._stage(self._stores[link], commit, pairs)
@@ -237,8 +236,6 @@ class Transaction:
             if commit.pages or commit.slots:
                 return commit.run()
             return DONE if commit.validate() else AGAIN
-        finally:
-            self._pool.client.leave()
 
     def _stage(self, store: Any, commit: Commit, pairs: dict[bytes, bytes | None]) -> int:
         """Stage what is written to one store: DONE, AGAIN or FULL."""

@@ -136,13 +136,12 @@ class Survey:
         """What is wrong with the node of an object, which must have these fences, or below it."""
         seen.add(at)
         page = self.store.blank()
-        self.store.client.enter()
-        lane = self.endpoint.background(True)
-        try:
-            wrong = self._wrong_with(tree, at, page, low, high, level)
-        finally:
-            self.endpoint.background(lane)
-            self.store.client.leave()
+        with self.store.client:
+            lane = self.endpoint.background(True)
+            try:
+                wrong = self._wrong_with(tree, at, page, low, high, level)
+            finally:
+                self.endpoint.background(lane)
         children = page.entries() if page.level and not wrong else []
         ends = [key for key, _, _ in children[1:]] + [high]
         for index, (key, value, _) in enumerate(children):

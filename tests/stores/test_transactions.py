@@ -4,6 +4,8 @@ nothing does."""
 from __future__ import annotations
 
 import itertools
+import random
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -821,4 +823,31 @@ def test_forked_children_use_the_handles_that_they_inherit(pool: limpet.Pool, st
     gather(client, client)
     pool.transaction(add_one(store, b"a"))
     assert store.get(b"a") == b"%d" % (3 + 2 * rounds)
+    sound(store)
+
+
+@pytest.mark.skipif(not COMPILED, reason="between two steps of Python there is always room for one")
+def test_a_signal_handler_may_end_one_at_any_moment(pool: limpet.Pool, store: Any) -> None:
+    """And the handle is of use afterwards."""
+
+    def ring(number: int, frame: object) -> None:
+        raise Sudden
+
+    def client() -> tuple[int, int]:
+        source, done, ended = random.Random(5), 0, 0
+        pool.transaction(add_one(store, b"a"))
+        signal.signal(signal.SIGALRM, ring)
+        for _ in range(20_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-6, 200e-6))
+                pool.transaction(add_one(store, b"a"))
+                done += 1
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Sudden:
+                ended += 1
+        return done, ended
+
+    ((done, ended),) = gather(client)
+    assert min(done, ended) > 100
+    assert 2 + done <= int(store.get(b"a")) <= 2 + done + ended
     sound(store)
