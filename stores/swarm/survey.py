@@ -10,6 +10,7 @@ from limpet.shm.errors import NodeFailed
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.states import IN_SERVICE
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.fusee.links import BUFFER, OLD, Link, is_slot
 from limpet.stores.outcomes import VACANT_CLASS
@@ -126,6 +127,7 @@ def level(register: SafeGuess, reference: int, node: int) -> None:
     there = [k for k in range(register.replicas) if register.word(k, 0)]
     if new not in there:
         return
+    _require_service(register, there)
     register.ident = register.word(new, 0)
     register.capacity = register.word(new, 1)
     words = [max(register.word(k, 2 + g) for k in there) for g in range(register.buffers)]
@@ -141,6 +143,17 @@ def level(register: SafeGuess, reference: int, node: int) -> None:
     register.endpoint.write(register.address(new) + 16, np.array(words, dtype="<u8"))
     locks = [_lock(register, there, writer) for writer in range(register.writers)]
     register.endpoint.write(register.lock(new, 0), np.array(locks, dtype="<u8"))
+
+
+def _require_service(register: SafeGuess, there: list[int]) -> None:
+    """Raise NodeFailed when one of the other replicas was lost just now: all begins anew."""
+    for k in range(register.replicas):
+        if k not in there:
+            try:
+                register.endpoint.load(register.address(k))
+            except NodeFailed as error:
+                if register.view.states()[error.node] == IN_SERVICE:
+                    raise
 
 
 def _pointer(register: SafeGuess, there: list[int], row: int, side: int) -> int:

@@ -29,6 +29,7 @@ import numpy as np
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.layout import NODE_SHIFT, VIEW
+from limpet.shm.states import IN_SERVICE
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.fusee.growth import ReplicatedGrowth
@@ -501,6 +502,27 @@ class Swarm(ReplicatedGrowth):
                 self.pool.membership.progress()
             level(self.register, reference, node)
         return found
+
+    def _require_replicas(self, node: int) -> None:
+        """Of each register on the node a majority has to be left, which has its last tuple."""
+        ReplicatedGrowth._require_replicas(self, node)
+        states = self.view.states()
+        if sum(state != IN_SERVICE for state in states) <= self.losses_survived:
+            return
+        gone = 0
+        for count, reference in enumerate(self.slots_taken()):
+            if not count & 0xFFF:
+                self.pool.membership.progress()
+            places = [self.heap.replica(reference, k) >> NODE_SHIFT for k in range(self.replicas)]
+            left = sum(states[place] == IN_SERVICE for place in places)
+            gone += node in places and left < self.register.majority
+        if gone:
+            raise NodeFailed(
+                node,
+                f"with new memory there, older values of {gone} entries of {self.name!r} could be "
+                "taken for the last ones, since a majority of their replicas was lost; save what "
+                "is left, destroy the pool, and create it again",
+            )
 
     def left_by(self, ident: int) -> set[str]:
         """What the hand of a dead client shows of what it did to slots and registers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -290,6 +291,55 @@ def test_every_node_is_replaced_in_turn_and_then_another_is_lost(pools: Any, nod
         rewrite(store if round_ % 2 else other, round_)
     there(store, round_)
     sound(store)
+
+
+@LOSSES
+@pytest.mark.parametrize("lost", [(0, 1), (1, 2), (2, 0)])
+@pytest.mark.parametrize("nodes", [3, NODES])
+def test_no_node_is_replaced_when_a_majority_of_a_key_is_lost(
+    pools: Any, lose: Lose, lost: tuple[int, int], nodes: int
+) -> None:
+    """Its last value may have been on those alone: what is left must not be taken for it."""
+    store = fill(pools, 3, nodes)
+    other = pools.again(store.pool).store("swarm", name="test")
+    for node in lost:
+        lose(store.pool, node)
+    served = [key for key in KEYS if read(store, key, lost) == value(key, 0)]
+    assert len(served) < len(KEYS)
+    for node in lost:
+        with pytest.raises(limpet.NodeFailed, match="majority"):
+            store.pool.replace_node(node)
+    for client in (store, other):
+        assert [read(client, key, lost) for key in KEYS] == [
+            value(key, 0) if key in served else None for key in KEYS
+        ]
+
+
+@LOSSES
+def test_another_node_is_lost_while_one_is_filled(pools: Any, lose: Lose) -> None:
+    """At a step of that. Then no value is there, or the last one."""
+    met = 0
+    for step in itertools.count(1, 97 if COMPILED else 800):
+        store = fill(pools, 3, 3, buffers=1)
+        store.pool.fail_node(2)
+        filler = Puppet(pools, store.pool.url, "swarm")
+        left = [step]
+
+        def reached(verb: str, address: int, left: list[int] = left) -> bool:
+            left[0] -= address >> NODE_SHIFT < 3
+            return left[0] == 0
+
+        ended = filler.begin(functools.partial(filler.pool.replace_node, 2), reached)
+        if ended:
+            break
+        lose(store.pool, 0)
+        with contextlib.suppress(limpet.NodeFailed):
+            filler.go()
+        for key in KEYS[:12]:
+            assert read(store, key, (0, 2)) in (None, value(key, 0))
+        pools.destroy()
+        met += 1
+    assert met > (10 if COMPILED else 1)
 
 
 @pytest.mark.parametrize("first", [(0, 1), (1, 3), (2, 3)])
