@@ -32,17 +32,25 @@ def gets_and_puts(put_share: float) -> dict[Operation, float]:
 
 
 class Mix:
-    """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys.
+    """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys;
+    not `shuffled`: the key is the rank.
 
     `shares` says how often each operation comes; only the proportions matter. A process that was
     forked can draw at once: numpy, whose first use there is slow, is only used to set this up.
     """
 
     def __init__(
-        self, keys: int, theta: float, shares: Mapping[Operation, float], seed: int
+        self,
+        keys: int,
+        theta: float,
+        shares: Mapping[Operation, float],
+        seed: int,
+        shuffled: bool = True,
     ) -> None:
         self._weights: list[float] = np.cumsum(1.0 / np.arange(1, keys + 1) ** theta).tolist()
-        self._key_of_rank: list[int] = np.random.default_rng(seed).permutation(keys).tolist()
+        self._key_of_rank: list[int] = list(range(keys))
+        if shuffled:
+            self._key_of_rank = np.random.default_rng(seed).permutation(keys).tolist()
         self._operations = list(shares)
         self._shares = list(itertools.accumulate(shares.values()))
         self._seed = seed

@@ -59,10 +59,12 @@ class Workload:
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before, in turn and not counted; if there are any, each
-    client first gets each key. `fresh`: writes insert keys that were not there, each another one;
-    those that the store has no room for are counted apart, as `full`. `scattered`: keys of numbers
-    next to each other are far from each other in the order of keys. `parameters` of the store,
-    besides those that suit the kind.
+    client first gets each key, or the first `met_share` of them. `fresh`: writes insert keys that
+    were not there, each another one; those that the store has no room for are counted apart, as
+    `full`. `latest`: what Zipf draws is how many keys were inserted after the one to get, so the
+    last one is the hottest. `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to
+    so many keys, each number as often. `scattered`: keys of numbers next to each other are far from
+    each other in the order of keys. `parameters` of the store, besides those that suit the kind.
     """
 
     store: str = "race"
@@ -78,6 +80,9 @@ class Workload:
     seed: int = 0
     fresh: bool = False
     scattered: bool = False
+    met_share: float = 1.0
+    latest: bool = False
+    scan_max: int = 0
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -85,7 +90,8 @@ class Workload:
             ("clients", 1, 512), ("ops", 1, 1 << 30), ("warm_up", 0, 1 << 30),
             ("keys", 1, 1 << 20), ("nodes", 1, 8),
             ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
-            ("write_share", 0, 1), ("seed", 0, 1 << 63),
+            ("write_share", 0, 1), ("met_share", 0, 1), ("scan_max", 0, 1 << 20),
+            ("seed", 0, 1 << 63),
         ):  # fmt: skip
             if not low <= getattr(self, name) <= high:
                 raise ParameterError(
@@ -119,13 +125,18 @@ class KindResult:
 
 @dataclasses.dataclass(frozen=True)
 class TimedReport:
-    """What came of a workload; `throughput` in operations a (virtual) second, of all clients."""
+    """What came of a workload; `throughput` in operations a (virtual) second, of all clients.
+
+    `busy_throughput`: the same, until the first client has done all of its own, so of clients that
+    are all at work; `throughput` is also of the time in which the last one is alone.
+    """
 
     workload: Workload
     model: LatencyModel
     virtual_ns: float
     verbs: int
     throughput: float
+    busy_throughput: float
     kinds: tuple[KindResult, ...]
 
 
@@ -185,9 +196,13 @@ class World:
         self.free_at: dict[int, float] = defaultdict(float)
         self.word_free_at: dict[int, float] = defaultdict(float)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.ends: list[float] = []
+        """When each operation that is counted was over."""
         self.verbs = 0
         self.begun = 0.0
         """When the first client begins to be counted."""
+        self.known = list(range(workload.keys))
+        """Numbers of the keys that are there, in the order in which they came."""
         self.failed: BaseException | None = None
         self._waiting: list[tuple[float, int]] = []
         self._hub = getcurrent()
@@ -234,7 +249,10 @@ class World:
     def run(self) -> None:
         """Let every client do its operations."""
         shares = gets_and_puts(self.workload.write_share)
-        mix = Mix(self.workload.keys, self.workload.theta, shares, self.workload.seed)
+        mix = Mix(
+            self.workload.keys, self.workload.theta, shares, self.workload.seed,
+            shuffled=not self.workload.latest,
+        )  # fmt: skip
         drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
         self.warm_up(drawn)
         for client, operations in zip(self.clients, drawn, strict=True):
@@ -255,7 +273,7 @@ class World:
     def warm_up(self, drawn: Sequence[Drawn]) -> None:
         """Let the clients do their first operations, one after another, each at a time later."""
         for client in self.clients if self.workload.warm_up else ():
-            for key in range(self.workload.keys):
+            for key in range(round(self.workload.keys * self.workload.met_share)):
                 client.store.get(key_of(self.workload, key))
         for _ in range(self.workload.warm_up):
             for client, operations in zip(self.clients, drawn, strict=True):
@@ -275,16 +293,30 @@ class World:
     ) -> tuple[str, Callable[[], object]]:
         key, operation = drawn
         workload = self.workload
-        name = key_of(workload, key)
         if operation is Operation.PUT:
             value = b"%d.%d" % (client.number, count)
-            value = value.ljust(workload.value_size, b".")
+            value = value.ljust(workload.value_size, b".")[: workload.value_size]
             if workload.fresh:
                 each = workload.warm_up + workload.ops
-                name = key_of(workload, workload.keys + client.number * each + count)
-                return "insert", functools.partial(client.store.insert, name, value)
+                number = workload.keys + client.number * each + count
+                return "insert", functools.partial(self._insert, client, number, value)
+            name = key_of(workload, key)
             return "update", functools.partial(client.store.update, name, value)
+        name = key_of(workload, self.known[-1 - key] if workload.latest else key)
+        if workload.scan_max:
+            # the same for every store, in whichever order clients get on
+            drawer = random.Random(f"{workload.seed} {client.number} {count}")
+            length = drawer.randint(1, workload.scan_max)
+            return "scan", functools.partial(self._scan, client, name, length)
         return "get", functools.partial(client.store.get, name)
+
+    def _insert(self, client: TimedClient, number: int, value: bytes) -> None:
+        client.store.insert(key_of(self.workload, number), value)
+        self.known.append(number)
+
+    def _scan(self, client: TimedClient, low: bytes, length: int) -> None:
+        for _ in itertools.islice(client.store.scan(low), length):
+            pass
 
     def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
         before, start = client.endpoint.counters(), client.now
@@ -294,6 +326,7 @@ class World:
             if not self.workload.fresh:
                 raise
             kind = "full"
+        self.ends.append(client.now)
         after = client.endpoint.counters()
         took = {name: after[name] - count for name, count in before.items()}
         self.samples[kind].append(
@@ -355,11 +388,14 @@ def peopled(world: World) -> Iterator[None]:
 
 def _report(world: World) -> TimedReport:
     end = max(client.now for client in world.clients) - world.begun
-    total = sum(len(samples) for samples in world.samples.values())
+    first = min(client.now for client in world.clients)
+    total = len(world.ends)
+    busy = sum(over <= first for over in world.ends)
     kinds = tuple(_kind(name, samples) for name, samples in sorted(world.samples.items()))
     return TimedReport(
-        world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0, kinds
-    )
+        world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0,
+        busy / (first - world.begun) * 1e9 if first > world.begun else 0.0, kinds,
+    )  # fmt: skip
 
 
 def _kind(name: str, samples: list[Sample]) -> KindResult:

@@ -11,6 +11,7 @@ from limpet.bench.cli.virtual import (
     cuckoo_command,
     expiry_command,
     factors_command,
+    overhead_command,
     roundtrips_command,
     virtual_command,
 )
@@ -31,6 +32,7 @@ for command in (
     virtual_command,
     roundtrips_command,
     factors_command,
+    overhead_command,
     cuckoo_command,
     expiry_command,
 ):

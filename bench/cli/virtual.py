@@ -142,6 +142,43 @@ def factors_command(as_json: bool, **given: Any) -> None:
         console().print(report_module.factors_table(found))
 
 
+@click.command("overhead")
+@click.option("--index", "indexes", type=List(str), default="tree,hash", show_default=True,
+              help="Indexes: Sherman's tree, RACE's hash table.")  # fmt: skip
+@click.option("--mix", "mixes", type=List(str.upper), default="A,B,C,D,E", show_default=True,
+              help="YCSB mixes as in the paper; B has 10 % updates, E is of trees.")  # fmt: skip
+@click.option("--theta", "thetas", type=List(float), default="0,0.99", show_default=True,
+              help="Skews of the Zipfian distribution; 0 is uniform.")  # fmt: skip
+@click.option("--clients", type=click.IntRange(1, 512), default=64, show_default=True,
+              help="Simulated clients, for the throughput.")  # fmt: skip
+@click.option("--ops", type=click.IntRange(1), default=100, show_default=True,
+              help="Operations of each client; of fewer clients, as many in all.")  # fmt: skip
+@click.option("--keys", type=click.IntRange(1, 1 << 20), default=20_000, show_default=True,
+              help="Keys that are there before.")  # fmt: skip
+@click.option("--profile", type=click.Choice(sorted(PRESETS)), default="rdma", show_default=True,
+              help="The latency model.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@json_option
+def overhead_command(as_json: bool, **given: Any) -> None:
+    """Compare indexes by repairable transactions with those without, as the rTX paper's figures.
+
+    Figures 11 to 13: what `rtx-sherman` and `rtx-race` reach of the throughput of `sherman` and
+    `race-locks`, and what one client waits. Takes two or three minutes. In virtual time: equal
+    arguments give equal figures on any machine.
+    """
+    module = simulation("limpet.bench.overhead")
+    asked = (given["indexes"], given["mixes"], given["thetas"], given["clients"])
+    with advancing(len(module.cells(*asked)) * len(module.DESIGNS)) as advance:
+        rows = list(module.run(**given, advance=advance))
+    report_module = simulation("limpet.bench.overhead_report")
+    if as_json:
+        print_json(report_module.as_json(rows))
+        return
+    for shown in report_module.tables(rows):
+        console().print(shown)
+
+
 @click.command("cuckoo")
 @click.option("--figures", type=List(str), default=",".join(FIGURES), show_default=True,
               help="Figures of the paper to count; 4c and 7 are one run.")  # fmt: skip

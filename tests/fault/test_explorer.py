@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -34,7 +35,7 @@ from limpet.fault.sim_program import KEYLESS, KINDS, draw_program, parse_program
 from limpet.fault.sim_run import Run, replay
 from limpet.fault.sim_shrink import kind_of, shrink
 from limpet.fault.sim_stage import CachedPool, Stage
-from limpet.fault.sim_time import Workload, run_timed
+from limpet.fault.sim_time import Workload, World, key_of, peopled, run_timed
 from limpet.shm.errors import ParameterError
 from limpet.shm.fabric import BUILD, flush_features
 from limpet.shm.layout import PRESSURE
@@ -415,6 +416,77 @@ def test_hundreds_of_clients_run() -> None:
     report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])
     assert sum(kind.count for kind in report.kinds) == 320 * 4
     assert report.throughput > 5 * run_timed(SMALL, PRESETS["rdma"]).throughput / SMALL.clients
+
+
+class Noted:
+    """A store, and its calls with their keys: inserts when they are over, others as they begin."""
+
+    def __init__(self, store: Any, calls: list[tuple[str, bytes]]) -> None:
+        self._store = store
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        def call(key: bytes, *more: Any) -> Any:
+            if name == "insert":
+                self._store.insert(key, *more)
+                self._calls.append((name, key))
+                return None
+            self._calls.append((name, key))
+            found = getattr(self._store, name)(key, *more)
+            assert name != "get" or found is not None
+            return found
+
+        return call
+
+
+def calls_of(workload: Workload) -> list[tuple[str, bytes]]:
+    calls: list[tuple[str, bytes]] = []
+    world = World(workload, PRESETS["rdma"])
+    with peopled(world):
+        for client in world.clients:
+            client.store = Noted(client.store, calls)
+        world.run()
+    return calls
+
+
+def test_gets_of_the_latest_go_by_what_was_inserted_by_anyone() -> None:
+    latest = dataclasses.replace(SMALL, fresh=True, latest=True, theta=10.0)
+    last = key_of(latest, latest.keys - 1)
+    gets = hits = 0
+    calls = calls_of(latest)
+    for name, key in calls:
+        if name == "insert":
+            last = key
+        else:
+            gets += 1
+            hits += key == last
+    assert 0.3 * len(calls) < gets < 0.7 * len(calls)
+    assert hits > 0.95 * gets
+    uniform = calls_of(dataclasses.replace(latest, theta=0.0))
+    assert len({key for name, key in uniform if name == "get"}) > latest.keys / 3
+
+
+def test_scans_have_any_length_up_to_the_largest() -> None:
+    scans = Workload("sherman", 1, 60, 200, theta=0.0, write_share=0.0, scan_max=50)
+    assert {name for name, _ in calls_of(scans)} == {"scan"}
+    (scan,) = run_timed(scans, PRESETS["rdma"]).kinds
+    (short,) = run_timed(dataclasses.replace(scans, scan_max=1), PRESETS["rdma"]).kinds
+    assert (scan.kind, scan.count) == ("scan", 60)
+    assert short.bytes_read < scan.bytes_read < 50 * short.bytes_read
+
+
+def test_a_client_meets_as_many_keys_first_as_it_is_told() -> None:
+    calls = calls_of(Workload(clients=2, ops=1, keys=40, warm_up=1, met_share=0.25))
+    assert len(calls) == 2 * (10 + 1 + 1)
+    assert calls[:10] == [("get", key_of(SMALL, number)) for number in range(10)]
+
+
+def test_throughput_with_all_at_work_leaves_out_who_is_late() -> None:
+    one = run_timed(dataclasses.replace(SMALL, clients=1), PRESETS["rdma"])
+    assert one.busy_throughput == pytest.approx(one.throughput)
+    hot = dataclasses.replace(SMALL, keys=1, write_share=1.0)
+    found = run_timed(hot, PRESETS["rdma"])
+    assert found.busy_throughput > found.throughput
 
 
 def test_command_shows_latencies() -> None:
