@@ -177,6 +177,11 @@ LAST_IS_TAKEN: Final = Mutant(
     (),
     (("        self.top = max(self.top, top)\n", "        self.top = top\n"),),
 )
+REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
+    "s6-remembered-register-is-not-looked-at",
+    (),
+    (("        if self.ident and self.front[at] == self.ident:\n", "        if self.ident:\n"),),
+)
 TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
     "s4-guess-is-withdrawn-without-a-lock",
     (),
