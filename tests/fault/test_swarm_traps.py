@@ -22,6 +22,7 @@ from swarm_mutants import (
     TOMBSTONE_WITHOUT_LOCK,
     TORN_IN_PLACE,
     UNCHANGED,
+    WHOLE_WORDS,
     WRITTEN_AGAIN_WITHOUT_LOCK,
     Mutant,
     in_force,
@@ -396,7 +397,25 @@ def _register_serves_another_key(pools: Any) -> None:
     assert {value for _, value in scene.store.items()} == {b"other"}
 
 
+def _copy_counts_as_the_tuple(pools: Any) -> None:
+    """A value is at two replicas, in a buffer of its writer's and in one of a reader's; one who has
+    no number as a writer reads it."""
+    scene = Scene(pools, 7)
+    writer, reader = scene.clients[:2]
+    last = Puppet(pools, scene.pool.url, "swarm")
+    assert last.store.get(b"k") == b"old"
+    with pytest.raises(limpet.ClientError):
+        last.store.update(b"k", b"other")
+    assert not writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
+    assert reader.store.get(b"k") == b"new"
+    assert last.store.get(b"k") == b"new"
+    assert writer.go()
+
+
 BY_PUPPETS: Final = (
+    (WHOLE_WORDS, _copy_counts_as_the_tuple),
     (REGISTER_IS_NOT_LOOKED_AT, _register_serves_another_key),
     (LITERAL_ALGORITHM_3, _lock_is_refused),
     (CLOCK_STARTS_ANEW, _slot_of_a_clock_that_was_ahead),
