@@ -6,6 +6,7 @@ from limpet.stores.swarm.words cimport (
     is_tombstone, placed, rank_of, row_of, side_of, stamp_of,
 )
 
+cdef u64 ATTEMPTS_MAX
 cdef int AGAIN
 cdef int DELETED
 cdef int DONE
@@ -60,8 +61,9 @@ cdef class MaxRegister(Recycling):
     cdef int where(self, u64 word) except -1
     @cython.locals(n=int, k=int, there=u64, turn=int, row=u64, reference=u64)
     cdef value_of(self, u64 word)
-    @cython.locals(outcome=int)
+    @cython.locals(outcome=int, attempt=u64, missed=u64)
     cdef int maximum(self) except -1
+    cdef int look_again(self, u64 word, u64 attempt) except -1
     @cython.locals(outcome=int, enough=int, n=int, word=u64)
     cdef int _least(self) except -1
     @cython.locals(outcome=int)

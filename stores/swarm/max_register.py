@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import ClientError, NodeFailed
+from limpet.shm.errors import ClientError, NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.stores.swarm.fields import (
@@ -47,6 +47,8 @@ from limpet.stores.swarm.words import (
     stamp_of,
 )
 
+ATTEMPTS_MAX: Final = 1000
+"""How often the same tuple may have no value until it is damaged memory."""
 UNDECIDED: Final = 1
 """No reference: a tuple of our own row may be needed, and is not at a majority."""
 
@@ -239,8 +241,9 @@ class MaxRegister(Recycling):
     def maximum(self) -> int:
         """READ: `top` is at a majority, or on enough of what is left; no complete write is greater.
 
-        DONE; DELETED: it is a tombstone; GONE.
+        DONE; DELETED: it is a tombstone; GONE. Raises StoreCorrupt when its value is nowhere.
         """
+        attempt = missed = 0
         while True:
             outcome = self.gather(True, self.majority)
             self.endpoint.wait()
@@ -253,6 +256,20 @@ class MaxRegister(Recycling):
                 return self._least()
             if outcome != AGAIN:
                 return DELETED if is_tombstone(self.top) else DONE
+            attempt = attempt + 1 if self.top == missed else 0
+            missed = self.top
+            self.look_again(missed, attempt)
+
+    def look_again(self, word: int, attempt: int) -> None:
+        """Wait, as the same tuple had no value so often. Raises StoreCorrupt in the end."""
+        self.retries += 1
+        if attempt > ATTEMPTS_MAX:
+            raise StoreCorrupt(
+                f"the register at {self.reference:#x} has the tuple {word:#x}, whose value is "
+                "nowhere; save what is left, and make the store again"
+            )
+        if attempt:
+            self.endpoint.pause(attempt)
 
     def _least(self) -> int:
         """`maximum`, without a copy."""

@@ -8,7 +8,6 @@ from limpet.stores.swarm.words cimport (
 )
 
 cdef int AGAIN
-cdef u64 ATTEMPTS_MAX
 cdef int DELETED
 cdef int DONE
 cdef int GONE

@@ -30,9 +30,9 @@ What a kill leaves behind: a tuple at a minority or, GUESSED, at a majority, whi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.shm.errors import NodeFailed
 from limpet.stores.swarm.fields import (
     AGAIN,
     DELETED,
@@ -57,9 +57,6 @@ from limpet.stores.swarm.words import (
     tuple_word,
     writer_of,
 )
-
-ATTEMPTS_MAX: Final = 1000
-"""How often the same tuple may have no value until it is damaged memory."""
 
 
 class SafeGuess(TimestampLock):
@@ -232,15 +229,9 @@ class SafeGuess(TimestampLock):
             m = self.top
             value = self.value_of(m)
             if value is None:
-                self.retries += 1
                 attempt = attempt + 1 if m == missed else 0
                 missed = m
-                if attempt > ATTEMPTS_MAX:
-                    raise StoreCorrupt(
-                        f"the register at {self.reference:#x} has the tuple {m:#x}, whose value is "
-                        "nowhere; save what is left, and make the store again"
-                    )
-                self.endpoint.pause(attempt)
+                self.look_again(m, attempt)
                 continue  # there is a greater one
             self.result = value
             if m & VERIFIED:

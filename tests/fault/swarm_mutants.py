@@ -107,11 +107,6 @@ STALE: Final = "ua ua ga|ua ga|ga ga"
 ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
 EXPLORED: Final = (
     Mutant(
-        "s5-whole-words-are-compared", ("client 0", "client 1", "no end", "check"),
-        ((SAME_STAMP, "            if self.tops[self.order[n]] == word:\n"),),
-        exploration={"program": "ua|ga|ua", "node_failures": 1, "stalls": 1},
-    ),
-    Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
         ((PLACED, "        copy = self.copied = word\n"),), exploration={"program": STALE},
     ),
@@ -166,6 +161,11 @@ CLOCK_STARTS_ANEW: Final = Mutant(
         ),
     ),
 )
+WHOLE_WORDS: Final = Mutant(
+    "s5-whole-words-are-compared",
+    (),
+    ((SAME_STAMP, "            if self.tops[self.order[n]] == word:\n"),),
+)
 NOT_WRITTEN_BACK: Final = Mutant(
     "s8-reader-does-not-write-back",
     (),
@@ -176,6 +176,11 @@ LAST_IS_TAKEN: Final = Mutant(
     "s3-what-is-read-last-is-taken",
     (),
     (("        self.top = max(self.top, top)\n", "        self.top = top\n"),),
+)
+REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
+    "s6-remembered-register-is-not-looked-at",
+    (),
+    (("        if self.ident and self.front[at] == self.ident:\n", "        if self.ident:\n"),),
 )
 TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
     "s4-guess-is-withdrawn-without-a-lock",

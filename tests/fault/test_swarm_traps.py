@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,10 +17,12 @@ from swarm_mutants import (
     LAST_IS_TAKEN,
     LITERAL_ALGORITHM_3,
     NOT_WRITTEN_BACK,
+    REGISTER_IS_NOT_LOOKED_AT,
     TOMBSTONE_AT_A_MINORITY,
     TOMBSTONE_WITHOUT_LOCK,
     TORN_IN_PLACE,
     UNCHANGED,
+    WHOLE_WORDS,
     WRITTEN_AGAIN_WITHOUT_LOCK,
     Mutant,
     in_force,
@@ -380,7 +383,40 @@ def _value_in_place_is_torn(pools: Any) -> None:
     assert reader.store.get(b"k") == b"new"
 
 
+def _register_serves_another_key(pools: Any) -> None:
+    """Its key was deleted, and its memory was used again; a reader remembers the place."""
+    scene = Scene(pools, 1)
+    (reader,) = scene.clients
+    scene.store.delete(b"k")
+    keys = (b"j%d" % number for number in itertools.count())
+    while scene.reference not in scene.store.slots_taken():
+        scene.store.insert(next(keys), b"other")
+    assert reader.store.get(b"k") is None
+    with pytest.raises(KeyError):
+        reader.store.update(b"k", b"new")
+    assert {value for _, value in scene.store.items()} == {b"other"}
+
+
+def _copy_counts_as_the_tuple(pools: Any) -> None:
+    """A value is at two replicas, in a buffer of its writer's and in one of a reader's; one who has
+    no number as a writer reads it."""
+    scene = Scene(pools, 7)
+    writer, reader = scene.clients[:2]
+    last = Puppet(pools, scene.pool.url, "swarm")
+    assert last.store.get(b"k") == b"old"
+    with pytest.raises(limpet.ClientError):
+        last.store.update(b"k", b"other")
+    assert not writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
+    assert reader.store.get(b"k") == b"new"
+    assert last.store.get(b"k") == b"new"
+    assert writer.go()
+
+
 BY_PUPPETS: Final = (
+    (WHOLE_WORDS, _copy_counts_as_the_tuple),
+    (REGISTER_IS_NOT_LOOKED_AT, _register_serves_another_key),
     (LITERAL_ALGORITHM_3, _lock_is_refused),
     (CLOCK_STARTS_ANEW, _slot_of_a_clock_that_was_ahead),
     (NOT_WRITTEN_BACK, _minority_is_lost),
@@ -403,3 +439,23 @@ def test_swarm_mutant_is_caught_step_by_step(
         scenario(pools)
     with in_force(mutant), pytest.raises((AssertionError, limpet.StoreCorrupt)):
         scenario(pools)
+
+
+def test_a_get_of_a_value_that_is_nowhere_ends(pools: Any) -> None:
+    """Damaged memory: of a tuple that is at one replica the value is gone."""
+    scene = Scene(pools, 1)
+    (writer,) = scene.clients
+    assert not writer.begin(
+        functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
+    )
+    assert scene.register.visit(scene.reference)
+    scene.register.read_all()
+    scene.register.ident = scene.ident
+    k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
+    for side in range(2):
+        reference = scene.register.named(k, row, side)
+        for other in range(3 if reference else 0):
+            scene.pool.endpoint.write(scene.register.beside(reference, other), bytes(8))
+    with within(20, "the get"), pytest.raises(limpet.StoreCorrupt):
+        scene.store.get(b"k")
+    assert writer.go()
