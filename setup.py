@@ -1,6 +1,7 @@
 """Builds the compiled modules. `LIMPET_PURE=1` leaves them out: the same sources run uncompiled."""
 
 import os
+from multiprocessing import get_start_method
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -94,6 +95,10 @@ DIRECTIVES = {
     "show_performance_hints": False,
 }
 
+# All memoryviews have one; Cython wants one more. They are handed over by value, at 8, its default,
+# with 208 bytes each. It has to be the same in all modules.
+DIMENSIONS = 2
+
 FLAGS = ["-g0", "-fno-strict-aliasing", "-Wall", "-Wno-unused-function", "-Wno-sign-compare"]
 if "-O" not in os.environ.get("CFLAGS", ""):
     FLAGS.append("-O2")
@@ -102,6 +107,10 @@ if "-O" not in os.environ.get("CFLAGS", ""):
 def extensions() -> list[Extension]:
     if os.environ.get("LIMPET_PURE") == "1":
         return []
+    # ORDER: the option before what is imported next, which looks at it once.
+    from Cython.Compiler import Options
+
+    Options.buffer_max_dims = DIMENSIONS
     from Cython.Build import cythonize
 
     sources = {**COMPILED, SHARED: SHARED.replace(".", "/") + ".c"}
@@ -121,7 +130,8 @@ def extensions() -> list[Extension]:
             compiler_directives=DIRECTIVES,
             shared_utility_qualified_name=SHARED,
             force=_outdated(),
-            nthreads=len(os.sched_getaffinity(0)),
+            # other ways to start processes than by fork would not hand on the option
+            nthreads=len(os.sched_getaffinity(0)) if get_start_method() == "fork" else 0,
         )
     )
 

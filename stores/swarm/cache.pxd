@@ -7,6 +7,7 @@ cdef int HASH_SHIFT
 cdef int KEY_MAX
 cdef int KEY_WORDS
 cdef int LENGTH_SHIFT
+cdef u64 LEFT
 cdef u64 LONG
 cdef int NOWHERE
 cdef u64 USE
@@ -27,7 +28,7 @@ cdef class LocationCache:
     cpdef int forget(self) except -1
     @cython.locals(at=u64)
     cpdef int expect(self, bytes key) except -1
-    @cython.locals(hashed=u64, row=u64)
+    @cython.locals(hashed=u64, row=u64, found=u64)
     cpdef long long look(self, bytes key) except -2
     @cython.locals(size=u64)
     cpdef bint holds(self, long long at, bytes key) except -1
@@ -35,6 +36,7 @@ cdef class LocationCache:
     cpdef long long add(self, bytes key) except -2
     @cython.locals(at='long long')
     cpdef int drop(self, bytes key) except -1
+    @cython.locals(following='long long')
     cdef int _clear(self, long long at) except -1
     @cython.locals(row=u64)
     cdef long long _room(self, u64 first) except -2

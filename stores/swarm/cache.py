@@ -8,7 +8,7 @@ its hash says, so that to find it is one access to memory, and another one besid
 key; the caller has that of the register under way meanwhile (`look`, then `holds`). With three
 replicas a row is two adjacent cache lines:
 
-    0     hash of the key, with bit 0 set; 0: the row is empty
+    0     hash of the key, with bit 0 set; 0: the row is empty; LEFT: it is again, and others follow
     1     reference to the register
     2     its ident
     3     bits 56-63 how often it was looked for; bits 32-55 area; bits 0-31 capacity (registers.py)
@@ -16,8 +16,9 @@ replicas a row is two adjacent cache lines:
     then  our word of M on each replica
     last  KEY_WORDS: the key, and, in the last byte, its length; LONG: it is in `long_keys`
 
-Of as many rows as a window has, the one that was used least makes room, and what the others count
-fades; an approximation of least frequently used.
+No row between a key's first one and its own is 0, so the search for one that is not there ends at
+the first such row. Of as many rows as a window has, the one that was used least makes room, and
+what the others count fades; an approximation of least frequently used.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ NOWHERE: Final = -1
 WINDOW: Final = 8
 HASH_SHIFT: Final = 20
 """The lower bits of the hash choose other things."""
+LEFT: Final = 2
 USES_SHIFT: Final = 56
 USE: Final = 1 << 56
 USES_MAX: Final = 255
@@ -77,13 +79,18 @@ class LocationCache:
         hashed = hash64(key) | 1
         row = hashed >> HASH_SHIFT & self.mask
         for _ in range(self.window):
-            if self.words[row * self.width] == hashed:
+            found = self.words[row * self.width]
+            if found == hashed:
                 return row * self.width
+            if not found:
+                return NOWHERE
             row = row + 1 & self.mask
         return NOWHERE
 
     def holds(self, at: int, key: bytes) -> bool:
-        """Whether the entry that `look` has found is the key's; it is used now."""
+        """Whether the entry that `look` has found is the key's, and still there; it is used now."""
+        if not self.words[at] & 1:
+            return False
         size = self.words[at + self.width - 1] >> LENGTH_SHIFT
         if size == LONG:
             if self.long_keys[at] != key:
@@ -126,7 +133,8 @@ class LocationCache:
             self._clear(at)
 
     def _clear(self, at: int) -> None:
-        self.words[at] = 0
+        following = (at // self.width + 1 & self.mask) * self.width
+        self.words[at] = LEFT if self.words[following] else 0
         self.long_keys.pop(at, None)
         self.count -= 1
 
@@ -134,10 +142,11 @@ class LocationCache:
         """Where an empty row of the window from this row on begins; there are fewer than `size`."""
         row = first
         for _ in range(self.window):
-            if not self.words[row * self.width]:
-                if self.count >= self.size:
-                    self.hand = self._evict(self.hand)  # from anywhere: there may be no more
-                return row * self.width
+            if not self.words[row * self.width] & 1:
+                if self.count < self.size:
+                    return row * self.width
+                self.hand = self._evict(self.hand)  # from anywhere: there may be no more
+                return self._room(first)
             row = row + 1 & self.mask
         self._evict(first)
         return self._room(first)
@@ -151,7 +160,7 @@ class LocationCache:
         while seen < self.window and seen < self.count:
             at = row * self.width
             row = row + 1 & self.mask
-            if self.words[at]:
+            if self.words[at] & 1:
                 seen += 1
                 uses = self.words[at + 3] >> USES_SHIFT
                 self.words[at + 3] -= uses - (uses >> 1) << USES_SHIFT

@@ -23,6 +23,8 @@ HEADER: Final = 32
 HEADER_WORDS: Final = HEADER // 8
 IN_PLACE_WORDS: Final = 3
 """Stamp, length and hash before the value that is in place."""
+IN_PLACE_LEAST: Final = 64
+"""Bytes for the value in place, however short the first one is."""
 IN_PLACE_MAX: Final = 8192
 """Bytes of the largest value that is stored in place, too."""
 CAPACITY_MASK: Final = 0xFFFF_FFFF

@@ -28,7 +28,7 @@ cdef class MaxRegister(Recycling):
     cdef int valid
     cdef u64 top
     cdef u64 copied
-    cdef int first
+    cdef readonly int first
     cdef int held
     cdef public bint known
     cdef readonly bint wrote
@@ -37,8 +37,9 @@ cdef class MaxRegister(Recycling):
     cdef public u64 needed_also
     cdef public u64 retries
 
-    @cython.locals(k=int, n=int, size=u64)
     cpdef int turn(self, u64 reference, u64 area, u64 ident, u64 capacity, int first) except -1
+    @cython.locals(k=int, n=int, size=u64)
+    cdef int foresee(self, u64 reference, u64 area, u64 capacity, int first) except -1
     @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
     @cython.locals(k=int)

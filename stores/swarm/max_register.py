@@ -91,10 +91,13 @@ class MaxRegister(Recycling):
         self.held = -1
         self.known = False
         self.wrote = False
+
+    def foresee(self, reference: int, area: int, capacity: int, first: int) -> None:
+        """A hint: `turn` may come next, and then a READ. Changes nothing."""
         k = first
         for n in range(self.majority):
-            size = 8 * self.width + (0 if n else 8 * IN_PLACE_WORDS + self.capacity)
-            self.endpoint.prefetch(self.bases[k], size)
+            size = 8 * self.width + (0 if n else 8 * IN_PLACE_WORDS + capacity)
+            self.endpoint.prefetch(self.heap.replica(reference, k) + area, size)
             k = k + 1 if k + 1 < self.replicas else 0
 
     def recall(self, words: Any, at: int) -> None:

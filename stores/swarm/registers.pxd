@@ -21,6 +21,6 @@ cdef class Registers(LoggedObjects):
     cpdef u64 capacity(self, bytes key, bytes value)
     cpdef int write(self, u64 reference, bytes key, bytes value) except -1
     @cython.locals(at=u64)
-    cpdef tuple words_after_key(self)
+    cpdef u64 word_after_key(self, u64 index) except? 0
     cdef u64 _checksum(self, bytes key, u64 sizes)
     cpdef bint intact(self) except -1

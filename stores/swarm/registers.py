@@ -8,7 +8,7 @@ of the metadata array, VERIFIED. So a key is there, with its value, when the ind
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
 from limpet.shm.fabric import hash64
@@ -16,11 +16,8 @@ from limpet.shm.words import LARGE_CLASS
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.object_layout import HEADER as OBJECT_HEADER
 from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
-from limpet.stores.swarm.fields import HEADER, IN_PLACE_MAX
+from limpet.stores.swarm.fields import HEADER, IN_PLACE_LEAST, IN_PLACE_MAX
 from limpet.stores.swarm.recycling import area_of
-
-IN_PLACE_LEAST: Final = 64
-"""Bytes for the value in place, however short the first one is."""
 
 
 class Registers(LoggedObjects):
@@ -72,12 +69,12 @@ class Registers(LoggedObjects):
         """Write entry, key and the register's words, `value`, to every replica in service."""
         self._write_all(reference, key, value, self._checksum(key, len(key) | len(value) << 16))
 
-    def words_after_key(self) -> tuple[int, int]:
-        """Ident and capacity of the register in the image."""
-        at = OBJECT_HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
-        if at + 16 <= IMAGE_SIZE:
-            return self.image.word(at >> 3), self.image.word((at >> 3) + 1)
-        return self.endpoint.load(self.address + at), self.endpoint.load(self.address + at + 8)
+    def word_after_key(self, index: int) -> int:
+        """Word 0, the ident, or 1, the capacity, of the register in the image."""
+        at = OBJECT_HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + 8 * index
+        if at < IMAGE_SIZE:
+            return self.image.word(at >> 3)
+        return self.endpoint.load(self.address + at)
 
     def _checksum(self, key: bytes, sizes: int) -> int:
         return hash64(key, sizes)

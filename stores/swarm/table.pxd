@@ -25,6 +25,9 @@ cdef int GROUP_WORDS
 cdef u64 HEADER
 cdef int IDLE
 cdef int INSERT
+cdef u64 IN_PLACE_LEAST
+cdef u64 MASK
+cdef u64 MIX
 cdef int MISSING
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
@@ -47,26 +50,30 @@ cdef class Swarm(ReplicatedGrowth):
     cdef u64 made_word
 
     @cython.locals(outcome=int)
-    cdef int _get_once(self, bytes key) except -1
+    cdef int _get_once(self, bytes key, long long at) except -1
     @cython.locals(register=SafeGuess)
     cdef int _note_read(self, int outcome) except -1
-    @cython.locals(attempt=u64, outcome=int, swept=bint)
+    @cython.locals(at='long long', attempt=u64, outcome=int, swept=bint)
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(viewed=u64)
     cdef int _attend(self) except -1
     cdef int _again_after(self, error) except -1
-    @cython.locals(at='long long', reference=u64, ident=u64, shape=u64, area=u64)
-    cdef bint _remembered(self, bytes key) except -1
-    cdef int _first(self, u64 ident) noexcept
+    @cython.locals(at='long long', reference=u64, shape=u64, area=u64, capacity=u64)
+    cdef long long _foresee(self, bytes key) except -2
+    @cython.locals(reference=u64, ident=u64, shape=u64, area=u64)
+    cdef bint _remembered(self, bytes key, long long at) except -1
+    cdef int _first(self, u64 reference) noexcept
     cdef int _remember(self) except -1
-    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64)
+    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64)
     cdef u64 _seek(self, bytes key) except? 0
-    @cython.locals(area=u64, ident=u64, capacity=u64)
+    @cython.locals(ident=u64, capacity=u64)
     cdef int _turn_to(self, bytes key, u64 reference) except -1
     @cython.locals(register=SafeGuess)
     cdef int _learn_place(self, bytes key) except -1
     @cython.locals(outcome=int, slot=u64)
-    cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
+    cdef int _write_at(
+        self, bytes key, bytes value, long long at, int mode, u64 attempt
+    ) except -1
     @cython.locals(outcome=int, ticket=u64)
     cdef int _write_found(self, bytes key, bytes value, int mode, u64 slot) except -1
     @cython.locals(desired=u64, outcome=int)

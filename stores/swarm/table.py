@@ -55,6 +55,7 @@ from limpet.stores.swarm.fields import (
     DELETED,
     GONE,
     HEADER,
+    IN_PLACE_LEAST,
     IN_PLACE_WORDS,
     VERIFIED,
 )
@@ -65,6 +66,8 @@ from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.survey import level, points_of, wrong_with
 from limpet.stores.swarm.words import tuple_word
 
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+MIX: Final = 0x9E37_79B9_7F4A_7C15
 ATTEMPTS_MAX: Final = 16
 """How often the node of a new object may be lost; there are not so many replicas."""
 
@@ -111,9 +114,10 @@ class Swarm(ReplicatedGrowth):
             key = as_bytes("key", key)
         self.operations += 1
         while True:
+            at = self._foresee(key)
             self.client.enter()
             try:
-                outcome = self._get_once(key)
+                outcome = self._get_once(key, at)
                 if outcome == DONE:
                     return self.register.result
             finally:
@@ -126,9 +130,9 @@ class Swarm(ReplicatedGrowth):
         """The values of `keys`, in their order; None for each that is missing."""
         return Store.get_many(self, keys)
 
-    def _get_once(self, key: bytes) -> int:
+    def _get_once(self, key: bytes, at: int) -> int:
         self._attend()
-        if self._remembered(key):
+        if self._remembered(key, at):
             outcome = self.register.get_value()
             self._note_read(outcome)
             if outcome == DONE:
@@ -176,9 +180,10 @@ class Swarm(ReplicatedGrowth):
         looks = 0
         wanted = (0, 0, 0, 0)
         while True:
+            at = self._foresee(key)
             self.client.enter()
             try:
-                outcome = self._write_once(key, value, 0, mode, attempt)
+                outcome = self._write_at(key, value, at, mode, attempt)
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
             finally:
@@ -245,27 +250,38 @@ class Swarm(ReplicatedGrowth):
             raise error
         return AGAIN
 
-    def _remembered(self, key: bytes) -> bool:
-        """Turn to the key's register, if we know where it is."""
+    def _foresee(self, key: bytes) -> int:
+        """Where the cache may have the key's place; its register is on its way from memory then.
+
+        Called before the operation begins, as nothing gets past the pin: other threads may be
+        inside, so it changes nothing, and `_remembered` looks again.
+        """
         at = self.cache.look(key)
-        self.place = at
-        if at < 0:
+        if at >= 0:
+            reference = self.cache.words[at + 1]
+            shape = self.cache.words[at + 3]
+            area = shape >> 32 & 0xFF_FFFF
+            capacity = shape & CAPACITY_MASK
+            self.register.foresee(reference, area, capacity, self._first(reference))
+        return at
+
+    def _remembered(self, key: bytes, at: int) -> bool:
+        """Turn to the key's register, if we know where it is: `_foresee` has said where."""
+        self.place = -1
+        if at < 0 or not self.cache.holds(at, key):
             return False
+        self.place = at
         reference = self.cache.words[at + 1]
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
-        # The register is on its way from memory while the keys are compared.
-        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(ident))
-        if not self.cache.holds(at, key):
-            self.place = -1
-            return False
+        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(reference))
         self.register.recall(self.cache.words, at)
         return True
 
-    def _first(self, ident: int) -> int:
+    def _first(self, reference: int) -> int:
         """The replica that is read first, and has the value in place: spread over all of them."""
-        return (ident >> 1) % self.replicas
+        return (((reference & ADDRESS_MASK) * MIX & MASK) >> 32) * self.replicas >> 32
 
     def _remember(self) -> None:
         if self.place >= 0:
@@ -281,20 +297,17 @@ class Swarm(ReplicatedGrowth):
             word = self.slots[index]
             if index & 7 and word >> 56 == fingerprint and is_valid(word):
                 reference = word & OBJECT_MASK
+                # The register is on its way from memory while the keys are compared.
+                area = area_of(len(key))
+                self.register.foresee(reference, area, IN_PLACE_LEAST, self._first(reference))
                 self.logged.load(reference)
                 if self.logged.key_is(key):
                     self.word = word
                     self._turn_to(key, reference)
+                    self._learn_place(key)
                     return self._address(index)
                 self.endpoint.wait()
         return 0
-
-    def _turn_to(self, key: bytes, reference: int) -> None:
-        """Turn to the register of a key, whose object has just been read, and remember it."""
-        area = area_of(len(key))
-        ident, capacity = self.logged.words_after_key()
-        self.register.turn(reference, area, ident, capacity, self._first(ident))
-        self._learn_place(key)
 
     def _learn_place(self, key: bytes) -> None:
         """Remember that the current register is that of the key."""
@@ -305,11 +318,16 @@ class Swarm(ReplicatedGrowth):
             self.cache.words[self.place + 2] = register.ident
             self.cache.words[self.place + 3] = register.area << 32 | register.capacity
 
+    def _turn_to(self, key: bytes, reference: int) -> None:
+        """Turn to the register of a key, whose object has just been read."""
+        ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
+        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(reference))
+
     # ---- writing --------------------------------------------------------------------------------
 
-    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+    def _write_at(self, key: bytes, value: bytes, at: int, mode: int, attempt: int) -> int:
         self._attend()
-        if self._remembered(key):
+        if self._remembered(key, at):
             if mode == INSERT:
                 outcome = self.register.presence()
                 self.register.known = False
@@ -400,7 +418,7 @@ class Swarm(ReplicatedGrowth):
             return False
         area = area_of(len(key))
         ident = self._ticket()
-        register.turn(reference, area, ident, capacity, self._first(ident))
+        register.turn(reference, area, ident, capacity, self._first(reference))
         word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0
         self.logged.write(reference, key, register.begin(word, buffer, value))
@@ -582,8 +600,7 @@ class Swarm(ReplicatedGrowth):
         """Turn to a register that a slot links to; its key."""
         self.logged.load(reference)
         key: bytes = self.logged.key()
-        ident, capacity = self.logged.words_after_key()
-        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(ident))
+        self._turn_to(key, reference)
         return key
 
     def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:

@@ -148,7 +148,7 @@ class Scene:
         assert self.register.visit(self.reference)
         self.register.read_all()
         self.ident, self.capacity = self.register.word(0, 0), self.register.word(0, 1)
-        first = (self.ident >> 1) % 3
+        first = self.register.first
         self.order = [(first + n) % 3 for n in range(3)]
         self.nodes = [self.register.address(k) >> NODE_SHIFT for k in self.order]
         self.directories = [

@@ -58,6 +58,24 @@ def test_as_many_as_its_size_are_remembered() -> None:
     assert sum(got(cache, b"%d" % number) == number for number in range(1000)) > 980
 
 
+def test_what_is_remembered_is_found_whatever_was_dropped_beside_it() -> None:
+    """So few rows are in use that no window is full: nothing has to make room."""
+    cache = LocationCache(1000, REPLICAS)
+    model: dict[bytes, int] = {}
+    source = random.Random(1)
+    for number in range(20_000):
+        key = b"%d" % source.randrange(600)
+        if source.randrange(2):
+            put(cache, key, number)
+            model[key] = number
+        else:
+            cache.drop(key)
+            model.pop(key, None)
+        if number % 1000 == 999:
+            assert {key: got(cache, key) for key in model} == model
+            assert cache.count == len(model)
+
+
 def test_what_is_used_often_stays() -> None:
     cache = LocationCache(200, REPLICAS)
     often = [b"often %d" % number for number in range(50)]
