@@ -14,6 +14,7 @@ COMPILED = {
     "limpet.shm.clock": "limpet/shm/clock.py",
     "limpet.shm.allocator": "limpet/shm/allocator.py",
     "limpet.stores.contract": "limpet/stores/contract.py",
+    "limpet.stores.codecs": "limpet/stores/codecs.py",
     "limpet.stores.objects": "limpet/stores/objects.py",
     "limpet.stores.inline": "limpet/stores/inline.py",
     "limpet.stores.race.index": "limpet/stores/race/index.py",

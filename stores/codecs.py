@@ -92,8 +92,10 @@ def _pickled() -> Codec:
         pickler.dump(canonical(key, atoms, "pickle"))
         return buffer.getvalue()
 
+    dumps, protocol = pickle.dumps, pickle.HIGHEST_PROTOCOL
+
     def encode(value: Any) -> bytes:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return dumps(value, protocol)
 
     return Codec("pickle", encode_key, pickle.loads, encode, pickle.loads)
 

@@ -54,7 +54,10 @@ cdef class RingBuffer(Channel):
     cpdef bint _counts(self, u64 ident) except -1
     @cython.locals(oldest=u64)
     cdef int _overwrite(self, u64 end) except -1
+    cdef int _check_open(self) except -1
     cdef bytes _receive_once(self)
+    @cython.locals(behind=u64)
+    cdef u64 _behind(self, u64 at, u64 size) noexcept
     @cython.locals(endpoint=Endpoint, at=u64, start=u64, size=u64, number=u64, data=bytes, oldest=u64)
     cdef bytes _next(self)
     @cython.locals(start=u64, rest=u64)

@@ -1,0 +1,1 @@
+cdef object _guarded(str what, str codec, decode)
