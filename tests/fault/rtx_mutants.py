@@ -181,7 +181,12 @@ GONE_IS_EMPTY: Final = Mutant(
 )
 SIBLINGS_ONLY: Final = Mutant(
     "scan-takes-what-follows-for-the-next-leaf",
-    (("            if page.level or not page.begins_at(after):\n", "            if page.level:\n"),),
+    (
+        (
+            "            if page.level or not page.begins_at(after):\n",
+            "            if page.level:\n",
+        ),
+    ),
 )
 NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace(" and self.validate()", "")),)
