@@ -450,7 +450,7 @@ def calls_of(workload: Workload) -> list[tuple[str, bytes]]:
 
 
 def test_gets_of_the_latest_go_by_what_was_inserted_by_anyone() -> None:
-    latest = dataclasses.replace(SMALL, fresh=True, latest=True, theta=10.0)
+    latest = dataclasses.replace(SMALL, ops=40, fresh=True, latest=True, theta=10.0)
     last = key_of(latest, latest.keys - 1)
     gets = hits = 0
     calls = calls_of(latest)
