@@ -45,7 +45,7 @@ from limpet.stores.outcomes import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.race.fields import FROZEN, OBJECT_MASK
+from limpet.stores.race.fields import FROZEN, MASK, OBJECT_MASK
 from limpet.stores.race.index import is_valid
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.swarm.abd import Abd
@@ -66,8 +66,8 @@ from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.survey import level, points_of, wrong_with
 from limpet.stores.swarm.words import tuple_word
 
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 MIX: Final = 0x9E37_79B9_7F4A_7C15
+"""2**64 over the golden ratio: a multiple of it spreads addresses."""
 ATTEMPTS_MAX: Final = 16
 """How often the node of a new object may be lost; there are not so many replicas."""
 
