@@ -533,6 +533,10 @@ class Swarm(ReplicatedGrowth):
             if not count & 0xFF:
                 self.pool.membership.progress()
             level(self.register, reference, node)
+        # A node that failed just now may have had the slots of registers, which were passed over.
+        for other, state in enumerate(self.view.states()):
+            if state == IN_SERVICE and self.endpoint.lost(other):
+                raise NodeFailed(other, "it was lost while another node was filled")
         return found
 
     def _require_replicas(self, node: int) -> None:

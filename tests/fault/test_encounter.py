@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 from swarm_mutants import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
 
+from limpet.__main__ import main
+from limpet.fault import encounter
 from limpet.fault.encounter import KILLED, MEETINGS, Encounter, Meeting, kinds
 from limpet.shm.fabric import BUILD
 from limpet.shm.location import SHM_DIR
@@ -54,13 +58,28 @@ def test_a_meeting_is_survived(kind: str, failures: int, meeting: Meeting) -> No
 
 
 def test_a_limit_leaves_out_what_is_in_the_midst_of_a_write() -> None:
-    encounter = Encounter("swarm", 1, 400)
-    steps, _, later = encounter.steps(meeting_of("get", "update"))
-    chosen = encounter.chosen(steps, later)
+    made = Encounter("swarm", 1, 400)
+    steps, _, later = made.steps(meeting_of("get", "update"))
+    chosen = made.chosen(steps, later)
     assert len(later) == steps > sum(later) > 0
     assert not any(later[k - 1] for k in chosen[:-1])
     assert (chosen[0], chosen[-1]) == (1, steps + 1)
     assert Encounter("swarm", 1, None).chosen(steps) == list(range(1, steps + 2))
+
+
+def test_the_command_shows_each_meeting_and_refuses_kinds_without_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(encounter, "MEETINGS", MEETINGS[:1])
+    shown = CliRunner().invoke(
+        main, ["drill", "matrix", "fusee", "--encounters", "1", "--limit", "4", "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    (row,) = json.loads(shown.stdout)["results"]
+    assert (row["operation"], row["dimension"]) == (str(MEETINGS[0]), "1 node lost")
+    for wrong in (["race"], ["fusee", "--op", "get"]):
+        refused = CliRunner().invoke(main, ["drill", "matrix", *wrong, "--encounters", "1"])
+        assert refused.exit_code == 2
 
 
 # ---- known-bad variants --------------------------------------------------------------------------
@@ -70,10 +89,10 @@ def test_a_limit_leaves_out_what_is_in_the_midst_of_a_write() -> None:
 def test_s11_copy_that_is_remembered_is_caught() -> None:
     """Where a get has to write back what a killed update has at a minority of five."""
     meeting = meeting_of("get", "update")
-    encounter = Encounter("swarm", 2, 400)
-    steps, _, later = encounter.steps(meeting)
+    made = Encounter("swarm", 2, 400)
+    steps, _, later = made.steps(meeting)
     telling = [k for k in range(1, steps + 1) if not later[k - 1]]
-    k = next(k for k in telling if encounter.steps(meeting, k)[1] > 20)
+    k = next(k for k in telling if made.steps(meeting, k)[1] > 20)
     with in_force(COPY_IS_REMEMBERED):
         result = Encounter("swarm", 2, None).meet(meeting, [k], [12])
     assert result.runs == 10, "not every two of five nodes were lost"
@@ -86,10 +105,10 @@ def test_s11_copy_that_is_remembered_is_caught() -> None:
 def test_s10_number_without_a_tombstone_is_caught(mutant: Mutant) -> None:
     """By the heir of a client that was killed in its delete."""
     meeting = meeting_of("get", "delete")
-    encounter = Encounter("swarm", 1, 9)
-    steps, _, later = encounter.steps(meeting)
+    made = Encounter("swarm", 1, 9)
+    steps, _, later = made.steps(meeting)
     telling = [k for k in range(1, steps + 1) if not later[k - 1]]
     with in_force(mutant):
-        result = encounter.meet(meeting, telling, [1])
+        result = made.meet(meeting, telling, [1])
     assert result.verdict == "FAILED"
     assert any("StoreCorrupt" in line for line in result.failures), result.failures
