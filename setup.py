@@ -60,6 +60,7 @@ COMPILED = {
     "limpet.stores.swarm.in_n_out": "limpet/stores/swarm/in_n_out.py",
     "limpet.stores.swarm.recycling": "limpet/stores/swarm/recycling.py",
     "limpet.stores.swarm.max_register": "limpet/stores/swarm/max_register.py",
+    "limpet.stores.swarm.write_back": "limpet/stores/swarm/write_back.py",
     "limpet.stores.swarm.timestamp_lock": "limpet/stores/swarm/timestamp_lock.py",
     "limpet.stores.swarm.safe_guess": "limpet/stores/swarm/safe_guess.py",
     "limpet.stores.swarm.abd": "limpet/stores/swarm/abd.py",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from limpet.fault import remains
 from limpet.fault.interrupt import Interrupted
@@ -14,6 +14,7 @@ from limpet.fault.operations import Broken
 from limpet.shm.errors import LimpetError
 
 FAILURES_MAX: Final = 20
+Counted = TypeVar("Counted")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Findings:
         except Exception as error:
             self.failures.append(f"{self.at}: {_told(error)}")
 
-    def counted(self, at: str, count: Callable[[], int]) -> int | None:
+    def counted(self, at: str, count: Callable[[], Counted]) -> Counted | None:
         """What `count()` returns; None if it failed, which is noted."""
         self.at = at
         with self.judging():

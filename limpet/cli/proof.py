@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault import serializability
+from limpet.fault import encounter, serializability
 from limpet.fault.findings import Result
 from limpet.fault.interrupt import Interrupted, ended_by_signals
 from limpet.fault.linearizability import check_file
@@ -22,9 +22,21 @@ from limpet.fault.operations import OPERATIONS
 @click.option("--limit", type=click.IntRange(2), default=LIMIT, show_default=True,
               help="Runs of an operation in one dimension, about.")  # fmt: skip
 @click.option("--every", is_flag=True, help="No limit: every step in every dimension.")
+@click.option(
+    "--encounters",
+    "failures",
+    type=click.IntRange(1, 3),
+    metavar="NODES",
+    help="Instead: one client is stopped, another killed, and so many nodes are lost.",
+)
 @json_option
 def matrix(
-    store: str, operations: tuple[str, ...], limit: int, every: bool, as_json: bool
+    store: str,
+    operations: tuple[str, ...],
+    limit: int,
+    every: bool,
+    failures: int | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Kill each operation of a STORE at its every step, and verify what survivors see.
 
@@ -32,7 +44,18 @@ def matrix(
     stopped, and woken or killed; and memory nodes are lost. The table says how many steps there are
     and how many were taken: those of the operation, and those of who met the victims and was killed
     next. STORE is race if none is named. Exit status 0 only if everything held.
+
+    With --encounters, of a STORE with replicas, two clients work on one key; one is stopped at each
+    of its steps, the other is killed at each of its own, NODES memory nodes are lost, and the first
+    goes on.
     """
+    if failures and (operations or store not in encounter.kinds()):
+        raise click.UsageError(
+            f"--encounters takes no --op, and a store with replicas: {', '.join(encounter.kinds())}"
+        )
+    most = None if every else limit
+    chosen = list(operations) or None
+    runs = encounter.run(store, failures, most) if failures else run(store, chosen, most)
     out = console()
     shown = table(
         f"crash matrix of {store}",
@@ -42,7 +65,7 @@ def matrix(
     results: list[Result] = []
     try:
         with ended_by_signals() as check:
-            for result in run(store, list(operations) or None, None if every else limit):
+            for result in runs:
                 check()
                 results.append(result)
                 if not as_json:
@@ -57,7 +80,7 @@ def matrix(
             f"{one.next_tried} of {one.next_steps}" if one.next_steps else "",
             str(one.runs), one.verdict,
         )  # fmt: skip
-    missed = sorted(uncovered(results)) if not operations else []
+    missed = [] if operations or failures else sorted(uncovered(results))
     if as_json:
         print_json(
             {

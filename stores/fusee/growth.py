@@ -26,7 +26,7 @@ the slot that was being frozen. `resolved` brings either to its end.
 
 from __future__ import annotations
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.fusee.links import OLD, PLACE_BITS
@@ -142,7 +142,12 @@ class ReplicatedGrowth(Snapshot):
         of the subtable `old`; split that first, if nobody has."""
         self._place(self.hash)
         while self.pointer == old:
-            self._split()
+            if self._split() == NO_MEMORY:
+                raise StoreCorrupt(
+                    f"{self.pool.url}, store {self.name!r}: a slot of the subtable at {old:#x} is "
+                    "frozen, and the halves that it is to be split into were never made: memory "
+                    "was damaged. Save what is left, and make the store again"
+                )
             self._place(self.hash)
         self._found_places()
         return self.base + offset

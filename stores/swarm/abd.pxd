@@ -14,11 +14,11 @@ cdef u64 VERIFIED
 cdef class Abd(SafeGuess):
     cdef int ahead
 
-    @cython.locals(writer=int, outcome=int, ahead=int, w=u64)
+    @cython.locals(writer=int, outcome=int, held=int, ahead=int, w=u64)
     cpdef int put_value(self, bytes value) except -1
     @cython.locals(ahead=int, n=int, k=int, address=u64)
     cdef int _write_ahead(self, bytes value) except -1
     @cython.locals(address=u64)
     cdef int write_buffer(self, int k) except -1
     @cython.locals(lane=bint)
-    cdef int _settle(self, u64 w) except -1
+    cdef int _settle(self, u64 w, int held) except -1

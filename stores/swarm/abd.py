@@ -43,7 +43,8 @@ class Abd(SafeGuess):
         """WRITE; 2 round trips. As that of Safe-Guess."""
         self.known = False
         writer = self.identify()
-        if not self.acquire(len(value)):
+        held = self.acquire(len(value))
+        if held < 0:
             return NO_MEMORY
         outcome = self.gather(False, self.majority)
         ahead = self._write_ahead(value)
@@ -55,7 +56,7 @@ class Abd(SafeGuess):
         if outcome == DONE:
             w = tuple_word(self.clock.after(time_of(self.top)), writer, VERIFIED, writer, self.side)
             self.prepare(w, value)
-            self.aim()
+            self.aim(held)
             self.ahead = ahead
             try:
                 outcome = self.write(w)
@@ -65,13 +66,12 @@ class Abd(SafeGuess):
             if outcome == REFUSED:
                 outcome = self._insist(w, DONE)
             if outcome == DONE:
-                self._settle(w)
+                self._settle(w, held)
                 return DONE
             if self.published:
-                self.keep()
+                self.keep(held)
                 return DONE
-        self.client.release(self.held)
-        self.held = -1
+        self.client.release(held)
         return outcome
 
     def _write_ahead(self, value: bytes) -> int:
@@ -96,10 +96,10 @@ class Abd(SafeGuess):
         else:
             SafeGuess.write_buffer(self, k)
 
-    def _settle(self, w: int) -> None:
+    def _settle(self, w: int, held: int) -> None:
         """In the background: the value is put in place; what it makes useless is given up."""
         lane = self.endpoint.background(True)
         self._try_in_place()
         self.recycle(w)
-        self.keep()
+        self.keep(held)
         self.endpoint.background(lane)

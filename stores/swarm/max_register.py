@@ -1,20 +1,18 @@
-"""The reliable max register (SWARM appendix A, algorithm 8).
+"""The reliable max register (SWARM appendix A, algorithm 8): reading and writing a majority.
 
-2f + 1 replicas, of which f may be lost. A read takes the greatest tuple of a majority, and makes it
-known to a majority (`write_back`) before it returns; a write writes to a majority. Both take a mere
-majority, in an order that the key's hash begins, and others only in place of lost ones (section 6).
-
-A copy to write back takes memory, and a row. A read that has none ready, or of a client that has no
-number as a writer, reads all replicas in service instead, and returns the greatest tuple that a
-majority without those that are lost has, or has been overtaken by (`_least`). With f + 1 - l of
-2f + 1 - l, each majority of what is left has one of them, and whatever more is lost; a replaced
-node has the greatest of all (survey.py). And a write that was complete when the read began is on
-as many, as l at most of its replicas are lost.
+2f + 1 replicas, of which f may be lost. A write writes to a majority, and a read reads one; both in
+an order that the key's hash begins, and others only in place of lost ones (section 6). That the
+greatest tuple that was read is known to a majority, before a read returns, is in write_back.py.
 
 What algorithm 8 keeps in its cache is looked at anew in each operation here, `tops`; so a straggler
 overwrites nothing (trap S3).
 
-Who writes a tuple back writes a copy of its value to a buffer and a row of its own (trap S9).
+A tombstone is at a majority when that many replicas have one, of whatever author: no word of M that
+has one goes back, so every majority shows one from then on.
+
+A pointer is empty when it has the register's ident. A client that was killed between the two CAS of
+a tombstone leaves a pointer with the tombstone's number, to which no word of M leads on that
+replica: such a pointer is emptied by the next client of the row (trap S10, `clear_row`).
 """
 
 from __future__ import annotations
@@ -25,17 +23,19 @@ from typing import Any, Final
 from limpet.shm.errors import ClientError, NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.slots import INCARNATION_BITS
+from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.swarm.fields import (
     AGAIN,
+    ATTEMPTS_MAX,
     DELETED,
     DONE,
     FIXED,
     GONE,
     HEADER,
     IN_PLACE_WORDS,
-    NO_MEMORY,
     REFUSED,
     REPLICAS_ROW,
+    WRITER_MASK,
 )
 from limpet.stores.swarm.recycling import Recycling
 from limpet.stores.swarm.words import (
@@ -47,8 +47,6 @@ from limpet.stores.swarm.words import (
     stamp_of,
 )
 
-ATTEMPTS_MAX: Final = 1000
-"""How often the same tuple may have no value until it is damaged memory."""
 UNDECIDED: Final = 1
 """No reference: a tuple of our own row may be needed, and is not at a majority."""
 
@@ -70,17 +68,15 @@ class MaxRegister(Recycling):
         """Whether `mine` and `side` are as we left them."""
         self.wrote = False
         """Whether a tuple was written back since."""
-        self.held = -1
-        """Where in the hand our buffer is, or -1."""
         self.needed = 0
         """Bytes of the object that there was no memory for."""
         self.needed_on = 0
         """The node of its head."""
         self.needed_also = 0
         """Bytes of another object that is needed with it, or 0."""
-        self.copied = 0
-        """What the last `write_back` wrote."""
         self.retries = 0
+        self.owner = ""
+        """The pool and the store, for messages; set by the store."""
 
     def turn(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
         """`turn_to`, with all that there is to know of a register; it is read next."""
@@ -88,7 +84,6 @@ class MaxRegister(Recycling):
         self.ident = ident
         self.capacity = capacity
         self.first = first
-        self.held = -1
         self.known = False
         self.wrote = False
 
@@ -194,16 +189,21 @@ class MaxRegister(Recycling):
         for n in range(self.read):
             k = self.order[n]
             self.mine[k] = self.front[k * self.stride + index]
-            left = left and not self.named(k, self.writer, 0)
-            right = right and not self.named(k, self.writer, 1)
+            at = k * self.stride + self.pointers + 2 * self.writer
+            left = left and self.front[at] == self.ident
+            right = right and self.front[at + 1] == self.ident
         self.side = 0 if left else 1
         return left or right
 
     def count(self, word: int) -> int:
-        """On how many of the replicas that were read the tuple, or a greater one, is."""
+        """On how many of the replicas that were read the tuple, or a greater one, is; of a
+        tombstone, on how many any one is."""
+        least = stamp_of(word)
+        if is_tombstone(word):
+            least &= ~WRITER_MASK
         found = 0
         for n in range(self.read):
-            if stamp_of(self.tops[self.order[n]]) >= stamp_of(word):
+            if stamp_of(self.tops[self.order[n]]) >= least:
                 found += 1
         return found
 
@@ -241,78 +241,31 @@ class MaxRegister(Recycling):
             self.endpoint.wait()
         return value
 
-    def maximum(self) -> int:
-        """READ: `top` is at a majority, or on enough of what is left; no complete write is greater.
-
-        DONE; DELETED: it is a tombstone; GONE. Raises StoreCorrupt when its value is nowhere.
-        """
-        attempt = missed = 0
-        while True:
-            outcome = self.gather(True, self.majority)
-            self.endpoint.wait()
-            if outcome == GONE:
-                return GONE
-            if outcome == DELETED or self.count(self.top) >= self.majority:
-                return DELETED if outcome == DELETED or is_tombstone(self.top) else DONE
-            outcome = self.write_back(self.top) if self.is_writer() else NO_MEMORY
-            if outcome == NO_MEMORY:
-                return self._least()
-            if outcome != AGAIN:
-                return DELETED if is_tombstone(self.top) else DONE
-            attempt = attempt + 1 if self.top == missed else 0
-            missed = self.top
-            self.look_again(missed, attempt)
-
     def look_again(self, word: int, attempt: int) -> None:
         """Wait, as the same tuple had no value so often. Raises StoreCorrupt in the end."""
+        self.wait_again(attempt, word, "has no value")
+
+    def wait_again(self, attempt: int, word: int, what: str) -> None:
+        """Wait before one more attempt, after so many in which nothing has changed.
+
+        `word`, `what`: which tuple is in the way, and why. Raises StoreCorrupt in the end.
+        """
         self.retries += 1
         if attempt > ATTEMPTS_MAX:
             raise StoreCorrupt(
-                f"the register at {self.reference:#x} has the tuple {word:#x}, whose value is "
-                "nowhere; save what is left, and make the store again"
+                f"{self.owner}: the key {self.key()!r}: its register at {self.reference:#x} has "
+                f"the tuple {word:#x}, which {what}, and nobody changes that: memory was damaged. "
+                "Save what is left, and make the store again"
             )
         if attempt:
+            self.view.membership.progress()
             self.endpoint.pause(attempt)
-
-    def _least(self) -> int:
-        """`maximum`, without a copy."""
-        outcome = self.gather(True, self.replicas)
-        self.endpoint.wait()
-        if outcome != DONE:
-            return outcome
-        enough = self.majority - (self.replicas - self.read)
-        self.top = 0
-        for n in range(self.read):
-            word = self.tops[self.order[n]]
-            if word > self.top and self.count(word) >= enough:
-                self.top = word
-        return DELETED if is_tombstone(self.top) else DONE
-
-    def presence(self) -> int:
-        """READ that only asks whether the key is deleted, and needs no memory.
-
-        DONE: it was not; DELETED: a tombstone is at a majority; GONE.
-        """
-        while True:
-            outcome = self.gather(False, self.majority)
-            self.endpoint.wait()
-            if outcome != DONE or not is_tombstone(self.top):
-                return outcome
-            if not self.is_writer():
-                return self._least()
-            if self.count(self.top) >= self.majority or self.write_back(self.top) == DONE:
-                return DELETED
-
-    def ticket(self) -> int:
-        """The number of the tombstone that was read: what its author gives the key's slot."""
-        k = self.where(self.top)
-        at = k * self.stride + self.pointers + 2 * row_of(self.top) + side_of(self.top)
-        return self.front[at] if is_tombstone(self.top) else 0
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def acquire(self, size: int) -> bool:
-        """A buffer for a value of that many bytes, in hand; False: there is no memory ready.
+    def acquire(self, size: int) -> int:
+        """A buffer for a value of that many bytes; its place in the hand, or -1: there is no memory
+        ready.
 
         Its head is on the first node of the register's that is in service.
         """
@@ -322,12 +275,12 @@ class MaxRegister(Recycling):
         for _ in range(self.replicas):
             try:
                 self.buffer = self.allocator.allocate(self.needed_on, self.needed, self.replicas)
-                self.held = self.client.held - 1 if self.buffer else -1
                 self.published = False
-                if not self.buffer:
-                    # Is there hope on this node?
-                    self.endpoint.load(self.heap.table_word(self.needed_on, 0))
-                return self.buffer != 0
+                if self.buffer:
+                    return self.client.held - 1
+                # Is there hope on this node?
+                self.endpoint.load(self.heap.table_word(self.needed_on, 0))
+                return -1
             except NodeFailed as error:
                 self.view.fail_if_lost(error.node)
                 self.needed_on = self.needed_on + 1 if self.needed_on + 1 < self.nodes else 0
@@ -343,22 +296,21 @@ class MaxRegister(Recycling):
                 self.endpoint.prefetch(self.pointer(k, self.writer, 0), 16)
             k = k + 1 if k + 1 < self.replicas else 0
 
-    def aim(self) -> None:
-        """From now on the register may name our buffer."""
+    def aim(self, held: int) -> None:
+        """From now on the register may name our buffer, at that place of the hand."""
         # ORDER: before the first pointer.
-        self.client.aim(self.held, self.home())
+        self.client.aim(held, self.home())
 
-    def keep(self) -> None:
+    def keep(self, held: int) -> None:
         """Our buffer is in the register's care, if that is not being given up; no more in hand."""
         stands = True
         for n in range(self.read):
             if not self._stands(self.order[n]):
                 stands = False  # settling the hand sees to it
-        if self.held >= 0 and not self.published:
-            self.client.release(self.held)  # there was a greater tuple wherever it would have been
-        elif self.held >= 0 and stands:
-            self.client.keep(self.held)
-        self.held = -1
+        if not self.published:
+            self.client.release(held)  # there was a greater tuple wherever it would have been
+        elif stands:
+            self.client.keep(held)
 
     def _stands(self, k: int) -> bool:
         """Whether replica `k` is not given up, as far as that can be seen."""
@@ -418,84 +370,18 @@ class MaxRegister(Recycling):
                     return False
         return True
 
-    def write_back(self, word: int) -> int:
-        """Make a tuple that was read known to a majority, as a copy in our row.
-
-        DONE, NO_MEMORY, or AGAIN: read once more.
-        """
-        self.identify()
-        self.wrote = True
-        if not self.learn():
-            return self.clear_row()
-        if is_tombstone(word):
-            self.buffer = self.ticket()
-            self.held = -1
-        else:
-            value = self.value_of(word)
-            if value is None:
-                return AGAIN
-            if row_of(word) == self.writer:
-                return self._write_back_own(word, value)
-            if not self.acquire(len(value)):
-                return NO_MEMORY
-            self.prepare(word, value)
-            self.aim()
-        copy = self.copied = placed(word, self.writer, self.side)
-        pending = 0
-        for n in range(self.read):
-            k = self.order[n]
-            if stamp_of(self.tops[k]) < stamp_of(word):
-                try:
-                    outcome = self.put(k, copy)
-                except NodeFailed as error:
-                    self.view.fail_if_lost(error.node)
-                    return AGAIN
-                if outcome == REFUSED:
-                    return AGAIN
-                if outcome == AGAIN:
-                    pending |= 1 << k
-        if not self._max_again(pending, copy):
-            return AGAIN
-        for n in range(self.read):
-            self._name(self.order[n], copy)
-        self.endpoint.wait()
-        return DONE
-
-    def _write_back_own(self, word: int, value: bytes) -> int:
-        """`write_back` of a tuple of our own row: its buffer is ours, and needs no copy."""
-        k = self.where(word)
-        before = self.buffer
-        self.buffer = self.named(k, self.writer, side_of(word))
-        if not self.buffer:
-            self.buffer = self.named(k, self.writer, 1 - side_of(word))
-        self.prepare(word, value)
-        done = True
-        for n in range(self.read):
-            k = self.order[n]
-            if stamp_of(self.tops[k]) < stamp_of(word):
-                done = self._move(k, self.mine[k], word) and done
-        self.endpoint.wait()
-        self.buffer = before
-        return DONE if done else self.clear_row()
-
-    def _name(self, k: int, copy: int) -> None:
-        """Name the copy's buffer on replica `k`, too, so that it is not lost with a node."""
-        try:
-            self.write_buffer(k)
-            self.endpoint.cas(self.pointer(k, self.writer, side_of(copy)), self.ident, self.buffer)
-        except NodeFailed as error:
-            self.view.fail_if_lost(error.node)
-
     def clear_row(self) -> int:
         """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
 
         A client of our slot was killed between two steps, or a copy was put beside what we wrote.
-        What no word of M leads to is given up. Then, unless a greater tuple is at a majority, the
-        greatest of our row is written to one; and what that makes useless is given up.
+        What no word of M leads to is given up, numbers of tombstones, too. Then, unless a greater
+        tuple is at a majority, the greatest of our row is written to one; and what that makes
+        useless is given up.
         """
         lane = self.endpoint.background(True)
         try:
             self.read_all()
+            self._drop_numbers()
             self._give_up_junk(UNDECIDED)
             own = 0
             for k in range(self.replicas):
@@ -534,6 +420,28 @@ class MaxRegister(Recycling):
     def _own_word(self, k: int) -> int:
         """Our word of M, as read into `front`."""
         return self.front[k * self.stride + 2 + self.writer % self.buffers]
+
+    def _drop_numbers(self) -> None:
+        """Empty the pointers of our row that have the number of a tombstone which is not there.
+
+        Its author, or who wrote it back, was killed before the word of M.
+        """
+        for k in range(self.replicas):
+            word = self._own_word(k)
+            leads = is_tombstone(word) and row_of(word) == self.writer
+            for side in range(2):
+                there = self.front[k * self.stride + self.pointers + 2 * self.writer + side]
+                if (
+                    there in (0, self.ident)  # its node is lost; it is empty
+                    or self.front[k * self.stride] != self.ident
+                    or there >> 48 & 0xFF != VACANT_CLASS
+                    or (leads and side_of(word) == side)
+                ):
+                    continue
+                try:
+                    self.endpoint.cas(self.pointer(k, self.writer, side), there, self.ident)
+                except NodeFailed:
+                    continue  # it went with its node
 
     def _give_up_junk(self, stands: int) -> None:
         """Free what our row names but for `stands`; UNDECIDED: what no word of M leads to."""

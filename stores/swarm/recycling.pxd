@@ -20,5 +20,7 @@ cdef class Recycling(InNOut):
     cdef int recycle(self, u64 word) except -1
     @cython.locals(first=u64, verified=u64, n=int, there=u64)
     cdef bint _is_useless(self, u64 word, u64 row, u64 side, u64 reference) except -1
+    @cython.locals(k=int, at=u64, size=u64)
+    cpdef bytes key(self)
     @cython.locals(address=u64)
     cdef bint _is_of(self, u64 reference, int k, u64 stamp) except -1

@@ -23,24 +23,21 @@ cdef class SafeGuess(TimestampLock):
     cdef readonly Clock clock
     cdef readonly bytes result
 
-    @cython.locals(writer=int, outcome=int, w=u64, m=u64, wrote=int)
+    @cython.locals(writer=int, outcome=int, held=int, w=u64, m=u64, wrote=int)
     cpdef int put_value(self, bytes value) except -1
-    @cython.locals(value=bytes)
+    @cython.locals(value=bytes, attempt=u64)
     cdef int _insist(self, u64 w, int outcome) except -1
     @cython.locals(lane=bint, n=int, k=int, word=u64)
-    cdef int _verify_own(self, u64 w) except -1
+    cdef int _verify_own(self, u64 w, int held) except -1
     cdef bint _try_verify(self, int k, u64 word) except -1
     cdef bint _try_in_place(self) except -1
     @cython.locals(outcome=int, fresh=u64, wrote=int)
-    cdef int _write_again(self, u64 w, u64 m, bytes value) except -1
-    @cython.locals(outcome=int, held=int, ours=u64)
+    cdef int _write_again(self, u64 w, u64 m, bytes value, int held) except -1
     cdef int _confirm(self) except -1
-    cdef int _withdraw_guess(self, u64 w, bytes value) except -1
-    @cython.locals(outcome=int, m=u64, attempt=u64, missed=u64)
+    cdef int _withdraw_guess(self, u64 w, bytes value, int held) except -1
+    @cython.locals(outcome=int, m=u64, attempt=u64, missed=u64, refused=u64)
     cpdef int get_value(self) except -1
-    @cython.locals(lane=bint)
-    cdef int _after_write_back(self) except -1
     @cython.locals(lane=bint, n=int, k=int)
     cdef int _verify_read(self, u64 m, bytes value) except -1
-    @cython.locals(word=u64, wrote=int)
+    @cython.locals(outcome=int, word=u64, wrote=int)
     cpdef int entomb(self, u64 ticket) except -1

@@ -85,33 +85,38 @@ class SafeGuess(TimestampLock):
                 return AGAIN if outcome == DONE else outcome
             if not self.learn():
                 return self.clear_row()
-        if not self.acquire(len(value)):
+        held = self.acquire(len(value))
+        if held < 0:
             return NO_MEMORY
         self.expect(len(value))
         self.known = False
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
         self.prepare(w, value)
-        self.aim()
+        self.aim(held)
         outcome = self.gather(False, self.majority)
         m = self.top
         wrote = self.write(w)
         self.endpoint.wait()
         if outcome == GONE:
-            self.client.release(self.held)  # nobody looks where it may be named
+            self.client.release(held)  # nobody looks where it may be named
             return GONE
         if wrote == REFUSED:
             outcome = self._insist(w, outcome)
             m = self.top
         if outcome != DONE or is_tombstone(m):
-            return self._withdraw_guess(w, value)
+            return self._withdraw_guess(w, value, held)
         if rank_of(m) <= rank_of(w):
-            self._verify_own(w)
+            self._verify_own(w, held)
             return DONE
-        return self._write_again(w, m, value)
+        return self._write_again(w, m, value, held)
 
     def _insist(self, w: int, outcome: int) -> int:
-        """WRITE the tuple although our row is not in order. DONE, DELETED, or GONE."""
+        """WRITE the tuple although our row is not in order. DONE, DELETED, or GONE.
+
+        Raises StoreCorrupt when the row cannot be put in order.
+        """
         value = self.value
+        attempt = 0
         while outcome == DONE:
             self.clear_row()
             outcome = self.gather(False, self.majority)
@@ -122,10 +127,13 @@ class SafeGuess(TimestampLock):
                 self.prepare(w, value)
                 if self.write(placed(w, self.writer, self.side)) == DONE:
                     break
+            if outcome == DONE:
+                self.wait_again(attempt, w, "cannot be written, as the row is not in order")
+                attempt += 1
         self.side = -1
         return outcome
 
-    def _verify_own(self, w: int) -> None:
+    def _verify_own(self, w: int, held: int) -> None:
         """Line 8, and what is to be done after any WRITE. In the background."""
         lane = self.endpoint.background(True)
         for n in range(self.read):
@@ -136,7 +144,7 @@ class SafeGuess(TimestampLock):
                 self.mine[k] = word | VERIFIED
         self._try_in_place()
         self.recycle(w | VERIFIED)
-        self.keep()
+        self.keep(held)
         self.known = self.side >= 0
         self.side = 1 - side_of(w)
         self.endpoint.background(lane)
@@ -154,19 +162,19 @@ class SafeGuess(TimestampLock):
             return False  # the next reads take the buffer
         return True
 
-    def _write_again(self, w: int, m: int, value: bytes) -> int:
+    def _write_again(self, w: int, m: int, value: bytes, held: int) -> int:
         """Lines 9 to 11: the guess may have been stale."""
         if self.above(w) < self.majority:
             outcome = self.gather(False, self.replicas)
             self.endpoint.wait()
             m = self.top
             if outcome == GONE:
-                self.keep()
+                self.keep(held)
                 return DONE  # the DELETE comes second
             if outcome == DELETED or is_tombstone(m):
-                return self._withdraw_guess(w, value)
+                return self._withdraw_guess(w, value, held)
             if self.above(w) + self.replicas - self.read < self.majority:
-                self._verify_own(w)
+                self._verify_own(w, held)
                 return DONE
         if self.try_lock(w, WRITE):
             fresh = tuple_word(
@@ -177,10 +185,10 @@ class SafeGuess(TimestampLock):
             self.endpoint.wait()
             if wrote == REFUSED and self._insist(fresh, DONE) != DONE:
                 return DONE  # the register is being given up: the key was deleted meanwhile
-            self._verify_own(fresh)
+            self._verify_own(fresh, held)
         else:
             self.clock.after(time_of(m))
-            self.keep()
+            self.keep(held)
         return DONE
 
     def _confirm(self) -> int:
@@ -188,14 +196,9 @@ class SafeGuess(TimestampLock):
 
         DONE, and nothing is prepared: it was lost with its node before that, and the key is there.
         """
-        outcome = DELETED
-        if self.count(self.top) < self.majority:
-            held, ours = self.held, self.buffer
-            outcome = self.presence()
-            self.held, self.buffer = held, ours
-        return outcome
+        return self.presence() if self.count(self.top) < self.majority else DELETED
 
-    def _withdraw_guess(self, w: int, value: bytes) -> int:
+    def _withdraw_guess(self, w: int, value: bytes, held: int) -> int:
         """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it.
 
         If the tombstone is lost, the guess is as any other: verified, or written again.
@@ -206,8 +209,8 @@ class SafeGuess(TimestampLock):
                 self.prepare(w, value)
                 self.side = -1
                 if rank_of(self.top) > rank_of(w):
-                    return self._write_again(w, self.top, value)
-                self._verify_own(w)
+                    return self._write_again(w, self.top, value, held)
+                self._verify_own(w, held)
                 return DONE
         return DELETED if self.try_lock(w, WRITE) else DONE
 
@@ -219,13 +222,11 @@ class SafeGuess(TimestampLock):
         DONE: `result` is the value; DELETED; GONE.
         """
         seen: dict[int, tuple[int, bytes]] | None = None
-        attempt = missed = 0
+        attempt = missed = refused = 0
         while True:
             outcome = self.maximum()
             if outcome != DONE:
                 return outcome
-            if self.held >= 0:
-                self._after_write_back()
             m = self.top
             value = self.value_of(m)
             if value is None:
@@ -243,18 +244,14 @@ class SafeGuess(TimestampLock):
                 if self.try_lock(m, READ):
                     self._verify_read(m, value)
                     return DONE
+                # Its lock was refused, so a majority has greater ones.
+                self.wait_again(refused, m, "is the greatest, although its lock is taken")
+                refused += 1
             elif before is not None:
                 self.result = before[1]
                 return DONE
             seen[writer_of(m)] = (stamp_of(m), value)
             self.retries += 1
-
-    def _after_write_back(self) -> None:
-        """Our copy of the greatest tuple is at a majority, and makes what we had useless."""
-        lane = self.endpoint.background(True)
-        self.recycle(self.copied)
-        self.keep()
-        self.endpoint.background(lane)
 
     def _verify_read(self, m: int, value: bytes) -> None:
         """Line 20: the next reads are faster. In the background."""
@@ -272,18 +269,21 @@ class SafeGuess(TimestampLock):
     def entomb(self, ticket: int) -> int:
         """WRITE a tombstone that has this number; none was at a majority when we last read.
 
-        DONE, or AGAIN.
+        DONE: one is at a majority, this one or another; or AGAIN.
         """
         self.identify()
         self.buffer = 0
-        self.gather(False, self.majority)
+        outcome = self.gather(False, self.majority)
         self.endpoint.wait()
+        if outcome != DONE or is_tombstone(self.top):
+            # Another's, or one that was left in our row, where there may be no room for a second.
+            return AGAIN if self.presence() == DONE else DONE
         if not self.learn():
             return self.clear_row()
         self.buffer = ticket
-        self.held = -1
         word = tuple_word(TIME_MAX, self.writer, VERIFIED, self.writer, self.side)
         wrote = self.write(word)
         # CRASH(entombed): at a minority or a majority; whoever meets it unmaps the key.
         self.endpoint.wait()
+        self.buffer = 0
         return self.clear_row() if wrote == REFUSED else DONE

@@ -53,7 +53,7 @@ cdef class Swarm(ReplicatedGrowth):
     cdef int _get_once(self, bytes key, long long at) except -1
     @cython.locals(register=SafeGuess)
     cdef int _note_read(self, int outcome) except -1
-    @cython.locals(at='long long', attempt=u64, outcome=int, swept=bint)
+    @cython.locals(at='long long', attempt=u64, ident=u64, outcome=int, swept=bint)
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(viewed=u64)
     cdef int _attend(self) except -1
@@ -83,7 +83,7 @@ cdef class Swarm(ReplicatedGrowth):
         reference=u64, buffer=u64, area=u64, ident=u64, word=u64
     )
     cdef bint _make_register(self, bytes key, bytes value) except -1
-    @cython.locals(slot=u64, register=SafeGuess, outcome=int, ticket=u64)
+    @cython.locals(slot=u64, register=SafeGuess, outcome=int, ticket=u64, attempt=u64)
     cdef int _delete_once(self, bytes key) except -1
     @cython.locals(reference=u64, held=int, won=bint, pointer=u64, offset=u64)
     cdef bint _unmap(self, u64 slot, u64 word, u64 ticket) except -1

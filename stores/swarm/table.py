@@ -62,6 +62,7 @@ from limpet.stores.swarm.fields import (
 from limpet.stores.swarm.parameters import SwarmParameters
 from limpet.stores.swarm.recycling import area_of
 from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.repeats import Repeats
 from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.survey import level, points_of, wrong_with
 from limpet.stores.swarm.words import tuple_word
@@ -84,6 +85,7 @@ class Swarm(ReplicatedGrowth):
         self.register = protocol(
             pool, self.number_of_store, parameters.replicas, parameters.writers, parameters.buffers
         )
+        self.register.owner = f"{pool.url}, store {name!r}"
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
@@ -113,6 +115,7 @@ class Swarm(ReplicatedGrowth):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
+        repeats = None
         while True:
             at = self._foresee(key)
             self.client.enter()
@@ -120,11 +123,13 @@ class Swarm(ReplicatedGrowth):
                 outcome = self._get_once(key, at)
                 if outcome == DONE:
                     return self.register.result
+                ident = self.register.ident
             finally:
                 self.client.leave()
             if outcome == MISSING:
                 return default
-            self.retries += 1
+            repeats = repeats or Repeats(self, key)
+            repeats.again(ident)
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
@@ -176,6 +181,8 @@ class Swarm(ReplicatedGrowth):
         self.objects.size_of(key, value)
         self.operations += 1
         attempt = 0
+        ident = 0
+        repeats = None
         swept = False
         looks = 0
         wanted = (0, 0, 0, 0)
@@ -186,14 +193,16 @@ class Swarm(ReplicatedGrowth):
                 outcome = self._write_at(key, value, at, mode, attempt)
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
+                elif outcome == AGAIN:
+                    ident = self.register.ident
             finally:
                 self.client.leave()
             attempt += 1
             if outcome == NO_MEMORY:
                 looks = self._find_room(wanted, attempt, looks)
             elif outcome == AGAIN:
-                self.retries += 1
-                self.endpoint.pause(attempt)
+                repeats = repeats or Repeats(self, key)
+                repeats.again(ident)
             elif outcome == FULL:
                 self._make_room(key, swept)
                 swept = True
@@ -204,17 +213,19 @@ class Swarm(ReplicatedGrowth):
         """Delete; KeyError if the key is not there. 7 round trips."""
         key = as_bytes("key", key)
         self.operations += 1
+        repeats = Repeats(self, key)
         while True:
             self.client.enter()
             try:
                 outcome = self._delete_once(key)
+                ident = self.register.ident
             finally:
                 self.client.leave()
             if outcome == DONE:
                 return
             if outcome == MISSING:
                 raise KeyError(key)
-            self.retries += 1
+            repeats.again(ident)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -451,8 +462,11 @@ class Swarm(ReplicatedGrowth):
             return AGAIN if outcome == GONE else outcome
         ticket = self._ticket()
         # None of the reads before this one has said that the key is deleted; so we may.
+        attempt = 0
         while register.entomb(ticket) == AGAIN:
             self.retries += 1
+            register.wait_again(attempt, register.top, "no tombstone can be put over")
+            attempt += 1
         return DONE if self._unmap(slot, self.word, ticket) else MISSING
 
     def _unmap(self, slot: int, word: int, ticket: int) -> bool:
@@ -519,6 +533,10 @@ class Swarm(ReplicatedGrowth):
             if not count & 0xFF:
                 self.pool.membership.progress()
             level(self.register, reference, node)
+        # A node that failed just now may have had the slots of registers, which were passed over.
+        for other, state in enumerate(self.view.states()):
+            if state == IN_SERVICE and self.endpoint.lost(other):
+                raise NodeFailed(other, "it was lost while another node was filled")
         return found
 
     def _require_replicas(self, node: int) -> None:

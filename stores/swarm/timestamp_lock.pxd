@@ -1,15 +1,16 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
-from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.words cimport stamp_of, writer_of
+from limpet.stores.swarm.write_back cimport WriteBack
 
+cdef u64 ATTEMPTS_MAX
 cdef int READ
 cdef int REPLICAS_ROW
 cdef int STAMP_SHIFT
 cdef int WRITE
 
-cdef class TimestampLock(MaxRegister):
+cdef class TimestampLock(WriteBack):
     cdef u64[::1] found
 
     @cython.locals(locked=u64, completed=int, refused=bint, k=int, rounds=int)

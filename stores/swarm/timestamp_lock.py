@@ -15,12 +15,12 @@ from array import array
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.fields import READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
-from limpet.stores.swarm.max_register import MaxRegister
+from limpet.stores.swarm.fields import ATTEMPTS_MAX, READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
 from limpet.stores.swarm.words import stamp_of, writer_of
+from limpet.stores.swarm.write_back import WriteBack
 
 
-class TimestampLock(MaxRegister):
+class TimestampLock(WriteBack):
     """The timestamp locks of the current register."""
 
     def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
@@ -29,6 +29,8 @@ class TimestampLock(MaxRegister):
 
     def try_lock(self, word: int, mode: int) -> bool:
         """TRYLOCK the timestamp of the tuple `word`. Raises NodeFailed without a majority."""
+        if writer_of(word) >= self.writers:
+            self.wait_again(ATTEMPTS_MAX + 1, word, "is of a writer that there is not")
         locked = stamp_of(word) << STAMP_SHIFT | mode
         completed = 0
         for k in range(self.replicas):

@@ -23,8 +23,8 @@ from limpet.stores.swarm.parameters import SwarmParameters
 
 _INDEX: Final = ("log", "cache", "reconcile", "tables", "restoring", "survey", "snapshot", "growth")
 _REGISTERS: Final = (
-    "words", "in_n_out", "recycling", "max_register", "timestamp_lock", "safe_guess", "abd",
-    "registers", "cache", "survey", "table",
+    "words", "in_n_out", "recycling", "max_register", "write_back", "timestamp_lock",
+    "safe_guess", "abd", "registers", "cache", "survey", "table",
 )  # fmt: skip
 SOURCES: Final = (
     "shm/tickets.py",
@@ -89,17 +89,20 @@ def crowded() -> Iterator[None]:
 SEEN_TWICE: Final = """                if self.try_lock(m, READ):
                     self._verify_read(m, value)
                     return DONE
+                # Its lock was refused, so a majority has greater ones.
+                self.wait_again(refused, m, "is the greatest, although its lock is taken")
+                refused += 1
             elif before is not None:
 """
-LITERAL: Final = SEEN_TWICE.replace("            elif before is not None:\n", "")
+LITERAL: Final = SEEN_TWICE[: SEEN_TWICE.index("                # Its lock")]
 BACK: Final = "self.write_back(self.top) if self.is_writer() else NO_MEMORY\n"
 HASH: Final = (
     "        return value if hash64(value, seed) == self.front[at + 2] else None\n",
     "        return value\n",
 )
 HELD: Final = "        held = self.client.hold(reference, self.home() | OLD)\n"
-PLACED: Final = "        copy = self.copied = placed(word, self.writer, self.side)\n"
-SAME_STAMP: Final = "            if stamp_of(self.tops[self.order[n]]) >= stamp_of(word):\n"
+PLACED: Final = "        copy = placed(word, self.writer, self.side)\n"
+SAME_STAMP: Final = "            if stamp_of(self.tops[self.order[n]]) >= least:\n"
 OURS: Final = (
     "    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1\n"
 )
@@ -108,7 +111,7 @@ ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
 EXPLORED: Final = (
     Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
-        ((PLACED, "        copy = self.copied = word\n"),), exploration={"program": STALE},
+        ((PLACED, "        copy = word\n"),), exploration={"program": STALE},
     ),
     Mutant(
         "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
@@ -209,6 +212,41 @@ TOMBSTONE_AT_A_MINORITY: Final = Mutant(
         (
             "                outcome = self._confirm()\n            elif",
             "                outcome = DELETED\n            elif",
+        ),
+    ),
+)
+NUMBER_IS_EMPTY: Final = Mutant(
+    "s10-number-of-a-tombstone-is-taken-for-empty",
+    (),
+    (
+        (
+            "            left = left and self.front[at] == self.ident\n"
+            "            right = right and self.front[at + 1] == self.ident\n",
+            "            left = left and not self.named(k, self.writer, 0)\n"
+            "            right = right and not self.named(k, self.writer, 1)\n",
+        ),
+        ("            self._drop_numbers()\n", ""),
+    ),
+)
+NUMBER_IS_LEFT: Final = Mutant(
+    "s10-number-without-a-tombstone-is-left-where-it-is",
+    (),
+    (("            self._drop_numbers()\n", ""),),
+)
+COPY_IS_REMEMBERED: Final = Mutant(
+    "s11-copy-that-was-not-written-back-is-remembered",
+    (),
+    (
+        (
+            "            # Else it stays in hand: it is linked, or its node was lost just now.\n",
+            "            self.copied = copy\n",
+        ),
+        (
+            "            m = self.top\n            value = self.value_of(m)\n",
+            "            m = self.top\n"
+            "            if getattr(self, 'copied', 0):\n"
+            "                self.recycle(self.copied)\n"
+            "            value = self.value_of(m)\n",
         ),
     ),
 )

@@ -27,6 +27,7 @@ from swarm_mutants import (
     Mutant,
     in_force,
 )
+from swarm_scenes import Scene
 
 import limpet
 from limpet.fault.explorer import Exploration, explore
@@ -119,62 +120,6 @@ class ShiftedEndpoint(PuppetEndpoint):
 class ShiftedPool(PuppetPool):
     endpoint_class = ShiftedEndpoint
     endpoint: ShiftedEndpoint
-
-
-class Scene:
-    """A store with one key, k, whose place and row all clients remember.
-
-    `before`: how many others there were. By that number another replica is the first to be read.
-    """
-
-    def __init__(self, pools: Any, clients: int, before: int = 0) -> None:
-        self.pool = pools(nodes=3)
-        self.store = self.pool.store("swarm", name="test", capacity=50, replicas=3)
-        for _ in range(before):
-            self.store.put(b"j", b"")
-            self.store.delete(b"j")
-        self.store.put(b"k", b"old")
-        self.clients = [Puppet(pools, self.pool.url, "swarm") for _ in range(clients)]
-        for client in self.clients:
-            for _ in range(2):
-                client.store.update(b"k", b"old")
-                client.store.get(b"k")
-        self.store.update(b"k", b"old")
-        self.store.get(b"k")
-        for client in self.clients:
-            client.store.get(b"k")
-        (self.reference,) = self.store.slots_taken()
-        self.register = self.store.register
-        assert self.register.visit(self.reference)
-        self.register.read_all()
-        self.ident, self.capacity = self.register.word(0, 0), self.register.word(0, 1)
-        first = self.register.first
-        self.order = [(first + n) % 3 for n in range(3)]
-        self.nodes = [self.register.address(k) >> NODE_SHIFT for k in self.order]
-        self.directories = [
-            range(region.address, region.address + self.store.parameters.directory_size)
-            for node in range(3)
-            for table in range(3)
-            if (region := self.pool.regions.find(node, f"test/{table}")) is not None
-        ]
-        assert self.directories
-
-    def base(self, place: int) -> int:
-        """Where the register begins on the replica that is read as the one of that number."""
-        assert self.register.visit(self.reference)
-        return int(self.register.address(self.order[place]))
-
-    def word(self, place: int, writer: Puppet) -> int:
-        """Address of a writer's word of M there."""
-        return self.base(place) + 8 * (2 + (writer.pool.client.ident >> INCARNATION_BITS))
-
-    def lock(self, place: int, writer: Puppet) -> int:
-        """Address of a writer's lock, on the replica that is read as the one of that number."""
-        assert self.register.visit(self.reference)
-        self.register.capacity = self.capacity
-        return int(
-            self.register.lock(self.order[place], writer.pool.client.ident >> INCARNATION_BITS)
-        )
 
 
 def _lock_is_refused(pools: Any) -> None:

@@ -1,0 +1,45 @@
+"""How often one operation of a `swarm` store has begun anew: it pauses, and ends in damaged memory.
+
+An operation begins anew when its register is given up, when its row has to be put in order first,
+or when it lost a round of the index. The first two do not come again and again with the same
+register: a register that is given up is linked by no slot, and each step that puts a row in order
+is done once. So an operation that keeps meeting one register, by its ident, which no other register
+has, has met damaged memory. Rounds that are lost to other clients have no such limit: each of them
+is another client's success, and shows a register of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.errors import StoreCorrupt
+from limpet.stores.swarm.fields import ATTEMPTS_MAX
+
+
+class Repeats:
+    """Those of one operation on a key."""
+
+    def __init__(self, store: Any, key: bytes) -> None:
+        self.store = store
+        self.key = key
+        self.attempt = 0
+        self.ident = 0
+        self.same = 0
+
+    def again(self, ident: int) -> None:
+        """Count one more, which met the register of this ident, and pause.
+
+        Raises StoreCorrupt after ATTEMPTS_MAX with the same register.
+        """
+        store = self.store
+        store.retries += 1
+        self.attempt += 1
+        self.same = self.same + 1 if ident == self.ident else 0
+        self.ident = ident
+        if self.same > ATTEMPTS_MAX:
+            raise StoreCorrupt(
+                f"{store.pool.url}, store {store.name!r}: the key {self.key!r}: its register at "
+                f"{store.register.reference:#x} can neither be read nor written, and nobody "
+                "changes that: memory was damaged. Save what is left, and make the store again"
+            )
+        store.endpoint.pause(self.attempt)
