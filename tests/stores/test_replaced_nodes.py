@@ -45,6 +45,17 @@ def there(store: Any, round_: int) -> None:
     assert dict(store.items()) == {key: value(key, round_) for key in KEYS}
 
 
+def served_or_lost(store: Any) -> list[Any]:
+    """The value of each key, or the node that is named in its place."""
+    found: list[Any] = []
+    for key in KEYS:
+        try:
+            found.append(store.get(key))
+        except limpet.NodeFailed as error:
+            found.append(error.node)
+    return found
+
+
 @pytest.mark.parametrize("losses", [1, 2])
 def test_every_node_is_replaced_in_turn(
     make_store: Callable[..., Any], kind: str, losses: int
@@ -212,22 +223,13 @@ def test_more_are_lost_than_the_store_survives(make_store: Callable[..., Any], k
         for node in lost:
             store.pool.fail_node(node)
 
-        def read() -> list[Any]:
-            found: list[Any] = []
-            for key in KEYS:
-                try:
-                    found.append(store.get(key))
-                except limpet.NodeFailed as error:
-                    found.append(error.node)
-            return found
-
-        before = read()
+        before = served_or_lost(store)
         assert any(isinstance(found, int) for found in before)
         for node in lost:
             with pytest.raises(limpet.NodeFailed, match="save what is left"):
                 store.pool.replace_node(node)
             assert store.pool.nodes()[node]["state"] == "failed"
-        assert read() == before
+        assert served_or_lost(store) == before
 
 
 @pytest.mark.parametrize("when", ["passed by", "made there", "not mapped yet"])
