@@ -70,7 +70,7 @@ class Fusee(ReplicatedGrowth):
             self.client.leave()
 
     def _search(self, key: bytes, default: Any) -> Any:
-        self._choose(key)
+        self._choose_to_read(key)
         if self._guess(key):
             return self.objects.value()
         slot = self._find(key)
