@@ -4,6 +4,7 @@ from limpet.shm.verbs cimport u64
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.words cimport stamp_of, writer_of
 
+cdef int NODE_SHIFT
 cdef int READ
 cdef int REPLICAS_ROW
 cdef int STAMP_SHIFT
