@@ -18,7 +18,7 @@ Control segment, offsets in bytes
     4224         event_count: word; events written so far
     4288         tickets: word; numbers of vacant slots given out so far (tickets.py)
     4352         view: word; counts changes of which nodes are in service (view.py)
-    4360         leader: word; id of the client that is changing the view, or 0
+    4360         leader: word; the client that is changing the view, or 0 (view.py)
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (membership.py)
     20480        catalogue: 128 entries of 2048 bytes (directory.py)

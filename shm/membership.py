@@ -67,6 +67,7 @@ EVENT_KINDS: Final = (
     "node excluded",
 )
 RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED = range(1, 7)
+MASK: Final = (1 << 64) - 1
 SWEEP_INTERVAL_S: Final = 0.01
 
 
@@ -461,7 +462,7 @@ class Membership:
         values = (kind, subject, pid, self.ident, time.time_ns(), took_ns)
         for offset, value in enumerate(values, 1):
             self.endpoint.store(at + 8 * offset, value)
-        self.endpoint.store(at, number + 1)
+        self.endpoint.store(at, number + 1 & MASK)
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
         """The last events, oldest first, from number `since` on.

@@ -13,6 +13,9 @@ to, as the leader of a change of the view (view.py). Steps, with the node's stat
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
     6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
 
+Another node that is lost meanwhile is FAILED until the view has changed, and only then can anybody
+say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
+
 What a kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
 back to EXCLUDED. What was filled has been read by nobody. Only three things change elsewhere, and
 each is as good as before: slots whose replicas differed are brought to what the primary has;
@@ -129,9 +132,10 @@ class Replacement:
             try:
                 return self._replace(segment, word, began_ns)
             except NodeFailed as error:
-                if error.node == self.node:
+                if error.node != self.node:
+                    self.view.fail_if_lost(error.node)
+                elif not self.view.failed():
                     raise
-                self.view.fail_if_lost(error.node)
                 return None
             finally:
                 self._give_up_unless_done(segment)

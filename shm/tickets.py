@@ -1,20 +1,23 @@
 """Numbers that no two clients of a pool ever use, nor one client twice.
 
 A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
-What is left of its range when it ends, or forks, is never used. Sixteen million ranges a second
-would last for a year.
+What is left of its range when it ends, or forks, is never used. Numbers end at 2^46, which is what
+the words of vacant slots have room for: ten million a second last for 81 days.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from limpet.shm.errors import PoolCorrupt
 from limpet.shm.layout import TICKETS
 
 if TYPE_CHECKING:
     from limpet.shm.client import Client
 
 RANGE: Final = 256
+TICKETS_MAX: Final = 1 << 46
+"""No number is as great as that, or the next one."""
 
 
 class Tickets:
@@ -30,12 +33,21 @@ class Tickets:
         self._next = self._end = 0
 
     def take(self) -> int:
-        """A number from 0 on."""
+        """A number from 0 on. Raises PoolCorrupt when there is none left."""
         if self._next == self._end or self._owner != self.client.ident:
             endpoint = self.client.endpoint
             lane = endpoint.background(True)
-            self._next = endpoint.faa(TICKETS, RANGE)
+            taken = endpoint.load(TICKETS)
+            # ORDER: the addition after the look: it must not lead past 2^64 to numbers from before.
+            if taken <= TICKETS_MAX - RANGE:
+                taken = endpoint.faa(TICKETS, RANGE)
             endpoint.background(lane)
+            if taken > TICKETS_MAX - RANGE:
+                raise PoolCorrupt(
+                    f"the control segment is damaged, or the pool has been in use for too long: "
+                    f"{taken} numbers of vacant slots were given out; destroy the pool"
+                )
+            self._next = taken
             self._end = self._next + RANGE
             self._owner = self.client.ident
         self._next += 1

@@ -10,7 +10,9 @@ Words (control segment)
                   replica is counted there; RESTORING: it has new memory, which the leader fills
                   (replacement.py). Verbs raise NodeFailed for the last three. (states.py)
     view          counts the changes; a client compares it at the start of each operation
-    leader        client id of the leader, or 0
+    leader        client id of the leader (bits 0-47) and a number of its own that is another each
+                  time (48-63), or 0. A leader is pinned: the word of one that is not is left over
+                  from an interrupt, or damaged, and anybody may replace it
     parked        in each client slot: the client is pinned, and does nothing until no node is
                   FAILED or RESTORING
 
@@ -36,15 +38,16 @@ meanwhile and calls `steady` first: it may go on while a node is lost, not while
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import NodeFailed
-from limpet.shm.layout import LEADER, NODE_STATES, VIEW
+from limpet.shm.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
 from limpet.shm.membership import NODE_EXCLUDED, hand_in, slot_address
 from limpet.shm.slots import (
     FREE,
     INCARNATION_BITS,
     PARKED,
+    PIN,
     PROGRESS,
     client_id,
 )
@@ -69,6 +72,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EXCLUDED", "FAILED", "IN_SERVICE", "View"]
 
+IDENT_BITS: Final = 48
+IDENT_MASK: Final = (1 << IDENT_BITS) - 1
+MASK: Final = (1 << 64) - 1
+
 
 class View:
     """The view of one pool, from one of its clients."""
@@ -79,6 +86,8 @@ class View:
         self.grace = grace
         self.membership = membership
         self.nodes = nodes
+        self.led = 0
+        """What the word `leader` has, or last had, when we lead."""
         self.reconcile: Callable[[list[int]], None] = lambda failed: None
         """Puts replicas in order on what is left when those nodes are lost; set by the pool."""
         self.remap: Callable[[], None] = lambda: None
@@ -153,21 +162,32 @@ class View:
                 attempt += 1
                 self.endpoint.pause(attempt)
         finally:
-            self.endpoint.cas(LEADER, self.client.ident, 0)
+            self.endpoint.cas(LEADER, self.led, 0)
             # ORDER: not parked, for all to see, before we look once more.
             self.endpoint.swap(self.client.slot + PARKED, 0)
 
     def lead(self) -> bool:
         """Whether we are the leader, now."""
         leader = self.endpoint.load(LEADER)
-        mine = self.client.ident
-        if leader != mine and leader and not self._ended(leader):
+        ours = leader & IDENT_MASK == self.client.ident
+        if ours and leader == self.led:
+            return True
+        if leader and not ours and not self._ended(leader & IDENT_MASK):
             return False
-        return bool(leader == mine or self.endpoint.cas(LEADER, leader, mine) == leader)
+        # ORDER: another word than before, or this CAS could replace that of a later time.
+        self.led = (self.led >> IDENT_BITS) + 1 << IDENT_BITS & MASK | self.client.ident
+        return bool(self.endpoint.cas(LEADER, leader, self.led) == leader)
 
     def _ended(self, ident: int) -> bool:
-        """Whether that client is certainly dead. It is not recovered: we are in an operation."""
+        """Whether that client does not lead any more: it is certainly dead, or in no operation.
+
+        It is not recovered: we are in an operation.
+        """
         slot = ident >> INCARNATION_BITS
+        if slot >= self.endpoint.load(SLOTS_USED) or not self.endpoint.load(
+            slot_address(slot) + PIN
+        ):
+            return True
         word = self.endpoint.load(slot_address(slot))
         if word >> 60 == FREE or client_id(slot, word) != ident or self.membership.dead(slot, word):
             return True
@@ -227,12 +247,12 @@ class View:
     def concerns(self, slot: int, ident: int) -> bool:
         """Whether that client, of that slot, is parked, or leads: it does nothing else."""
         parked = self.endpoint.load(slot_address(slot) + PARKED)
-        return bool(parked) or self.endpoint.load(LEADER) == ident
+        return bool(parked) or self.endpoint.load(LEADER) & IDENT_MASK == ident
 
     def resign(self) -> None:
         """As the leader, which has changed all states that had to be: end the change."""
         self.endpoint.faa(VIEW, 1)
-        self.endpoint.cas(LEADER, self.client.ident, 0)
+        self.endpoint.cas(LEADER, self.led, 0)
 
     def _quiet(self, laggard: Pinned) -> bool:
         slot, word, _, _ = laggard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -41,6 +42,8 @@ class Pool(Memory):
     """
 
     _manager: weakref.ref[Manager] | None = None
+    _shared: dict[int, Any] | None = None
+    """In a recovery, the handles by which it resolves, by the number of the store's entry."""
 
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
@@ -52,11 +55,41 @@ class Pool(Memory):
         linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)
         self.heap.resolver = lambda reference, home: alive(linked)(reference, home)
         self.view.reconcile = lambda failed: alive(reconcile)(failed)
+        restore, share = self.membership.restore, weakref.WeakMethod(self._share)
+
+        def restored(slot: int, word: int) -> dict[str, int]:
+            sharing = share()
+            if sharing is None:
+                return restore(slot, word)
+            with sharing():
+                return restore(slot, word)
+
+        self.membership.restore = restored
+
+    @contextlib.contextmanager
+    def _share(self) -> Iterator[None]:
+        """What is resolved meanwhile, one after another, is so by one handle of each store."""
+        before, self._shared = self._shared, {}
+        try:
+            yield
+        finally:
+            # None is kept beyond that, as handles keep the pool alive.
+            self._shared = before
 
     def _linked(self, reference: int, home: int) -> bool:
         """Whether the object is linked by a replicated link; what no store knows, is."""
-        store = self._store_of(Link.of(home).entry)
-        return store is None or bool(store.resolved(reference, home))
+        number = Link.of(home).entry
+        shared = self._shared
+        # Nobody else has it: to resolve may be to change the view, and that to resolve again.
+        store = shared.pop(number, None) if shared is not None else None
+        if store is None:
+            store = self._store_of(number)
+        if store is None:
+            return True
+        linked = bool(store.resolved(reference, home))
+        if shared is not None:
+            shared[number] = store
+        return linked
 
     def _named_slots(self) -> dict[int, list[tuple[int, int]]]:
         """The pairs of hands with replicated links, by the number of the store's entry."""
@@ -84,13 +117,17 @@ class Pool(Memory):
     def _store_of(self, number: int) -> Any:
         """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
 
-        Handles that are in use are in the midst of something; so it is another one.
+        Handles that are in use are in the midst of something; so it is another one. It remembers no
+        keys: what it is for does not ask for them, and a cache takes longer to make than the rest.
         """
         for entry, (name, stored) in self._ready():
             if entry == number:
                 cls = store_class(stored["kind"])
                 if cls.resolves:
-                    return cls(self, stored["kind"], name, _parameters(cls, stored, name))
+                    parameters = _parameters(cls, stored, name)
+                    if hasattr(parameters, "cache_size"):
+                        parameters = dataclasses.replace(parameters, cache_size=0)
+                    return cls(self, stored["kind"], name, parameters)
         return None
 
     def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:

@@ -1,9 +1,9 @@
 """The adaptive index cache (FUSEE section 4.6): where a key's slot is, and what was in it.
 
 An answer is no more than a guess: whoever uses it reads the slot, and counts whether it still had
-what the cache says. A key whose invalid answers are more than a share of all is not asked for;
-searches go on counting whether it would have been right, and old counts fade, so it may be asked
-for again.
+what the cache says. A key whose invalid answers are more than a share of all is not asked for; all
+that find its slot without the cache, be it to read, to update or to delete, go on counting whether
+it would have been right, and old counts fade, so it may be asked for again (trap F13).
 
 The paper marks objects as invalid when they are replaced; a crash between the two leaves stale
 reads for ever (trap F6). Here the slot is compared, in the same round trip.

@@ -70,19 +70,21 @@ class LoggedObjects(Objects):
         """
         self.entry_word[0] = word
         for k in range(self.heap.replicas(reference)):
-            try:
-                address = self.heap.replica(reference, k) + offset
-                self.endpoint.write_gather(address, self.entry_word, 1, b"", b"")
-            except NodeFailed:
-                continue
+            address = self.heap.replica(reference, k) + offset
+            if not self.endpoint.failed(address):
+                try:
+                    self.endpoint.write_words(address, self.entry_word, 1)
+                except NodeFailed:
+                    continue
 
     def marked(self, reference: int, offset: int) -> int:
         """A word of the entry, from the first replica in service."""
         for k in range(self.heap.replicas(reference) - 1):
-            try:
-                return self._read_mark(reference, offset, k)
-            except NodeFailed:
-                continue
+            if not self.endpoint.failed(self.heap.replica(reference, k)):
+                try:
+                    return self._read_mark(reference, offset, k)
+                except NodeFailed:
+                    continue
         return self._read_mark(reference, offset, self.heap.replicas(reference) - 1)
 
     def _read_mark(self, reference: int, offset: int, k: int) -> int:
@@ -95,23 +97,36 @@ class LoggedObjects(Objects):
 
     def load(self, reference: int) -> None:
         """Read the object, or the front of a large one, into the image; from one replica."""
-        try:
-            self.load_at(reference, 0)
-        except NodeFailed as error:
-            self._load_mirror(reference, error)
-
-    def _load_mirror(self, reference: int, lost: NodeFailed) -> None:
-        for k in range(1, self.heap.replicas(reference)):
+        # Ask first: to raise NodeFailed, and catch it, takes longer than all else (trap G15).
+        if self.endpoint.failed(reference & ADDRESS_MASK):
+            self._load_mirror(reference)
+        else:
             try:
-                self.load_at(reference, k)
-                return
+                self._load_from(reference, reference & ADDRESS_MASK)
             except NodeFailed:
-                continue
-        raise lost
+                self._load_mirror(reference)
+
+    def _load_mirror(self, reference: int) -> None:
+        if not self._found_mirror(reference):
+            self.load_at(reference, 0)  # says why not
+
+    def _found_mirror(self, reference: int) -> bool:
+        for k in range(1, self.heap.replicas(reference)):
+            if not self.endpoint.failed(self.heap.replica(reference, k)):
+                try:
+                    self.load_at(reference, k)
+                except NodeFailed:
+                    continue
+                return True
+        return False
 
     def load_at(self, reference: int, k: int) -> None:
         """As `load`, from replica `k`."""
-        self.address = self.heap.replica(reference, k) + ENTRY_SIZE
+        self._load_from(reference, self.heap.replica(reference, k))
+
+    def _load_from(self, reference: int, address: int) -> None:
+        """As `load`, from the replica at this address."""
+        self.address = address + ENTRY_SIZE
         size = self._extent(reference)
         if self.complete:
             size -= ENTRY_SIZE

@@ -16,7 +16,7 @@ import numpy as np
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.replacement import copy
-from limpet.shm.states import IN_SERVICE
+from limpet.shm.states import FAILED, IN_SERVICE
 from limpet.shm.words import ADDRESS_MASK, TENTATIVE
 from limpet.stores.fusee.links import Link, is_slot
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
@@ -71,16 +71,17 @@ class RestoredTables(ReplicatedTables):
         """Make the replicas that belong on a node with new memory; for a leader, all others parked.
 
         `pairs`: those of hands that name slots of this store. Raises NodeFailed, with nothing lost,
-        if the node had the last replica of an object.
+        if the node had the last replica of an object, or all of a directory's are lost.
         """
         self._require_replicas(node)
+        self._require_directories(node)
         self._level(pairs)
         self._level_directories()
         found = {"objects": 0, "blocks": 0, "regions": 0, "bytes": 0}
         for table in range(self.subtables):
             places = self._nodes(table)
             if not self.counts[table]:
-                continue  # of what is lost altogether there is nothing to copy
+                continue  # without replicas: what was there is gone, as with every other store
             if node in places:
                 region = self._new_region(table, places.index(node))
                 size = self.parameters.directory_size
@@ -96,8 +97,8 @@ class RestoredTables(ReplicatedTables):
         try:
             return list(self._linked(table)[1].tolist())
         except NodeFailed as error:
-            if self.view.states()[error.node] == IN_SERVICE:
-                raise  # lost just now: the replacement begins anew
+            if self.view.states()[error.node] in (IN_SERVICE, FAILED):
+                raise  # lost just now, and other replicas may be left: the replacement begins anew
             raise NodeFailed(
                 node,
                 f"all replicas of a subtable of {self.name!r} are lost; save what is left, destroy "
@@ -123,6 +124,16 @@ class RestoredTables(ReplicatedTables):
             return obtain_directory(self.pool, self.name, self.parameters, table, replica)
         except StoreFull as error:
             raise StoreFull(f"{error}, or delete entries and replace the node again") from error
+
+    def _require_directories(self, node: int) -> None:
+        """Raise NodeFailed if all replicas of a directory are lost: nobody knows what was there."""
+        self._look()
+        if self.replicas > 1 and 0 in list(self.counts):
+            raise NodeFailed(
+                node,
+                f"all replicas of a part of the index of {self.name!r} are lost, more than it "
+                "survives; save what is left, destroy the pool, and create it again",
+            )
 
     def _require_replicas(self, node: int) -> None:
         states = self.view.states()

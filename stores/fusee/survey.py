@@ -59,7 +59,7 @@ class SurveyedTables(RestoredTables):
         try:
             while True:
                 try:
-                    self._agree()
+                    self._agree_to_read()
                     return self._keys_there(table, number, group)
                 except NodeFailed as error:
                     if not self._outlive(error.node):

@@ -70,7 +70,7 @@ class Fusee(ReplicatedGrowth):
             self.client.leave()
 
     def _search(self, key: bytes, default: Any) -> Any:
-        self._choose(key)
+        self._choose_to_read(key)
         if self._guess(key):
             return self.objects.value()
         slot = self._find(key)
@@ -164,6 +164,9 @@ class Fusee(ReplicatedGrowth):
                 self.logged.mark(reference, BIRTH, UPDATED)
                 updates = True
             slot = self._match(key, 0, True)
+            if slot and place >= 0 and not known:
+                # a client that only writes comes to trust a key again, too (trap F13)
+                self.cache.judge(place, self.word)
         if slot:
             if mode == INSERT:
                 return EXISTS
@@ -177,6 +180,7 @@ class Fusee(ReplicatedGrowth):
             outcome = self._insert(key, desired, attempt)
         if outcome == DONE and self.backups:
             slot = self._go_to(self.at_home)
+        if outcome == DONE and slot:
             self.cache.remember(self.hash, self._index_of(slot), desired)
         return outcome
 
@@ -218,5 +222,9 @@ class Fusee(ReplicatedGrowth):
 
     def _try_delete(self, key: bytes) -> int:
         self._choose(key)
-        slot = self._guess(key) or self._find(key)
+        slot = self._guess(key)
+        if not slot:
+            slot = self._find(key)
+            if slot:
+                self._learn(slot, self.word)
         return self._remove(slot, self.word) if slot else MISSING

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.race.growth cimport Growing
 from limpet.stores.race.hash_store cimport HashStore
@@ -35,6 +35,7 @@ cdef class ReplicatedTables(Growing):
     cdef u64 backups
     cdef u64 viewed
     cdef bint looked
+    cdef bint glanced
 
     cdef int _place(self, u64 hashed) except -1
     cdef int _turn_to_head(self, u64 address) noexcept
@@ -42,6 +43,9 @@ cdef class ReplicatedTables(Growing):
     cdef u64 _primary(self, u64 address) noexcept
     cdef int _agree(self) except -1
     cpdef int _renew(self) except -1
+    cdef int _choose_to_read(self, bytes key) except -1
+    cdef int _agree_to_read(self) except -1
+    cpdef int _glance(self) except -1
     cpdef bint _look(self) except -1
     cpdef bint _outlive(self, int node) except -1
     @cython.locals(row=u64)

@@ -31,8 +31,9 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreMismatch
+from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, VIEW
-from limpet.shm.states import FORMER, IN_SERVICE, RESTORING, former, settled
+from limpet.shm.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
 from limpet.shm.tickets import Tickets
 from limpet.shm.words import ADDRESS_MASK, REPLICATED
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
@@ -88,6 +89,8 @@ class ReplicatedTables(Growing):
         self.backups = 0
         self.viewed = 0
         self.looked = False
+        self.glanced = False
+        """Whether operations may go by the view `viewed`; whether those may that only read."""
         self._begin_search()
         self._look()
 
@@ -145,7 +148,7 @@ class ReplicatedTables(Growing):
     def forget(self) -> None:
         Growing.forget(self)
         self.tickets.forget()
-        self.looked = False
+        self.looked = self.glanced = False
 
     # ---- the view ---------------------------------------------------------------------------
 
@@ -179,7 +182,46 @@ class ReplicatedTables(Growing):
         """Look at the view, in an operation; wait first until it is settled."""
         while not self._look() or self.view.unsettled():
             self.view.settle()
-        self.looked = True
+        self.looked = self.glanced = True
+
+    def _choose_to_read(self, key: bytes) -> None:
+        self._agree_to_read()
+        Growing._place(self, hash64(key))
+
+    def _agree_to_read(self) -> None:
+        """As `_agree`, in an operation that only reads: it waits for nobody (trap F14)."""
+        if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
+            self._glance()
+
+    def _glance(self) -> None:
+        """Look at the view, in an operation that only reads, though it is being changed."""
+        before = self.view.states()
+        looked = self._look() and not self.view.unsettled()
+        if not looked:
+            # ORDER: the states before the look, and those after it: what was RESTORING may be
+            # IN_SERVICE by now, and what was IN_SERVICE FAILED.
+            self._bar(before, self.view.states())
+        self.looked = looked
+        self.glanced = True
+
+    def _bar(self, before: list[int], after: list[int]) -> None:
+        """Have each directory and subtable raise NodeFailed of which a change of the view may move
+        the primary; the reader then waits.
+
+        All others have the same primary before the change, during it and after it. The leader of
+        the next change waits for this reader, which was pinned before it looked.
+        """
+        nodes = len(after)
+        changing = {n for n in range(nodes) if not settled([before[n], after[n]])}
+        gone = {n for n in range(nodes) if after[n] == EXCLUDED} - changing
+        for subtable in range(self.subtables):
+            first = next((n for n in self._nodes(subtable) if n not in gone), -1)
+            if first in changing:
+                self.tables[subtable] = first << NODE_SHIFT
+        for node in range(nodes):
+            k = next((k for k in range(self.replicas) if (node + k) % nodes not in gone), 0)
+            if (node + k) % nodes in changing:
+                self.steps[REPLICAS_ROW * node] = self._step(node, k)
 
     def _look(self) -> bool:
         """Find the replicas on nodes in service; before the next operation, `_renew` comes.
@@ -211,7 +253,7 @@ class ReplicatedTables(Growing):
             for k, step in enumerate(steps or [0]):
                 self.steps[REPLICAS_ROW * node + k] = step
         self.viewed = viewed
-        self.looked = False
+        self.looked = self.glanced = False
         return settled(states)
 
     def _step(self, node: int, k: int) -> int:
@@ -230,7 +272,7 @@ class ReplicatedTables(Growing):
         """What we know of the node holds no more; operations find it out anew."""
         for subtable in range(self.subtables):
             self.tables[subtable] = former(self.tables[subtable], node)
-        self.looked = False
+        self.looked = self.glanced = False
 
     def _nodes(self, subtable: int) -> list[int]:
         """The nodes of a directory's replicas, in their order."""

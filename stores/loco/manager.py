@@ -26,7 +26,7 @@ import threading
 import weakref
 from typing import Any, Final
 
-from limpet.shm.errors import NodeFailed, ParameterError, StoreMismatch
+from limpet.shm.errors import NodeFailed, ParameterError, StoreCorrupt, StoreMismatch
 from limpet.stores.loco.ack_key import AckKey
 from limpet.stores.loco.region import Links, Region
 from limpet.stores.names import NAME_SIZE_MAX, is_name
@@ -169,16 +169,27 @@ class Manager:
             described: dict[str, Any] = {}
             with contextlib.suppress(NodeFailed):
                 described = self.memory.describe(key)
-            name = _root(key.decode())
+            full = self._text(key)
+            name = _root(full)
             entry = found.setdefault(name, {"name": name, "kind": "", "parameters": {}, "size": 0})
             entry["size"] += described.get("size", 0)
-            if key.decode() == name:
+            if full == name:
                 entry["kind"] = described.get("kind", "")
                 entry["parameters"] = described.get("parameters", {})
         for name, entry in found.items():
             if not entry["kind"] and self.memory.is_lost(name):
                 entry["kind"] = "lost"
         return [found[name] for name in sorted(found) if found[name]["kind"]]
+
+    def _text(self, key: bytes) -> str:
+        """The full name of a region as text. Raises StoreCorrupt for what can be none."""
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            raise StoreCorrupt(
+                f"{self.pool.url}: there is a region of a channel with the name {key!r}, which no "
+                "channel can have; save what is left, and destroy the pool"
+            ) from error
 
     def names(self) -> builtins.list[str]:
         """The names of the channels that have no parent."""

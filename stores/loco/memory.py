@@ -246,11 +246,13 @@ class ChannelMemory(Renewing):
             if not value or not self.endpoint.load(value):
                 return {}
             sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
-            found = dict(json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)))
+            found = json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK))
+            if not isinstance(found, dict) or type(found.get("size")) is not int:
+                raise ValueError("it is no description")
             if sizes >> NODE_OF_MEMORY:
                 found["size"] = 0
             return found
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PoolCorrupt(
                 f"{self.pool.url}: what the channel region {key!r} says of itself is damaged; "
                 "remove the channel"
@@ -317,19 +319,19 @@ class ChannelMemory(Renewing):
         parts = self._parts(name)
         # ORDER: after the parts: those of a channel that was made since then have this mark.
         mark = self.mark(name) if parts else 0
-        stale = [part for part in parts if not part.endswith(f"@{mark:x}")]
+        stale = [part for part in parts if not part.endswith(f"@{mark:x}".encode())]
         for part in stale:
             # Somebody else was first, or it is lost by now.
             with contextlib.suppress(KeyError, NodeFailed):
-                self.delete(part.encode())
+                self.delete(part)
         if not self._is_away(self._belongs(name.encode())):
             self._sweep(name.encode())
         return bool(stale)
 
-    def _parts(self, name: str) -> list[str]:
+    def _parts(self, name: str) -> list[bytes]:
         """The full names of the parts of all channels of that name, whatever their marks."""
-        full = [key.decode() for key in self.keys()]
-        return [key for key in full if key.startswith((f"{name}/", f"{name}."))]
+        starts = (f"{name}/".encode(), f"{name}.".encode())
+        return [key for key in self.keys() if key.startswith(starts)]
 
     def __len__(self) -> int:
         return sum(1 for _ in self.keys())

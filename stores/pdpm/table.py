@@ -154,9 +154,34 @@ class Pdpm(Buckets):
         slot, word = self._match(place, key)
         if not slot:
             return None
-        if redo or (self._is_overwritten(word) and not self.objects.intact()):
+        if redo:
+            self._require_lock(place, redo)
+            return AGAIN
+        if self._is_overwritten(word) and not self.objects.intact():
+            self._require_whole(place, slot, word, key)
             return AGAIN
         return self.objects.value()
+
+    def _require_lock(self, place: Place, redo: int) -> None:
+        """Raise StoreCorrupt if nobody has the lock under which there is this redo copy.
+
+        While we are pinned, no other has the same address.
+        """
+        held = self.endpoint.load(place.home)
+        if not held and self.endpoint.load(place.home + REDO) == redo:
+            raise StoreCorrupt(
+                f"{self.name}: the bucket at {place.home:#x} has a redo copy and no lock; save "
+                "what is left, and make the store again"
+            )
+
+    def _require_whole(self, place: Place, slot: int, word: int, key: bytes) -> None:
+        """Raise StoreCorrupt if a pair's checksum does not hold, and nobody is writing it."""
+        if not self._settled(word & REFERENCE_MASK, place.home) and (
+            self.endpoint.load(slot) == word
+        ):
+            raise StoreCorrupt(
+                f"{self.name}: the checksum of the pair of {key!r} does not hold; put the key anew"
+            )
 
     # ---- changing -------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class HashStore(Index):
     def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
         """Append the values of at most BATCH keys: the reads of a phase overlap."""
         for row, key in enumerate(keys):
-            self._choose(key)
+            self._choose_to_read(key)
             self._keep_place(row)
         self._found_places()
         for row in range(len(keys)):

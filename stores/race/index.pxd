@@ -34,6 +34,7 @@ cdef class Index(Store):
     cdef u64 table
 
     cdef int _choose(self, bytes key) except -1
+    cdef int _choose_to_read(self, bytes key) except -1
     cdef int _place(self, u64 hashed) except -1
     cdef u64 _table_of(self, bytes key) except? 0
     @cython.locals(combined=u64, first=u64, second=u64)

@@ -92,6 +92,10 @@ class Index(Store):
         """Work out a key's hash, subtable and the addresses of its two combined buckets."""
         self._place(hash64(key))
 
+    def _choose_to_read(self, key: bytes) -> None:
+        """As `_choose`, in an operation that only reads."""
+        self._place(hash64(key))
+
     def _place(self, hashed: int) -> None:
         self.hash = hashed
         self.table = (self.hash >> 32) * self.subtables >> 32

@@ -67,7 +67,7 @@ cdef class InNOut:
     cpdef u64 size(self, u64 capacity) noexcept
     @cython.locals(count=int)
     cpdef int read_front(self, int k, bint whole) except -1
-    @cython.locals(k=int, index=int)
+    @cython.locals(k=int, index=int, there=bint)
     cpdef int read_all(self) except -1
     cpdef u64 word(self, int k, int index) noexcept
     cpdef u64 address(self, int k) noexcept

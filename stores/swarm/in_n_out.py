@@ -153,9 +153,13 @@ class InNOut:
     def read_all(self) -> None:
         """Read the front of every replica in service; of others it is all zeros."""
         for k in range(self.replicas):
+            there = not self.endpoint.failed(self.bases[k])
             try:
-                self.read_front(k, False)
+                if there:
+                    self.read_front(k, False)
             except (NodeFailed, AddressError):
+                there = False
+            if not there:
                 for index in range(self.width):
                     self.front[k * self.stride + index] = 0
 
@@ -209,9 +213,13 @@ class InNOut:
 
     def _write_older(self, address: int) -> None:
         """Write what is prepared to a replica of our buffer, if there is something older."""
-        if address and (
-            self.endpoint.load(address + 8) != self.ident
-            or self.endpoint.load(address) <= self.header[0]
+        if (
+            address
+            and not self.endpoint.failed(address)
+            and (
+                self.endpoint.load(address + 8) != self.ident
+                or self.endpoint.load(address) <= self.header[0]
+            )
         ):
             self.endpoint.write_gather(address, self.header, HEADER_WORDS, self.value, b"")
 
@@ -221,12 +229,13 @@ class InNOut:
             return None
         for steps in range(self.replicas):
             address = self.beside(reference, (first + steps) % self.replicas)
-            try:
-                value = self._read_buffer_at(reference, address, stamp) if address else None
-            except NodeFailed:
-                continue
-            if value is not None:
-                return value
+            if address and not self.endpoint.failed(address):
+                try:
+                    value = self._read_buffer_at(reference, address, stamp)
+                except NodeFailed:
+                    continue
+                if value is not None:
+                    return value
         return None
 
     def _read_buffer_at(self, reference: int, address: int, stamp: int) -> Any:
@@ -253,8 +262,9 @@ class InNOut:
         self.buffer = buffer
         self.prepare(word, value)
         for k in range(self.replicas):
-            with contextlib.suppress(NodeFailed):
-                self.write_buffer(k)
+            if not self.endpoint.failed(self.beside(buffer, k)):
+                with contextlib.suppress(NodeFailed):
+                    self.write_buffer(k)
         empty = [self.ident] * (2 * self.writers)
         empty[2 * row_of(word) + side_of(word)] = buffer
         in_place = [0, 0, 0]

@@ -273,6 +273,9 @@ class MaxRegister(Recycling):
         self.needed_also = 0
         self.needed_on = self.node
         for _ in range(self.replicas):
+            if self.endpoint.failed(self.needed_on << NODE_SHIFT):
+                self.needed_on = self.needed_on + 1 if self.needed_on + 1 < self.nodes else 0
+                continue
             try:
                 self.buffer = self.allocator.allocate(self.needed_on, self.needed, self.replicas)
                 self.published = False

@@ -131,8 +131,11 @@ class Recycling(InNOut):
         if not self.heap.plausible(reference) or self.heap.replicas(reference) != self.replicas:
             return False
         for k in range(self.replicas):
+            address = self.heap.replica(reference, k) + ENTRY_SIZE
+            if self.endpoint.failed(address):
+                continue
             try:
-                sizes = self.endpoint.load(self.heap.replica(reference, k) + ENTRY_SIZE)
+                sizes = self.endpoint.load(address)
             except NodeFailed:
                 continue
             self.turn_to(reference, area_of(sizes & 0xFFFF))

@@ -5,6 +5,7 @@ from limpet.stores.swarm.words cimport stamp_of, writer_of
 from limpet.stores.swarm.write_back cimport WriteBack
 
 cdef u64 ATTEMPTS_MAX
+cdef int NODE_SHIFT
 cdef int READ
 cdef int REPLICAS_ROW
 cdef int STAMP_SHIFT

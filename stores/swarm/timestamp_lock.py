@@ -15,6 +15,7 @@ from array import array
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.layout import NODE_SHIFT
 from limpet.stores.swarm.fields import ATTEMPTS_MAX, READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
 from limpet.stores.swarm.words import stamp_of, writer_of
 from limpet.stores.swarm.write_back import WriteBack
@@ -40,6 +41,10 @@ class TimestampLock(WriteBack):
         rounds = 0
         lost = -1
         for _ in range(self.replicas):
+            if self.endpoint.failed(self.bases[k]):
+                lost = self.bases[k] >> NODE_SHIFT
+                k = k + 1 if k + 1 < self.replicas else 0
+                continue
             try:
                 rounds = max(rounds, self._race(k, writer_of(word), locked))
             except NodeFailed as error:

@@ -169,6 +169,9 @@ STILL_HELPING: Final = """            still = self.endpoint.load(slot) == old
 RENEW: Final = """        while not self._look() or self.view.unsettled():
             self.view.settle()
 """
+GLANCE: Final = """        if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
+            self._glance()
+"""
 NUMBER: Final = "        number: int = self.tickets.take()\n"
 BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
 HELP: Final = "            if attempt > PATIENCE:\n                self._help(slot, old)\n"
@@ -285,7 +288,17 @@ WITHOUT: Final = Mutant(
     (),
     ((RENEW, RENEW.replace("not self._look()", "self._look() is None")),),
 )
-"""These eleven are shown step by step: it takes many schedules to come by them."""
+READS_WAIT: Final = Mutant(
+    "f14-reads-wait-for-every-change-of-the-view",
+    (),
+    ((GLANCE, GLANCE.replace("not self.glanced", "not self.looked").replace("_glance", "_renew")),),
+)
+READS_ANYTHING: Final = Mutant(
+    "reads-go-by-a-primary-that-is-about-to-change",
+    (),
+    (("            self._bar(before, self.view.states())\n", "            pass\n"),),
+)
+"""These are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
     Mutant(
@@ -313,7 +326,9 @@ OWN: Final = (
 """Steps of our own, left out."""
 
 EXPLORED: Final = (*_EXPLORED_TRAPS, *OWN)
-TRAPS: Final = (*_EXPLORED_TRAPS, OBJECT_BEFORE_SLOT, RULES_UNCHECKED, SAME_OBJECT)
+TRAPS: Final = (
+    *_EXPLORED_TRAPS, OBJECT_BEFORE_SLOT, RULES_UNCHECKED, SAME_OBJECT, READS_WAIT,
+)  # fmt: skip
 """Those that put a trap of FUSEE back in."""
 UNCHANGED: Final = Mutant("unchanged", ())
 HASTE: Final = Mutant("hasty", (), (HASTY,))

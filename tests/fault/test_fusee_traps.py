@@ -16,6 +16,8 @@ from fusee_mutants import (
     MARKED_AT_ONCE,
     NEVER_VOIDS,
     OBJECT_BEFORE_SLOT,
+    READS_ANYTHING,
+    READS_WAIT,
     RULES_UNCHECKED,
     SAME_OBJECT,
     TRAPS,
@@ -33,7 +35,7 @@ import limpet
 from limpet.fault.explorer import Exploration, explore
 from limpet.fault.sim_shrink import kind_of
 from limpet.shm.fabric import BUILD
-from limpet.shm.layout import LEADER, NODE_STATES, VIEW
+from limpet.shm.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
@@ -75,9 +77,9 @@ def test_what_the_mutants_are_made_of_holds(mutant: Mutant, replicas: int) -> No
 class Scene:
     """A store with one key, k, and some clients that go on when they are told to."""
 
-    def __init__(self, pools: Any, replicas: int, clients: int) -> None:
+    def __init__(self, pools: Any, replicas: int, clients: int, nodes: int = 0) -> None:
         with crowded(LARGE):
-            pool = pools(nodes=replicas, block_size=16 << 10)
+            pool = pools(nodes=nodes or replicas, block_size=16 << 10)
             self.store = pool.store("fusee", name="test", capacity=64, replicas=replicas)
         self.clients = [Puppet(pools, pool.url, "fusee") for _ in range(clients)]
         for client in self.clients:
@@ -294,6 +296,60 @@ def _node_back_when_a_client_has_looked(pools: Any) -> None:
     scene.store.check()
 
 
+def _read_beside_a_change_of_the_view(pools: Any) -> None:
+    """One client stands still in an update, and one in the change of the view; then one in the
+    replacement. The key has no replica on the node that it is about."""
+    scene = Scene(pools, 2, 3, nodes=3)
+    still, leader, reader = scene.clients
+    waits = verb_on_address("load", LEADER)
+    assert not still.begin(lambda: still.store.update(b"k", BIG), verb_on("cas"))
+    scene.store.pool.fail_node(2)
+    leader.store.forget()
+    quiesces = verb_on_address("load", SLOTS_USED)
+    assert not leader.begin(lambda: leader.store.put(b"k", MIDDLE), quiesces)
+    assert scene.store.pool.view.unsettled()
+    for work in (reader.store.get, reader.store.__contains__, lambda k: reader.store.get_many([k])):
+        assert reader.begin(lambda work=work: work(b"k"), waits)  # type: ignore[misc]
+        assert reader.result in (b"old", True, [b"old"])
+    assert reader.begin(lambda: [*iter(reader.store)], waits)
+    assert reader.result == [b"k"]
+    assert still.go()
+    assert reader.begin(lambda: reader.store.get(b"k"), waits)
+    assert reader.result == BIG
+    assert leader.go()
+    put_back = verb_on_address("cas", NODE_STATES + 16, 2)
+    assert not leader.begin(lambda: leader.pool.replace_node(2), put_back)
+    assert scene.store.pool.view.unsettled()
+    assert reader.begin(lambda: reader.store.get(b"k"), waits)
+    assert reader.result == MIDDLE
+    assert leader.go()
+    scene.store.check()
+
+
+def _node_back_when_a_reader_has_looked(pools: Any) -> None:
+    """The reader has seen the primary being replaced; the next moment it is a backup that it reads,
+    which has what an update proposes."""
+    scene = Scene(pools, 2, 3)
+    writer, leader, reader = scene.clients
+    scene.store.pool.fail_node(0)
+    writer.store.put(b"k", b"old")
+    put_back = verb_on_address("cas", NODE_STATES, 2)
+    assert not leader.begin(lambda: leader.pool.replace_node(0), put_back)
+
+    def has_looked(verb: str, address: int) -> bool:
+        return verb == "load" and (address == LEADER or address >> NODE_SHIFT == 1)
+
+    assert not reader.begin(lambda: reader.store.get(b"k"), has_looked)
+    assert leader.go()
+    writer.store.put(b"k", b"old")  # so that it has memory at hand on the node that is back
+    assert not writer.begin(lambda: writer.store.update(b"k", SMALL), verb_on("cas", node=0))
+    assert reader.go()
+    assert reader.result == b"old"
+    assert writer.go()
+    assert scene.store.get(b"k") == SMALL
+    scene.store.check()
+
+
 def _room(store: Any, key: bytes) -> int:
     """Which slot an insert of the key would choose now; of a store that is not compiled."""
     store._choose(key)
@@ -313,6 +369,8 @@ BY_PUPPETS: Final = (
     (ACTS_EARLY, _view_changes_beside_an_undecided_insert),
     (WITHOUT, _node_back_when_a_client_has_looked),
     (MARKED_AT_ONCE, _node_lost_beside_an_undecided_insert),
+    (READS_WAIT, _read_beside_a_change_of_the_view),
+    (READS_ANYTHING, _node_back_when_a_reader_has_looked),
 )
 
 

@@ -16,7 +16,7 @@ from process_tools import gather
 import limpet
 from limpet.shm import slots
 from limpet.shm.fabric import BUILD
-from limpet.shm.layout import SLOTS_USED
+from limpet.shm.layout import EVENT_COUNT, SLOTS_USED
 from limpet.shm.slots import INCARNATION_BITS
 
 
@@ -466,6 +466,16 @@ def test_ring_of_events_keeps_the_last_ones_in_order(pools: Any) -> None:
     assert {(event["kind"], event["pid"], event["by"]) for event in events} == {
         ("recovered", 5, pool.client_id)
     }
+
+
+def test_events_are_noted_however_many_there_were(pools: Any) -> None:
+    pool = pools()
+    for count in (2**64 - 2, 2**64 - 1):
+        pool.endpoint.store(EVENT_COUNT, count)
+        pool.fail_node(0)
+        assert pool.endpoint.load(EVENT_COUNT) == count + 1 & 2**64 - 1
+        pool.replace_node(0)
+        assert all(event["kind"] != "?" for event in pool.events())
 
 
 def test_torn_event_is_passed_over(pools: Any) -> None:

@@ -15,8 +15,9 @@ from process_tools import gather, start
 import limpet
 from limpet.shm.layout import LEADER, NODE_SHIFT
 from limpet.shm.location import SHM_DIR
-from limpet.shm.slots import PARKED, PIN_SHIFT
+from limpet.shm.slots import INCARNATION_BITS, PARKED, PIN_SHIFT
 from limpet.shm.states import EXCLUDED, FAILED, IN_SERVICE, RESTORING
+from limpet.shm.view import IDENT_MASK
 from limpet.shm.words import REPLICATED
 
 NODES = 3
@@ -282,11 +283,43 @@ def test_two_that_meet_the_loss_agree_on_one_leader(pool: Any, pools: Any) -> No
         other.endpoint.patience = 3
         with pytest.raises(Interrupted):
             other.view.settle()
-        assert pool.endpoint.load(LEADER) == pool.client.ident
+        assert pool.endpoint.load(LEADER) & IDENT_MASK == pool.client.ident
     other.endpoint.patience = 1 << 60
     settle(pool)
     settle(other)
     settled(pool, 1)
+
+
+@pytest.mark.parametrize("whose", ["ours", "of one at rest", "of one at other work", "of nobody"])
+def test_a_leader_that_leads_nothing_is_replaced(pools: Any, whose: str) -> None:
+    """Its word is damaged, or left over from an interrupt; nobody waits for it or kills it."""
+    url = pools(nodes=NODES, lease_us=10_000, fence="wait").url
+    pool = pools.keep(ImpatientPool.open(url))
+    other = pools.again(pool)
+    idents = {"ours": pool.client_id, "of nobody": 77 << INCARNATION_BITS | 1}
+    pool.endpoint.patience = 1
+    pool.endpoint.store(LEADER, idents.get(whose, other.client_id))
+    pool.fail_node(1)
+    if whose == "of one at other work":
+        with inside(other), inside(pool) as view:
+            assert not view.lead()
+    settle(pool)
+    settled(pool, 1)
+    assert [e["kind"] for e in pool.events()] == ["node failed", "node excluded"]
+
+
+def test_a_leader_is_not_replaced_for_what_it_did_before(pool: Any, pools: Any) -> None:
+    """It has ended the change that it was seen to lead, and leads another one."""
+    other = pools.again(pool)
+    with inside(other) as view:
+        assert view.lead()
+        view.resign()
+    before = view.led
+    with inside(other) as view:
+        assert view.lead()
+        assert pool.endpoint.cas(LEADER, before, pool.client_id) == view.led
+        assert view.lead()
+        view.resign()
 
 
 def _lead(pool: Any, then: Callable[[], object]) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import pickle
 import threading
 import time
@@ -17,6 +18,7 @@ from endpoint_tools import WatchedPool
 from process_tools import gather
 
 import limpet
+from limpet.shm.location import SHM_DIR
 from limpet.stores.loco.channel import Channel
 from limpet.stores.loco.fields import SLEEPERS, WOKEN
 from limpet.stores.loco.manager import GLOBAL, PAIR, THREAD
@@ -28,6 +30,27 @@ COMPILED = limpet.build == "compiled"
 
 
 # ---- names and memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [(b"damaged", b"dam\xffged"), (b'"size": ', b'"siz\xff": '), (b'"size": ', b'"bulk": ')],
+)
+def test_damaged_names_and_descriptions_are_named(pools: Any, text: bytes, other: bytes) -> None:
+    pool = pools()
+    array = pool.array("damaged", 4)
+    with open(SHM_DIR / f"limpet.{pool.url.removeprefix('shm://')}.0", "r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+        at = memory.find(text)
+        assert at > 0
+        while at >= 0:
+            memory[at : at + len(text)] = other
+            at = memory.find(text)
+        memory.close()
+    with pytest.raises((limpet.StoreCorrupt, limpet.PoolCorrupt)):
+        pool.channels.list()
+    array[1] = 5
+    assert array[1] == 5
 
 
 def test_a_channel_is_the_same_for_all_who_name_it(pools: Any) -> None:

@@ -111,6 +111,46 @@ def test_a_key_that_others_write_is_not_asked_for_in_the_cache(pools: Any) -> No
     assert costs[-1] == 1  # and is again, once it would have been right
 
 
+@pytest.mark.parametrize("kind", ["fusee", "fusee-cr"])
+@pytest.mark.parametrize("work", ["update", "put", "delete"])
+def test_a_key_is_trusted_again_by_a_client_that_only_writes(
+    pools: Any, kind: str, work: str
+) -> None:
+    pool = pools(nodes=2)
+    store = warm(pool.store(kind, name="test", capacity=300))
+    other = warm(pools.again(pool).store(kind, name="test"))
+    store.insert(b"k", b"0")
+    for number in range(12):
+        other.update(b"k", b"%d" % number)
+        store.update(b"k", b"%d" % number)
+
+    def write() -> None:
+        if work == "delete":
+            store.delete(b"k")
+        else:
+            getattr(store, work)(b"k", b"value")
+
+    costs = []
+    for _ in range(40):
+        costs.append(round_trips(store, write))
+        if work == "delete":
+            store.insert(b"k", b"value")
+    assert costs[0] == 5  # it is not trusted
+    assert costs[-1] == 4
+
+
+def test_a_client_that_only_writes_knows_the_slot_when_one_replica_is_left(pools: Any) -> None:
+    store = warm(pools(nodes=2).store("fusee", name="test", capacity=300, replicas=2))
+    store.insert(b"k", b"0")
+    store.pool.fail_node(1)
+    for _ in range(3):
+        store.update(b"k", b"value")
+    before = store.stats()["bytes_read"]
+    store.update(b"k", b"value")
+    slot_and_object = 8 + 128
+    assert store.stats()["bytes_read"] - before <= slot_and_object
+
+
 # ---- conflicts -----------------------------------------------------------------------------------
 
 

@@ -343,6 +343,21 @@ def test_check_sees_a_torn_pair_without_a_redo_copy(store: Any) -> None:
         store.check()
 
 
+@pytest.mark.parametrize("what", ["pair", "redo"])
+def test_a_get_of_damaged_memory_ends(store: Any, what: str) -> None:
+    """It would wait for ever for a writer who is not there."""
+    (reference,) = store.pool.exclusively(store.references).tolist()
+    if what == "pair":
+        store.endpoint.write((reference & (1 << 48) - 1) + 32, b"damaged!")
+    else:
+        store.endpoint.store(store._place(b"k").home + REDO, reference)
+    for call in (lambda: store.get(b"k"), lambda: store.get_many([b"k"])):
+        with pytest.raises(limpet.StoreCorrupt):
+            call()
+    store.put(b"k", OLD)
+    assert store.get(b"k") == OLD
+
+
 def test_check_sees_a_key_in_a_bucket_that_is_not_its_own(store: Any) -> None:
     place = store._place(b"k")
     store._read(place)
@@ -404,7 +419,7 @@ class Mutant:
 
 LOCKLESS = Mutant("no-lock", ((LOCK, "            self.endpoint.cas(place.home, 0, 1)\n"),))
 CREDULOUS = Mutant(
-    "no-checksum", ((" or (self._is_overwritten(word) and not self.objects.intact())", ""),)
+    "no-checksum", (("self._is_overwritten(word) and not self.objects.intact()", "False"),)
 )
 IMPATIENT = Mutant("lock-of-the-living-broken", ((GONE, "True"),))
 FORGETFUL = Mutant("redo-copy-freed", (("        self.client.aim(0, redo)\n", ""),))

@@ -17,7 +17,8 @@ from process_tools import start
 from store_tools import sound
 
 import limpet
-from limpet.stores.fusee import tables
+from limpet.shm.replacement import Replacement
+from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
 
 KEYS = [b"%d" % number for number in range(100)]
@@ -42,6 +43,17 @@ def value(key: bytes, round_: int) -> bytes:
 def there(store: Any, round_: int) -> None:
     assert [store.get(key) for key in KEYS] == [value(key, round_) for key in KEYS]
     assert dict(store.items()) == {key: value(key, round_) for key in KEYS}
+
+
+def served_or_lost(store: Any) -> list[Any]:
+    """The value of each key, or the node that is named in its place."""
+    found: list[Any] = []
+    for key in KEYS:
+        try:
+            found.append(store.get(key))
+        except limpet.NodeFailed as error:
+            found.append(error.node)
+    return found
 
 
 @pytest.mark.parametrize("losses", [1, 2])
@@ -164,6 +176,60 @@ def test_a_node_with_the_last_replica_is_not_replaced(make_store: Callable[..., 
             store.pool.replace_node(node)
         assert store.pool.nodes()[node]["state"] == "failed"
     assert all(read())
+
+
+@pytest.mark.parametrize("at", range(1, 11) if COMPILED else [5])
+def test_another_node_is_lost_while_one_is_replaced(
+    make_store: Callable[..., Any], kind: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replacement begins anew; that data is lost is not said while there are replicas."""
+    replicas = replicas_of(kind, 2)
+    nodes = replicas + 1
+    store = make_store(pool_nodes=nodes, capacity=300, replicas=replicas)
+    store.put_many((key, value(key, 0)) for key in KEYS)
+    store.pool.fail_node(0)
+    there(store, 0)
+    other = limpet.open(store.pool.url)
+    steps = itertools.count(1)
+
+    def passes(work: Callable[..., Any]) -> Callable[..., Any]:
+        def passed(*given: Any) -> Any:
+            result = work(*given)
+            if next(steps) == at:
+                other.fail_node(nodes - 2)
+            return result
+
+        return passed
+
+    with other, monkeypatch.context() as patched:
+        patched.setattr(restoring, "obtain_directory", passes(restoring.obtain_directory))
+        patched.setattr(restoring, "copy", passes(restoring.copy))
+        patched.setattr(Replacement, "_others_serve", passes(Replacement._others_serve))
+        done = store.pool.replace_node(0)
+    assert next(steps) > at
+    assert done["generation"] > 1
+    there(store, 0)
+    store.pool.replace_node(nodes - 2)
+    there(store, 0)
+    sound(store)
+
+
+def test_more_are_lost_than_the_store_survives(make_store: Callable[..., Any], kind: str) -> None:
+    """All replicas of something, or of all: no node is replaced, and what is left is served."""
+    replicas = replicas_of(kind, 1)
+    for lost in (range(2), range(3)):
+        store = make_store(pool_nodes=3, capacity=300, replicas=replicas)
+        store.put_many((key, value(key, 0)) for key in KEYS)
+        for node in lost:
+            store.pool.fail_node(node)
+
+        before = served_or_lost(store)
+        assert any(isinstance(found, int) for found in before)
+        for node in lost:
+            with pytest.raises(limpet.NodeFailed, match="save what is left"):
+                store.pool.replace_node(node)
+            assert store.pool.nodes()[node]["state"] == "failed"
+        assert served_or_lost(store) == before
 
 
 @pytest.mark.parametrize("when", ["passed by", "made there", "not mapped yet"])
