@@ -581,10 +581,11 @@ class Allocator:
         return True
 
     def _why_full(self, node: int, size: int) -> str:
-        text = (
-            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; "
-            "delete entries, or create the pool with larger nodes"
-        )
+        if self.table.unbacked:
+            why = "its file system is full; make room there, or delete entries"
+        else:
+            why = "delete entries, or create the pool with larger nodes"
+        text = f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         held = [
             str(self.membership.pid(laggard.word))
             for laggard in self.grace.pinned()

@@ -176,6 +176,8 @@ class Memory:
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
         self.membership.release = lambda: release_client(*inside)
+        back = weakref.WeakMethod(self._back)
+        self.blocks.backing = lambda node, offset, size: bool(alive(back)(node, offset, size))
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.steady = self.view.steady
@@ -186,7 +188,8 @@ class Memory:
         parameters = self.parameters
         whole = parameters.coherent or segment.index == CONTROL_NODE
         coherent = None if whole else parameters.coherent_bytes
-        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state)
+        fd = segment.fd if segment.place.device is None else -1
+        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
 
     # ---- creating and opening ---------------------------------------------------------------
 
@@ -349,6 +352,13 @@ class Memory:
                     raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
                 self.use(segment, word)
 
+    def _back(self, node: int, offset: int, size: int) -> bool:
+        """Have pages behind these bytes of a node; False: there is no room. For BlockTable."""
+        for segment in self._segments:
+            if segment.index == node:
+                return segment.back(offset, size)
+        return True  # it is lost, as whoever wants to use it finds
+
     def open_segment(self, node: int, generation: int) -> nodes.MemoryNode:
         """The memory of that generation that a node was given."""
         segment, _ = nodes.open_(
@@ -366,13 +376,19 @@ class Memory:
         location = nodes.parse_url(self.url)
         unlink_generations(location, node)
         # CRASH(node-created): a segment that no state word names; the next replacement removes it.
-        return nodes.create(
+        made = nodes.create(
             location,
             node,
             self.parameters.node_size,
             options=self.options,
             generation=generation,
         )
+        try:
+            nodes.back(made, self.layout.blocks)
+        except BaseException:
+            nodes.discard(made)
+            raise
+        return made
 
     def discard(self, segment: nodes.MemoryNode) -> None:
         """Take back what `make_segment` made, and nobody has used."""

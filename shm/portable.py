@@ -8,6 +8,7 @@ Lost memory
     Python code cannot survive SIGBUS. Before each access the size of the file behind the mapping is
     compared with the node's, so a truncated node raises NodeFailed; for this the mapping must begin
     at the file's first byte. A truncation between the check and the access still kills the process.
+    So does one that the file system has no memory for; blocks have theirs before they are used.
     A map without a file of a size (anonymous, a device, `trackfd=False`) is not watched.
 Memory without hardware coherence
     Python code cannot flush cache lines: `attach` refuses it.
@@ -307,13 +308,19 @@ class Endpoint:
     # ---- setting up -------------------------------------------------------------------------
 
     def attach(
-        self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None, state: int = 0
+        self,
+        node: int,
+        mapping: Any,
+        size: int,
+        coherent_bytes: int | None = None,
+        state: int = 0,
+        fd: int = -1,
     ) -> None:
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
         otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
-        sets it.
+        sets it. `fd` is of no use here.
         """
         state = _u64(state)
         if not 0 <= node < NODES or node in self._nodes:

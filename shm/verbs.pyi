@@ -22,7 +22,13 @@ class Endpoint:
 
     def __new__(cls, *args: Any, **options: Any) -> Endpoint: ...
     def attach(
-        self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None, state: int = 0
+        self,
+        node: int,
+        mapping: Any,
+        size: int,
+        coherent_bytes: int | None = None,
+        state: int = 0,
+        fd: int = -1,
     ) -> None: ...
     def watch_states(self, addr: int) -> None: ...
     def expect(self, node: int, state: int) -> None: ...
