@@ -78,6 +78,7 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
 	        --strategy exhaustive --bound 1 --schedules 100000; \
 	    over || $(BIN)/limpet drill matrix race; \
+	    over || $(BIN)/limpet drill full; \
 	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
 	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
 	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"

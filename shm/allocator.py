@@ -585,7 +585,9 @@ class Allocator:
             why = "its file system is full; make room there, or delete entries"
         else:
             why = "delete entries, or create the pool with larger nodes"
-        text = f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
+        text = (
+            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
+        )
         held = [
             str(self.membership.pid(laggard.word))
             for laggard in self.grace.pinned()

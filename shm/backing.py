@@ -39,10 +39,8 @@ def back(fd: int, offset: int, size: int) -> bool:
     The file does not become longer, so one that was truncated stays so. Raises OSError for what
     else is wrong with the file.
     """
-    for done in range(0, size, CHUNK):
-        if not _back(fd, offset + done, min(CHUNK, size - done)):
-            return False
-    return True
+    parts = range(0, size, CHUNK)
+    return all(_back(fd, offset + done, min(CHUNK, size - done)) for done in parts)
 
 
 def _back(fd: int, offset: int, size: int) -> bool:

@@ -19,7 +19,7 @@ from limpet.shm.directory import PLANNED, READY, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
 from limpet.shm.states import FORMER, generation_of
-from limpet.shm.words import OWNER_MASK, REGION, block_word, free_word
+from limpet.shm.words import OWNER_MASK, REGION, free_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
