@@ -55,6 +55,12 @@ def _back(fd: int, offset: int, size: int) -> bool:
     return True
 
 
+def capacity(folder: Path) -> int | None:
+    """Bytes of the file system of a folder; None: it does not say."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize or None
+
+
 def room(folder: Path) -> int | None:
     """Bytes that the file system of a folder has free; None: it does not say."""
     found = os.statvfs(folder)

@@ -73,6 +73,9 @@ class BlockTable:
         self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
         """Has pages behind so many bytes of a node from an offset on; False: there is no room for
         them. Set by the pool."""
+        self.vanished: Callable[[int], bool] = lambda node: True
+        """Whether the memory of a lost node is gone for all, not for this process only; set by the
+        pool."""
         self.unbacked = False
         """Whether the last claim has met blocks that there are no pages for."""
         self.groups = Groups(self)
@@ -317,16 +320,13 @@ class BlockTable:
         Blocks without a used object are free again, after a grace period that begins when they
         are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
         is the mark of the region whose directory entry has the block. Repeating this, also by
-        several clients at once, changes nothing.
+        several clients at once, changes nothing. Raises NodeFailed.
         """
         released = 0
-        try:
-            words = self.words(node)
-            for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
-                released += self._recover(node, index, int(words[index]), client, grace, region_of)
-            expel(self, node, client, grace)
-        except NodeFailed:
-            pass  # its blocks are gone with it
+        words = self.words(node)
+        for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
+            released += self._recover(node, index, int(words[index]), client, grace, region_of)
+        expel(self, node, client, grace)
         return released
 
     def _recover(

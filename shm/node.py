@@ -312,10 +312,11 @@ def _create_file(location: Location, index: int, size: int, generation: int) -> 
     where = location.segment(index)
     _check_size(size, _page_size(location), f"{where}: its size")
     location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    room = backing.room(location.folder)
-    if room is not None and size > room and not generation:  # of new memory only a part is used
+    whole = backing.capacity(location.folder)
+    if whole is not None and size > whole:
         raise ParameterError(
-            f"{where}: {size} bytes do not fit into {location.folder}, which has {room} bytes free"
+            f"{where}: {size} bytes do not fit into {location.folder}, which has {whole} bytes, "
+            f"{backing.room(location.folder)} bytes free"
         )
     path = location.path(index, generation)
     fd = _create_exclusive(location, path, where)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -176,8 +177,8 @@ class Memory:
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
         self.membership.release = lambda: release_client(*inside)
-        back = weakref.WeakMethod(self._back)
-        self.blocks.backing = lambda node, offset, size: bool(alive(back)(node, offset, size))
+        self.blocks.backing = functools.partial(_back, self._segments)
+        self.blocks.vanished = functools.partial(_vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.steady = self.view.steady
@@ -351,13 +352,6 @@ class Memory:
                         continue  # it is lost again, or was replaced again
                     raise NodeFailed(node, f"its new memory cannot be used: {error}") from error
                 self.use(segment, word)
-
-    def _back(self, node: int, offset: int, size: int) -> bool:
-        """Have pages behind these bytes of a node; False: there is no room. For BlockTable."""
-        for segment in self._segments:
-            if segment.index == node:
-                return segment.back(offset, size)
-        return True  # it is lost, as whoever wants to use it finds
 
     def open_segment(self, node: int, generation: int) -> nodes.MemoryNode:
         """The memory of that generation that a node was given."""
@@ -570,6 +564,22 @@ class Memory:
     def references(self) -> Words:
         """All object references that the pool's stores link to. Called within `exclusively`."""
         raise NotImplementedError
+
+
+def _back(segments: list[nodes.MemoryNode], node: int, offset: int, size: int) -> bool:
+    """Have pages behind these bytes of a node; False: there is no room."""
+    for segment in segments:
+        if segment.index == node:
+            return segment.back(offset, size)
+    return True  # it is lost, as whoever wants to use it finds
+
+
+def _vanished(endpoint: Endpoint, segments: list[nodes.MemoryNode], node: int) -> bool:
+    """Whether the memory of a lost node is gone for all: marked, or cut off."""
+    if state_of(endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE:
+        return True
+    mapped = [segment for segment in segments if segment.index == node]
+    return all(segment.stat_size() < segment.size for segment in mapped)
 
 
 def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:
