@@ -27,6 +27,7 @@ cdef class Slab:
     cdef readonly u64 pending_count
     cdef readonly u64 ready_count
     cdef u64 cursor
+    cdef public u64 kept
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
@@ -52,6 +53,8 @@ cdef class Allocator:
     cdef readonly u64 pressure
     cdef dict spared
     cdef u64 sparing
+    cdef bint growing
+    cdef readonly bint refused
     cdef readonly bint bounded
     cdef readonly Allocator inner
 

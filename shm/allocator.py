@@ -85,6 +85,8 @@ class Slab:
         self.pending_count = 0
         self.ready_count = 0
         self.cursor = 0
+        self.kept = 0
+        """How many ready objects are for updates only: `pop` does not give them."""
         if fresh:
             for index in range(self.words):
                 self.ready[index] = self.valid(index)
@@ -97,7 +99,7 @@ class Slab:
 
     def pop(self) -> int:
         """A reference to a ready object, ready no more; 0 when there is none."""
-        while self.ready_count:
+        while self.ready_count > self.kept:
             word = self.ready[self.cursor]
             if word:
                 bit = lowest_bit(word)
@@ -194,6 +196,10 @@ class Allocator:
         self.spans: list[Span] = []
         self.pressure = 0
         self.sparing = 0
+        self.growing = False
+        """Whether memory is wanted for what is new, so that some has to be left for updates."""
+        self.refused = False
+        """Whether there was none for what is new when it was wanted last."""
         self.spared: dict[int, int] = {}
         """Of what kinds `replenish` needs how many objects: blocks for them are not given back."""
         self.inner: Allocator | None = None
@@ -227,7 +233,7 @@ class Allocator:
         if replicas != 1:
             key = self.key(node, size_class, replicas)
         slab = self.current[key]
-        if slab is None or not slab.ready_count:
+        if slab is None or slab.ready_count <= slab.kept:
             slab = self._next_slab(key)
             if slab is None:
                 return 0
@@ -244,7 +250,7 @@ class Allocator:
 
     def _next_slab(self, key: int) -> Slab | None:
         for slab in self.slabs.get(key, ()):
-            if slab.ready_count:
+            if slab.ready_count > slab.kept:
                 self.current[key] = slab
                 return slab
         return None
@@ -299,19 +305,36 @@ class Allocator:
     # ---- between operations ---------------------------------------------------------------------
 
     def replenish(
-        self, node: int, size: int, replicas: int = 1, also: int = 0, looks: int = 0
+        self,
+        node: int,
+        size: int,
+        replicas: int = 1,
+        also: int = 0,
+        looks: int = 0,
+        update: bool = False,
     ) -> int:
         """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
         Returns and raises as `replenish_all` does.
         """
-        return self.replenish_all(node, [size, also] if also else [size], replicas, 0, looks)
+        sizes = [size, also] if also else [size]
+        return self.replenish_all(node, sizes, replicas, 0, looks, update)
 
     def replenish_all(
-        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0, looks: int = 0
+        self,
+        node: int,
+        sizes: list[int],
+        replicas: int = 1,
+        sparing: int = 0,
+        looks: int = 0,
+        update: bool = False,
     ) -> int:
         """Make objects of all these sizes ready on `node`, at once; `sparing` that many of its free
         blocks, which are for what gives memory back.
+
+        `update`: they take the place of others, or are for a channel. All other memory leaves a
+        reserve for these: `BlockTable.reserve` free blocks of a node, and, when no more than those
+        are left, an object of each kind in the blocks of a client.
 
         How often an operation has looked for memory by now, if it had `looks` times before: what
         was ready may have been taken from us before it was used, so that it has to look again.
@@ -326,7 +349,10 @@ class Allocator:
         try:
             self.membership.sweep_sometimes()
             ident = self.client.ident
-            self.sparing = sparing
+            reserve = self.table.reserve
+            self.growing = not update and reserve > 0
+            self.sparing = max(sparing, reserve) if self.growing else sparing
+            self.refused = self.growing
             attempt = hopeless = 0
             wanted = self._counted(sizes)
             if len(sizes) > 1:
@@ -350,10 +376,12 @@ class Allocator:
                 # Twice, since a block may have been on its way from one client to another.
                 if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, missing[0]))
+            self.refused = False
             return looks + attempt + 1
         finally:
             self.spared = {}
             self.sparing = 0
+            self.growing = False
             self.heap.endpoint.background(lane)
             self.client.end()
 
@@ -372,7 +400,8 @@ class Allocator:
             return self._try_span(node, self._blocks_for(size), replicas, count)
         slabs = self.slabs.setdefault(self.key(node, size_class, replicas), [])
         self._reclaim(slabs)
-        ready = sum(slab.ready_count for slab in slabs)
+        self._keep(node, slabs, replicas)
+        ready = sum(slab.ready_count - slab.kept for slab in slabs)
         total = sum(slab.count for slab in slabs)
         if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
@@ -387,12 +416,30 @@ class Allocator:
             ready += slab.ready_count
             if ready >= count:
                 break
-        return sum(slab.ready_count for slab in slabs) >= count
+        return sum(slab.ready_count - slab.kept for slab in slabs) >= count
+
+    def _keep(self, node: int, slabs: list[Slab], replicas: int) -> None:
+        """Keep one of the objects for updates, if this is for something new and memory is short."""
+        for slab in slabs:
+            slab.kept = 0
+        if self.growing and self._free_count(node, replicas) <= self.table.reserve:
+            for slab in slabs:
+                if slab.ready_count:
+                    slab.kept = 1
+                    return
+
+    def _free_count(self, node: int, replicas: int) -> int:
+        """How many blocks are free on the node, or on one that mirrors would be on, if fewer."""
+        least = self.table.free_count(node)
+        for k in range(1, replicas):
+            with contextlib.suppress(NodeFailed):
+                least = min(least, self.table.free_count((node + k) % self.nodes))
+        return least
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        if self.sparing and self.table.free_count(node) <= self.sparing:
+        if self.sparing and self._free_count(node, replicas) <= self.sparing:
             return None
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded)
@@ -431,7 +478,7 @@ class Allocator:
 
     def _claim_span(self, node: int, blocks: int, replicas: int, horizon: int) -> bool:
         ident = self.client.ident
-        if self.sparing and self.table.free_count(node) < blocks + self.sparing:
+        if self.sparing and self._free_count(node, replicas) < blocks + self.sparing:
             return False
         first = self.table.claim_run(
             node, blocks, ident, horizon, coherent=self.bounded, replicas=replicas

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 _BACKED = np.uint64(BACKED)
+RESERVE_SHARE = 20
+"""Of so many blocks, one is left for updates and channels."""
 
 
 class BlockTable:
@@ -73,6 +75,8 @@ class BlockTable:
         self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
         """Has pages behind so many bytes of a node from an offset on; False: there is no room for
         them. Set by the pool."""
+        self.reserve = self.count // RESERVE_SHARE
+        """How many blocks of a node new entries leave free: for updates and channels."""
         self.vanished: Callable[[int], bool] = lambda node: True
         """Whether the memory of a lost node is gone for all, not for this process only; set by the
         pool."""

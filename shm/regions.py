@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from limpet.shm.membership import Membership
 
 _PAYLOAD: Final = struct.Struct("<4Q")
+INTERNAL: Final = "."
+"""What names of limpet's own stores begin with, for which there is a reserve."""
 _ZEROS: Final = bytes(1 << 16)
 
 
@@ -73,9 +75,14 @@ class Regions:
         """
         client = self.membership.ident
         count = -(-size // self.block_size)
+        spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
 
         def plan(index: int) -> bytes:
-            first = self.blocks.claim_run(node, count, client, self.grace.horizon(), coherent=True)
+            first = None
+            if not spared or self.blocks.free_count(node) >= count + spared:
+                first = self.blocks.claim_run(
+                    node, count, client, self.grace.horizon(), coherent=True
+                )
             if first is None:
                 mend = "create the pool with larger nodes"
                 if self.blocks.unbacked:

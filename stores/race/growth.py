@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.regions import INTERNAL
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.membership import hand_in
@@ -93,7 +94,8 @@ class Growing(Directory):
         """
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         sizes = [self.subtable_size] * (self.objects_needed if self.pointer else 1)
-        self.allocator.coherent().replenish_all(node, sizes, self.replicas)
+        internal = self.name.startswith(INTERNAL)
+        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, internal)
 
     def _wait(self, attempt: int) -> None:
         """Wait a little for who is in the way, where somebody can be."""
