@@ -60,6 +60,10 @@ PATIENCE: Final = 3
 """Attempts at memory of our own and of nobody before we look at that of living clients."""
 EXPECTED_SIZE: Final = 1024
 """So many bytes of each replica of the next object are fetched before it is written."""
+SHORT_SHARE: Final = 4
+"""Blocks of a node are few when less than this share of them is free."""
+COARSE_LEAST: Final = 128
+"""Bytes of the smallest size class that is asked for then."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -198,6 +202,8 @@ class Allocator:
         self.sparing = 0
         self.growing = False
         """Whether memory is wanted for what is new, so that some has to be left for updates."""
+        self.coarse = False
+        """Whether blocks are few and mostly empty: stores should ask for `coarsened` sizes."""
         self.refused = False
         """Whether there was none for what is new when it was wanted last."""
         self.spared: dict[int, int] = {}
@@ -242,6 +248,13 @@ class Allocator:
         self.client.hold(reference, 0)
         self.heap.take(reference)
         return reference
+
+    def coarsened(self, size: int) -> int:
+        """Bytes to ask for in place of `size`, so that objects of many sizes share few blocks."""
+        wide = COARSE_LEAST
+        while wide < size:
+            wide *= 2
+        return wide if wide <= self.heap.layout.block_size // 8 else size
 
     def key(self, node: int, size_class: int, replicas: int) -> int:
         """Where the slabs of this node, class and number of replicas are found."""
@@ -405,6 +418,7 @@ class Allocator:
         total = sum(slab.count for slab in slabs)
         if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
+        self._look_for_shortage(node, replicas)
         while claim := self._claim_slab(node, size_class, replicas):
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
@@ -428,13 +442,22 @@ class Allocator:
                     slab.kept = 1
                     return
 
+    def _look_for_shortage(self, node: int, replicas: int) -> None:
+        """Whether few blocks are free while most of our own memory is not in use.
+
+        A client has blocks of its own for each size class. Where these are too many for a node, as
+        clients or sizes are many, it makes do with every fourth class.
+        """
+        mine = [slab for slabs in self.slabs.values() for slab in slabs]
+        ready = sum(slab.ready_count / slab.count for slab in mine)
+        short = self._free_count(node, replicas) * SHORT_SHARE < self.table.count
+        self.coarse = short and ready * 2 > len(mine)
+
     def _free_count(self, node: int, replicas: int) -> int:
-        """How many blocks are free on the node, or on one that mirrors would be on, if fewer."""
-        least = self.table.free_count(node)
-        for k in range(1, replicas):
-            with contextlib.suppress(NodeFailed):
-                least = min(least, self.table.free_count((node + k) % self.nodes))
-        return least
+        """How many blocks of the node are free; with replicas, those whose mirrors are, too."""
+        if replicas == 1:
+            return self.table.free_count(node)
+        return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)

@@ -46,7 +46,16 @@ from limpet.shm.location import Location, parse_url
 from limpet.shm.logind import remove_ipc_warning
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
 from limpet.shm.placement import NodeOptions
-from limpet.shm.probe import READ_ONLY, Place, check, explained, place, probe, read_first_bytes
+from limpet.shm.probe import (
+    READ_ONLY,
+    Place,
+    check,
+    check_folder,
+    explained,
+    place,
+    probe,
+    read_first_bytes,
+)
 from limpet.shm.superblock import (
     ABSENT,
     CREATING,
@@ -188,7 +197,7 @@ def create(
         if location.scheme == "dax":
             node = _create_on_device(location, index, size, generation)
         else:
-            node = _create_file(location, index, size, generation)
+            node = _create_file(location, index, size, generation, options.any_owner)
         undo.callback(discard, node)
         _settle(node, options, created=True)
         undo.pop_all()
@@ -308,10 +317,13 @@ def _check_size(size: int, page: int, what: str) -> None:
         raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
 
 
-def _create_file(location: Location, index: int, size: int, generation: int) -> MemoryNode:
+def _create_file(
+    location: Location, index: int, size: int, generation: int, any_owner: bool
+) -> MemoryNode:
     where = location.segment(index)
     _check_size(size, _page_size(location), f"{where}: its size")
     location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_folder(location, any_owner)
     whole = backing.capacity(location.folder)
     if whole is not None and size > whole:
         raise ParameterError(

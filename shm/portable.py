@@ -266,6 +266,14 @@ class _Node:
         self.raw[offset + whole : offset + len(data)] = data[whole:]
 
 
+def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
+    """The mapping as a buffer. Python code cannot survive its loss, see "Lost memory"."""
+    view = _contiguous(mapping)
+    if view.readonly or not 1 <= size <= view.nbytes:
+        raise AddressError(f"{size} bytes are not within the mapping, or are read-only")
+    return view.cast("B")[:size]
+
+
 class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 

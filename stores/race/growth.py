@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.shm.regions import INTERNAL
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.membership import hand_in
+from limpet.shm.regions import INTERNAL
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import DONE, FULL, NO_MEMORY, VACANT_CLASS

@@ -148,6 +148,8 @@ class HashStore(Index):
         if type(value) is not bytes:
             value = as_bytes("value", value)
         size = self.objects.size_of(key, value)
+        if self.allocator.coarse:
+            size = self.allocator.coarsened(size)
         self.operations += 1
         attempt = 0
         swept = False
