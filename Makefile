@@ -83,6 +83,7 @@ soak: .venv/tools
 	        over || $(BIN)/limpet drill matrix $$store --encounters 2 --limit 50; \
 	    done; \
 	    over || $(BIN)/limpet drill matrix fusee --encounters 1 --every; \
+	    over || $(BIN)/limpet drill full; \
 	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
 	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
 	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"

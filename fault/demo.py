@@ -39,12 +39,17 @@ from limpet.fault.mix import Entry, Mix, Mixer, gets_and_puts, judge
 from limpet.fault.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.stamp import Original
 from limpet.fault.verify import FINAL, verify
+from limpet.shm import backing
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.location import parse_url
 from limpet.shm.parameters import KIB, MIB
 
 NODES: Final = 3
 BLOCK_SIZE: Final = 256 * KIB
+BLOCK_SIZE_SMALL: Final = 16 * KIB
+"""Of a pool that would not fit otherwise."""
+FILES_MIN: Final = 100
+"""Where there is room for fewer files, and there are more, the demo does not begin."""
 
 
 def standard_library() -> Path:
@@ -52,26 +57,24 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def find_files(directory: Path) -> tuple[list[Path], int, int]:
-    """The files below `directory` without site packages, their size, that of the largest."""
-    files: list[Path] = []
-    sizes = [0]
+def find_files(directory: Path) -> dict[Path, int]:
+    """The files below `directory` without site packages, and their sizes."""
+    files: dict[Path, int] = {}
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(set(folders) - {"site-packages", "dist-packages"})
         for path in (Path(folder, name) for name in sorted(names)):
             if path.is_file() and not path.is_symlink():
-                files.append(path)
-                sizes.append(path.stat().st_size)
-    return files, sum(sizes), max(sizes)
+                files[path] = path.stat().st_size
+    return files
 
 
-def node_size(size: int, largest: int, clients: int) -> int:
+def node_size(size: int, largest: int, clients: int, block_size: int = BLOCK_SIZE) -> int:
     """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
 
     A client has blocks of its own for each of some 50 size classes, and may have a copy of the
     largest file in hand.
     """
-    own = (clients + 1) * (largest + 64 * BLOCK_SIZE)
+    own = (clients + 1) * (largest + 64 * block_size)
     return -(-(3 * size // NODES + own) // MIB) * MIB
 
 
@@ -81,37 +84,58 @@ def run(parameters: DemoParameters, observer: Observer) -> Report:
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
     filled. However it ends, the workers have ended and the pool is gone.
     """
-    files, size, largest = find_files(parameters.data)
-    if not files:
+    found = find_files(parameters.data)
+    if not found:
         raise ParameterError(f"there are no files in {parameters.data}; name another directory")
-    each = node_size(size, largest, parameters.clients)
-    _check_room(parameters.url, NODES * each)
+    files, each, block_size = fit(found, parameters)
+    size = sum(found[path] for path in files)
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
-        pool = limpet.create(parameters.url, nodes=NODES, node_size=each, block_size=BLOCK_SIZE)
+        pool = limpet.create(parameters.url, nodes=NODES, node_size=each, block_size=block_size)
         stack.callback(limpet.destroy, parameters.url)
         stack.callback(pool.close)
         recorder = stack.enter_context(Recorder(parameters.clients))
         store = pool.store(parameters.store, name="files", capacity=2 * len(files))
         demo = _Demo(parameters, observer, interrupt, pool, store, recorder)
+        if len(files) < len(found):
+            demo.skipped.append(
+                f"{len(found) - len(files)} of {len(found)} files, for which there is no room"
+            )
         demo.load(files, size)
         demo.work()
         return demo.verify()
 
 
-def _check_room(url: str, size: int) -> None:
-    """PoolError unless a pool of `size` bytes fits where `url` is: better now than half-way."""
+def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path], int, int]:
+    """Of the files that were found those to load, bytes of a node, and of a block.
+
+    All of them, or, in smaller blocks, as many as the file system has room for, without those that
+    are larger than a 256th of it. Raises PoolError where these are few: better now than half-way.
+    """
+    url, clients = parameters.url, parameters.clients
     location = parse_url(url)
+    size, largest = sum(found.values()), max(found.values())
+    each = node_size(size, largest, clients)
     if location.scheme == "dax":
-        return
+        return list(found), each, BLOCK_SIZE
     folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
-    if free < size:
+    free = backing.room(folder)
+    if free is None or NODES * each <= free:
+        return list(found), each, BLOCK_SIZE
+    files: list[Path] = []
+    size = largest = 0
+    for path, bytes_ in found.items():
+        with_it = node_size(size + bytes_, max(largest, bytes_), clients, BLOCK_SIZE_SMALL)
+        if bytes_ <= free // 256 and NODES * with_it + 2 * MIB <= free:  # 2 MiB: all else of a pool
+            files.append(path)
+            size, largest = size + bytes_, max(largest, bytes_)
+    if len(files) < min(len(found), FILES_MIN):
         raise PoolError(
-            f"{url}: the demo needs up to {size // MIB} MiB, {folder} has {free // MIB} MiB free; "
-            "make room, load less (--data DIR) or use another place (--url file:///DIR)"
+            f"{url}: the demo needs up to {NODES * each // MIB} MiB, or less for fewer files; "
+            f"{folder} has {free // MIB} MiB free; make room, load less (--data DIR) or use "
+            "another place (--url file:///DIR)"
         )
+    return files, node_size(size, largest, clients, BLOCK_SIZE_SMALL), BLOCK_SIZE_SMALL
 
 
 class _Demo:

@@ -10,6 +10,7 @@ from limpet.cli.bank import bank
 from limpet.cli.common import Commands
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
+from limpet.cli.full import full
 from limpet.cli.pools import create, destroy, inspect, ls, replace_node, watch
 from limpet.cli.proof import check, matrix
 from limpet.cli.values import delete, get, put
@@ -24,7 +25,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank):
+for command in (matrix, check, bank, full):
     drill.add_command(command)
 of_pools = (create, ls, inspect, get, put, delete, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, bench):

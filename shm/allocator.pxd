@@ -5,6 +5,7 @@ from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, bit, lowest_bit, u64
 
 cdef u64 ADDRESS_MASK
+cdef u64 COARSE_LEAST
 cdef u64 EXPECTED_SIZE
 cdef int LARGE_CLASS
 cdef u64 MASK
@@ -27,6 +28,7 @@ cdef class Slab:
     cdef readonly u64 pending_count
     cdef readonly u64 ready_count
     cdef u64 cursor
+    cdef public u64 kept
 
     @cython.locals(rest=u64)
     cpdef u64 valid(self, u64 index)
@@ -52,6 +54,9 @@ cdef class Allocator:
     cdef readonly u64 pressure
     cdef dict spared
     cdef u64 sparing
+    cdef bint growing
+    cdef readonly bint coarse
+    cdef readonly bint refused
     cdef readonly bint bounded
     cdef readonly Allocator inner
 
@@ -59,6 +64,8 @@ cdef class Allocator:
 
     @cython.locals(size_class=int, key=u64, slab=Slab, reference=u64)
     cpdef u64 allocate(self, u64 node, u64 size, u64 replicas=*) except? 0
+    @cython.locals(wide=u64)
+    cpdef u64 coarsened(self, u64 size) except? 0
     cpdef u64 key(self, u64 node, u64 size_class, u64 replicas) except? 0
     @cython.locals(slab=Slab)
     cdef Slab _next_slab(self, u64 key)

@@ -60,6 +60,10 @@ PATIENCE: Final = 3
 """Attempts at memory of our own and of nobody before we look at that of living clients."""
 EXPECTED_SIZE: Final = 1024
 """So many bytes of each replica of the next object are fetched before it is written."""
+SHORT_SHARE: Final = 4
+"""Blocks of a node are few when less than this share of them is free."""
+COARSE_LEAST: Final = 128
+"""Bytes of the smallest size class that is asked for then."""
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -85,6 +89,8 @@ class Slab:
         self.pending_count = 0
         self.ready_count = 0
         self.cursor = 0
+        self.kept = 0
+        """How many ready objects are for updates only: `pop` does not give them."""
         if fresh:
             for index in range(self.words):
                 self.ready[index] = self.valid(index)
@@ -97,7 +103,7 @@ class Slab:
 
     def pop(self) -> int:
         """A reference to a ready object, ready no more; 0 when there is none."""
-        while self.ready_count:
+        while self.ready_count > self.kept:
             word = self.ready[self.cursor]
             if word:
                 bit = lowest_bit(word)
@@ -194,6 +200,12 @@ class Allocator:
         self.spans: list[Span] = []
         self.pressure = 0
         self.sparing = 0
+        self.growing = False
+        """Whether memory is wanted for what is new, so that some has to be left for updates."""
+        self.coarse = False
+        """Whether blocks are few and mostly empty: stores should ask for `coarsened` sizes."""
+        self.refused = False
+        """Whether there was none for what is new when it was wanted last."""
         self.spared: dict[int, int] = {}
         """Of what kinds `replenish` needs how many objects: blocks for them are not given back."""
         self.inner: Allocator | None = None
@@ -227,7 +239,7 @@ class Allocator:
         if replicas != 1:
             key = self.key(node, size_class, replicas)
         slab = self.current[key]
-        if slab is None or not slab.ready_count:
+        if slab is None or slab.ready_count <= slab.kept:
             slab = self._next_slab(key)
             if slab is None:
                 return 0
@@ -237,6 +249,13 @@ class Allocator:
         self.heap.take(reference)
         return reference
 
+    def coarsened(self, size: int) -> int:
+        """Bytes to ask for in place of `size`, so that objects of many sizes share few blocks."""
+        wide = COARSE_LEAST
+        while wide < size:
+            wide *= 2
+        return wide if wide <= self.heap.layout.block_size // 8 else size
+
     def key(self, node: int, size_class: int, replicas: int) -> int:
         """Where the slabs of this node, class and number of replicas are found."""
         self.heap.placement.check(replicas)
@@ -244,7 +263,7 @@ class Allocator:
 
     def _next_slab(self, key: int) -> Slab | None:
         for slab in self.slabs.get(key, ()):
-            if slab.ready_count:
+            if slab.ready_count > slab.kept:
                 self.current[key] = slab
                 return slab
         return None
@@ -299,19 +318,36 @@ class Allocator:
     # ---- between operations ---------------------------------------------------------------------
 
     def replenish(
-        self, node: int, size: int, replicas: int = 1, also: int = 0, looks: int = 0
+        self,
+        node: int,
+        size: int,
+        replicas: int = 1,
+        also: int = 0,
+        looks: int = 0,
+        update: bool = False,
     ) -> int:
         """Make an object of `size` bytes ready on `node`, and one of `also` bytes if not 0.
 
         Returns and raises as `replenish_all` does.
         """
-        return self.replenish_all(node, [size, also] if also else [size], replicas, 0, looks)
+        sizes = [size, also] if also else [size]
+        return self.replenish_all(node, sizes, replicas, 0, looks, update)
 
     def replenish_all(
-        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0, looks: int = 0
+        self,
+        node: int,
+        sizes: list[int],
+        replicas: int = 1,
+        sparing: int = 0,
+        looks: int = 0,
+        update: bool = False,
     ) -> int:
         """Make objects of all these sizes ready on `node`, at once; `sparing` that many of its free
         blocks, which are for what gives memory back.
+
+        `update`: they take the place of others, or are for a channel. All other memory leaves a
+        reserve for these: `BlockTable.reserve` free blocks of a node, and, when no more than those
+        are left, an object of each kind in the blocks of a client.
 
         How often an operation has looked for memory by now, if it had `looks` times before: what
         was ready may have been taken from us before it was used, so that it has to look again.
@@ -326,7 +362,10 @@ class Allocator:
         try:
             self.membership.sweep_sometimes()
             ident = self.client.ident
-            self.sparing = sparing
+            reserve = self.table.reserve
+            self.growing = not update and reserve > 0
+            self.sparing = max(sparing, reserve) if self.growing else sparing
+            self.refused = self.growing
             attempt = hopeless = 0
             wanted = self._counted(sizes)
             if len(sizes) > 1:
@@ -350,10 +389,12 @@ class Allocator:
                 # Twice, since a block may have been on its way from one client to another.
                 if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, missing[0]))
+            self.refused = False
             return looks + attempt + 1
         finally:
             self.spared = {}
             self.sparing = 0
+            self.growing = False
             self.heap.endpoint.background(lane)
             self.client.end()
 
@@ -372,10 +413,12 @@ class Allocator:
             return self._try_span(node, self._blocks_for(size), replicas, count)
         slabs = self.slabs.setdefault(self.key(node, size_class, replicas), [])
         self._reclaim(slabs)
-        ready = sum(slab.ready_count for slab in slabs)
+        self._keep(node, slabs, replicas)
+        ready = sum(slab.ready_count - slab.kept for slab in slabs)
         total = sum(slab.count for slab in slabs)
         if ready >= count and (thrifty or ready * SLACK_SHARE >= total):
             return True
+        self._look_for_shortage(node, replicas)
         while claim := self._claim_slab(node, size_class, replicas):
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
@@ -387,12 +430,39 @@ class Allocator:
             ready += slab.ready_count
             if ready >= count:
                 break
-        return sum(slab.ready_count for slab in slabs) >= count
+        return sum(slab.ready_count - slab.kept for slab in slabs) >= count
+
+    def _keep(self, node: int, slabs: list[Slab], replicas: int) -> None:
+        """Keep one of the objects for updates, if this is for something new and memory is short."""
+        for slab in slabs:
+            slab.kept = 0
+        if self.growing and self._free_count(node, replicas) <= self.table.reserve:
+            for slab in slabs:
+                if slab.ready_count:
+                    slab.kept = 1
+                    return
+
+    def _look_for_shortage(self, node: int, replicas: int) -> None:
+        """Whether few blocks are free while most of our own memory is not in use.
+
+        A client has blocks of its own for each size class. Where these are too many for a node, as
+        clients or sizes are many, it makes do with every fourth class.
+        """
+        mine = [slab for slabs in self.slabs.values() for slab in slabs]
+        ready = sum(slab.ready_count / slab.count for slab in mine)
+        short = self._free_count(node, replicas) * SHORT_SHARE < self.table.count
+        self.coarse = short and ready * 2 > len(mine)
+
+    def _free_count(self, node: int, replicas: int) -> int:
+        """How many blocks of the node are free; with replicas, those whose mirrors are, too."""
+        if replicas == 1:
+            return self.table.free_count(node)
+        return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        if self.sparing and self.table.free_count(node) <= self.sparing:
+        if self.sparing and self._free_count(node, replicas) <= self.sparing:
             return None
         if replicas == 1:
             return self.table.claim_slab(*wanted, coherent=bounded)
@@ -431,7 +501,7 @@ class Allocator:
 
     def _claim_span(self, node: int, blocks: int, replicas: int, horizon: int) -> bool:
         ident = self.client.ident
-        if self.sparing and self.table.free_count(node) < blocks + self.sparing:
+        if self.sparing and self._free_count(node, replicas) < blocks + self.sparing:
             return False
         first = self.table.claim_run(
             node, blocks, ident, horizon, coherent=self.bounded, replicas=replicas
@@ -581,9 +651,12 @@ class Allocator:
         return True
 
     def _why_full(self, node: int, size: int) -> str:
+        if self.table.unbacked:
+            why = "its file system is full; make room there, or delete entries"
+        else:
+            why = "delete entries, or create the pool with larger nodes"
         text = (
-            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; "
-            "delete entries, or create the pool with larger nodes"
+            f"{self.membership.pool}: node {node} has no room for an object of {size} bytes; {why}"
         )
         held = [
             str(self.membership.pid(laggard.word))

@@ -10,6 +10,9 @@ A span (LARGE) or a region is made in steps, and each intermediate state names t
 A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
 back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
 
+Before a block is claimed, it has pages behind it (backing.py), so that its owner never meets a file
+system without room in the midst of an operation. Blocks that were claimed before have them.
+
 A block is given back by its owner, or taken from it by others in need: pressure.py. One that has
 mirrors is claimed and given back with them: groups.py.
 """
@@ -25,6 +28,7 @@ from limpet.shm.groups import Groups
 from limpet.shm.heap import Heap
 from limpet.shm.pressure import expel
 from limpet.shm.words import (
+    BACKED,
     FREE,
     LARGE,
     LARGE_CLASS,
@@ -37,6 +41,7 @@ from limpet.shm.words import (
     TAKEN,
     block_word,
     class_of,
+    free_word,
     is_tail_of,
     recast,
     replicas_of,
@@ -53,6 +58,9 @@ if TYPE_CHECKING:
     Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
+_BACKED = np.uint64(BACKED)
+RESERVE_SHARE = 20
+"""Of so many blocks, one is left for updates and channels."""
 
 
 class BlockTable:
@@ -64,6 +72,16 @@ class BlockTable:
         self.count = heap.layout.block_count
         self.coherent_blocks = coherent_blocks
         """Blocks of each node that lie wholly in its hardware-coherent range."""
+        self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
+        """Has pages behind so many bytes of a node from an offset on; False: there is no room for
+        them. Set by the pool."""
+        self.reserve = self.count // RESERVE_SHARE
+        """How many blocks of a node new entries leave free: for updates and channels."""
+        self.vanished: Callable[[int], bool] = lambda node: True
+        """Whether the memory of a lost node is gone for all, not for this process only; set by the
+        pool."""
+        self.unbacked = False
+        """Whether the last claim has met blocks that there are no pages for."""
         self.groups = Groups(self)
 
     def words(self, node: int) -> Words:
@@ -87,10 +105,23 @@ class BlockTable:
         """CAS a block's word."""
         return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
 
-    @staticmethod
-    def claimable(words: Words, horizon: int) -> Flags:
-        """Which of the words are of free blocks whose time has come."""
+    def back(self, node: int, block: int, word: int) -> bool:
+        """Have pages behind a block that has this word; False: there is no room for them.
+
+        Once it was False it is so, in one claim, for everything that has no pages yet.
+        """
+        if word >> 60 != FREE or word & BACKED:
+            return True
+        if not self.unbacked:
+            size = self.heap.layout.block_size
+            self.unbacked = not self.backing(node, self.heap.blocks + block * size, size)
+        return not self.unbacked
+
+    def claimable(self, words: Words, horizon: int) -> Flags:
+        """Which of the words are of free blocks whose time has come, and that can have pages."""
         unclaimed: Flags = words >> np.uint64(60) == FREE
+        if self.unbacked:
+            unclaimed &= words & _BACKED != 0
         return unclaimed & _passed(words, horizon)
 
     # ---- claiming ---------------------------------------------------------------------------
@@ -110,8 +141,10 @@ class BlockTable:
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
         it is the head of a group. `coherent`: in the hardware-coherent range, as are all mirrors.
 
-        Blocks are taken from the end of the node, so that its front stays whole for regions.
+        Blocks are taken from the end of the node, so that its front stays whole for regions; first
+        those that have pages behind them.
         """
+        self.unbacked = False
         desired = block_word(SLAB, client, size_class, replicas)
         limit = self._limit(coherent, replicas)
         words = self.words(node)[:limit]
@@ -125,8 +158,13 @@ class BlockTable:
             head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
             return None if head is None else (head, False)
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
-        for block in free.tolist():
-            if self.move(node, block, int(words[block]), desired):
+        bare = words[free] & _BACKED == 0
+        for block in np.concatenate((free[~bare], free[bare])).tolist():
+            word = int(words[block])
+            # ORDER: pages first; then every block with an owner has them, whoever dies.
+            if not self.back(node, block, word):
+                return None
+            if self.move(node, block, word, desired):
                 return block, False
         return None
 
@@ -166,6 +204,7 @@ class BlockTable:
 
         With `replicas` they are heads of groups in one region, whose mirrors are claimed, too.
         """
+        self.unbacked = False
         if replicas > 1:
             limit = self._limit(coherent, replicas)
             return self.groups.claim_run(node, blocks, replicas, client, horizon, limit)
@@ -180,6 +219,10 @@ class BlockTable:
                 return None
             first = int(starts[fits[0]])
             pending = block_word(PENDING, client)
+            if not all(
+                self.back(node, block, int(words[block])) for block in range(first, first + blocks)
+            ):
+                continue  # among those that have pages already
             for block in range(first, first + blocks):
                 if not self.move(node, block, int(words[block]), pending):
                     for back in range(first, block):
@@ -206,7 +249,7 @@ class BlockTable:
         """Give back every block of the region with this mark; how many."""
         word = block_word(REGION, mark)
         return sum(
-            self.move(node, block, word, block_word(FREE, stamp))
+            self.move(node, block, word, free_word(stamp))
             for block in np.flatnonzero(self.words(node) == word).tolist()
         )
 
@@ -232,7 +275,7 @@ class BlockTable:
             return self.groups.release(node, first, word, stamp, client)
         if class_of(word) == LARGE_CLASS:
             return self.release_span(node, first, word, stamp)
-        return int(self.move(node, first, word, block_word(FREE, stamp)))
+        return int(self.move(node, first, word, free_word(stamp)))
 
     def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
         """Give back a span, or what is left of it, last block first; blocks given back."""
@@ -242,9 +285,9 @@ class BlockTable:
             return 0
         released = 0
         for block in range(first + self.tails(words, first), first, -1):
-            released += self.move(node, block, int(words[block]), block_word(FREE, stamp))
+            released += self.move(node, block, int(words[block]), free_word(stamp))
             # CRASH(span-shortened): a span with fewer tails, its object unused; recovery goes on.
-        return released + self.move(node, first, word, block_word(FREE, stamp))
+        return released + self.move(node, first, word, free_word(stamp))
 
     def unused(self, node: int, block: int, size_class: int) -> bool:
         """Whether no object of the block is in use."""
@@ -281,16 +324,13 @@ class BlockTable:
         Blocks without a used object are free again, after a grace period that begins when they
         are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
         is the mark of the region whose directory entry has the block. Repeating this, also by
-        several clients at once, changes nothing.
+        several clients at once, changes nothing. Raises NodeFailed.
         """
         released = 0
-        try:
-            words = self.words(node)
-            for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
-                released += self._recover(node, index, int(words[index]), client, grace, region_of)
-            expel(self, node, client, grace)
-        except NodeFailed:
-            pass  # its blocks are gone with it
+        words = self.words(node)
+        for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
+            released += self._recover(node, index, int(words[index]), client, grace, region_of)
+        expel(self, node, client, grace)
         return released
 
     def _recover(

@@ -3,12 +3,15 @@ cimport cython
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef u64 DYING
 cdef u64 EPOCH
 cdef int HAND
 cdef int HAND_SIZE
 cdef u64 INCARNATION_MASK
 cdef int PIN
 cdef int PIN_SHIFT
+cdef u64 STATE_BELOW
+cdef int STATE_SHIFT
 
 cdef class Client:
     cdef readonly Endpoint endpoint
@@ -39,7 +42,7 @@ cdef class Client:
     cpdef int leave(self) except -1
     @cython.locals(index=int)
     cpdef int settle(self) except -1
-    cpdef int quit(self) except -1
+    cpdef int quit(self, bint complete) except -1
     @cython.locals(index=int, pair=u64)
     cpdef int hold(self, u64 reference, u64 home) except -1
     cpdef int aim(self, int index, u64 home) except -1

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import ClientError, PoolClosed
 from limpet.shm.layout import EPOCH
-from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_MASK, PIN, PIN_SHIFT
+from limpet.shm.slots import (
+    DYING,
+    HAND,
+    HAND_SIZE,
+    INCARNATION_MASK,
+    PIN,
+    PIN_SHIFT,
+    STATE_BELOW,
+    STATE_SHIFT,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,10 +176,13 @@ class Client:
             index += 1
         self.held = 0
 
-    def quit(self) -> None:
-        """Give up the slot; nothing else may be left of us."""
+    def quit(self, complete: bool) -> None:
+        """Give up the slot. Unless nothing else is left of us (`complete`), others recover us."""
         self.unpin()
-        self.endpoint.cas(self.slot, self.word, self.word & INCARNATION_MASK)
+        left = self.word & INCARNATION_MASK
+        if not complete:
+            left = DYING << STATE_SHIFT | self.word & STATE_BELOW
+        self.endpoint.cas(self.slot, self.word, left)
         self.ident = 0
 
     def hold(self, reference: int, home: int) -> int:

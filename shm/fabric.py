@@ -11,6 +11,7 @@ if TYPE_CHECKING or find_spec("limpet.shm.verbs") is not None:
     from limpet.shm.verbs import (
         Endpoint,
         Image,
+        Watched,
         bit,
         crc_pair,
         flush_features,
@@ -29,6 +30,7 @@ else:
     from limpet.shm.portable import (
         Endpoint,
         Image,
+        Watched,
         bit,
         crc_pair,
         flush_features,
@@ -49,6 +51,7 @@ __all__ = [
     "BUILD",
     "Endpoint",
     "Image",
+    "Watched",
     "bit",
     "crc_pair",
     "flush_features",

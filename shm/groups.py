@@ -66,6 +66,7 @@ from limpet.shm.words import (
     TAKEN,
     block_word,
     class_of,
+    free_word,
     recast,
     replicas_of,
 )
@@ -259,7 +260,10 @@ class Groups:
     def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
         free = word >> 60 == FREE and word & OWNER_MASK < horizon
-        if not free or not self.table.move(node, block, word, desired):
+        # ORDER: pages first; then every block with an owner has them, whoever dies.
+        if not (free and self.table.back(node, block, word)):
+            return False
+        if not self.table.move(node, block, word, desired):
             return False
         done.append((node, block, word, desired))
         return True
@@ -294,7 +298,7 @@ class Groups:
         released = 0
         for block in range(first + tails, first - 1, -1):
             self._release_mirrors(node, block, stamp, first, pending)
-            released += self.table.move(node, block, int(words[block]), block_word(FREE, stamp))
+            released += self.table.move(node, block, int(words[block]), free_word(stamp))
         return released
 
     def _release_mirrors(self, node: int, block: int, stamp: int, first: int, pending: int) -> None:
@@ -308,7 +312,7 @@ class Groups:
                 return
             if word >> 60 == MIRROR and replicas_of(word) == replicas_of(pending):
                 with contextlib.suppress(NodeFailed):
-                    self.table.move(there, at, word, block_word(FREE, stamp))
+                    self.table.move(there, at, word, free_word(stamp))
 
     # ---- without a head -------------------------------------------------------------------------
 
@@ -330,7 +334,7 @@ class Groups:
                 if self._is_astray(head, word) or (
                     self.failed(head[0]) and not self._has_first(node, block, word)
                 ):
-                    free = block_word(FREE, self.grace.close_period())
+                    free = free_word(self.grace.close_period())
                     released += self.table.move(node, block, word, free)
                 continue  # else it goes with that of the first block
             if class_of(word) >= self.table.heap.class_count:
@@ -353,7 +357,7 @@ class Groups:
 
     def _release_run(self, node: int, first: int, words: Words) -> int:
         # ORDER: the period is closed after the last object was seen free.
-        free = block_word(FREE, self.grace.close_period())
+        free = free_word(self.grace.close_period())
         released = 0
         for block in range(first + self.tails(words, first), first - 1, -1):
             released += self.table.move(node, block, int(words[block]), free)

@@ -108,7 +108,9 @@ def _status(location: Location) -> tuple[str, Superblock | None]:
     control = None
     try:
         control = probe(location, CONTROL_NODE)
-        for index, word in enumerate(node_words(location, control.parameters.nodes)):
+        with explained(location.segment(CONTROL_NODE)):  # it may be gone by now
+            words = node_words(location, control.parameters.nodes)
+        for index, word in enumerate(words):
             if state_of(word) == IN_SERVICE:
                 probe(location, index, uuid=control.uuid, generation=generation_of(word))
     except LimpetError as error:

@@ -28,7 +28,7 @@ SHM_DIR: Path = Path("/dev/shm")
 """Where glibc's shm_open puts POSIX shared memory on Linux."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
-_SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,15}))?", re.ASCII)
+_SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,16}))?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)

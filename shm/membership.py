@@ -260,7 +260,9 @@ class Membership:
         return self._host(slot) == this_host()
 
     def dead(self, slot: int, word: int) -> bool:
-        """Whether the client of that slot and state word is certainly dead."""
+        """Whether the client of that slot and state word is certainly dead, or has left."""
+        if word >> 60 == DYING:
+            return True
         if word >> 60 == JOINING:
             # It has not said who it is. Of this host, no such pid is proof; of another host, that
             # it stands still for a lease in the midst of what takes microseconds must do.

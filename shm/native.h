@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -333,31 +334,81 @@ static void limpet_invalidate(const char *p, size_t n) {
 
 #define LIMPET_RANGES 4096
 
+#define LIMPET_LOST 1
+#define LIMPET_SHORT 2
+
 static struct {
     char *base; /* 0: free */
     size_t size;
-    volatile unsigned char lost;
+    volatile unsigned char lost; /* 0, LIMPET_LOST or LIMPET_SHORT */
+    int fd;                      /* of the file that is mapped, from its first byte on; -1: none */
+    char *short_low, *short_high; /* LIMPET_SHORT: the pages that are not the file's lie within */
 } limpet_ranges[LIMPET_RANGES];
+static uintptr_t limpet_page = 4096;
 static struct sigaction limpet_previous_bus;
 static int limpet_bus_installed = 0;
+
+static int limpet_same_memory(int i, int j) {
+    char *mine = limpet_ranges[i].base, *other = limpet_ranges[j].base;
+    return other && other < mine + limpet_ranges[i].size && mine < other + limpet_ranges[j].size;
+}
+
+/* A load or store hit a page of range `i` that the file has and its file system has no memory for.
+ * Put a page of zeros in its place, until `limpet_give_back`, and note that; 0: it is not so. The verb
+ * that faulted sees the note when it is done and raises StoreFull. */
+static int limpet_run_short(int i, const char *at, int poisoned) {
+    struct stat status;
+    char *page = (char *)((uintptr_t)at & ~(limpet_page - 1));
+    if (poisoned || limpet_ranges[i].fd < 0 || limpet_ranges[i].lost == LIMPET_LOST ||
+        fstat(limpet_ranges[i].fd, &status) != 0 || !S_ISREG(status.st_mode) ||
+        (uint64_t)status.st_size < limpet_ranges[i].size)
+        return 0;
+    if (mmap(page, limpet_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+             0) != page)
+        return 0;
+    if (limpet_ranges[i].lost != LIMPET_SHORT || page < limpet_ranges[i].short_low)
+        limpet_ranges[i].short_low = page;
+    if (limpet_ranges[i].lost != LIMPET_SHORT || page + limpet_page > limpet_ranges[i].short_high)
+        limpet_ranges[i].short_high = page + limpet_page;
+    for (int j = 0; j < LIMPET_RANGES; j++)
+        if (limpet_same_memory(i, j) && limpet_ranges[j].lost != LIMPET_LOST) {
+            limpet_ranges[j].short_low = limpet_ranges[i].short_low;
+            limpet_ranges[j].short_high = limpet_ranges[i].short_high;
+            limpet_ranges[j].lost = LIMPET_SHORT;
+        }
+    return 1;
+}
+
+/* Have the file's pages again where `limpet_run_short` put others; 0: that cannot be, it is lost. */
+static int limpet_give_back(int i) {
+    char *low = limpet_ranges[i].short_low;
+    size_t size = (size_t)(limpet_ranges[i].short_high - low);
+    int well = mmap(low, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, limpet_ranges[i].fd,
+                    (off_t)(low - limpet_ranges[i].base)) == low;
+    for (int j = 0; j < LIMPET_RANGES; j++)
+        if (limpet_same_memory(i, j) && limpet_ranges[j].lost == LIMPET_SHORT)
+            limpet_ranges[j].lost = well ? 0 : LIMPET_LOST;
+    return well;
+}
 
 /* A load or store hit a page that is gone. Put zero pages under the whole node, note the loss in
  * every range that they touch (two endpoints may share a mapping), and go on: the verb that faulted
  * sees the note when it is done and raises NodeFailed. mmap is a bare system call on Linux, so this
  * is safe in a handler. */
-static int limpet_replace(const char *at) {
+static int limpet_replace(const char *at, int poisoned) {
     for (int i = 0; i < LIMPET_RANGES; i++) {
         char *base = limpet_ranges[i].base;
         size_t size = limpet_ranges[i].size;
         if (!base || at < base || at >= base + size)
             continue;
+        if (limpet_run_short(i, at, poisoned))
+            return 1;
         if (mmap(base, size, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != base)
             return 0;
         for (int j = 0; j < LIMPET_RANGES; j++)
-            if (limpet_ranges[j].base && limpet_ranges[j].base < base + size &&
-                base < limpet_ranges[j].base + limpet_ranges[j].size)
-                limpet_ranges[j].lost = 1;
+            if (limpet_same_memory(i, j))
+                limpet_ranges[j].lost = LIMPET_LOST;
         return 1;
     }
     return 0;
@@ -365,7 +416,8 @@ static int limpet_replace(const char *at) {
 
 static void limpet_on_bus(int number, siginfo_t *info, void *context) {
     int fault = info->si_code > 0; /* else someone sent the signal: there is no address */
-    if (fault && limpet_replace((const char *)info->si_addr))
+    int poisoned = info->si_code == BUS_MCEERR_AR || info->si_code == BUS_MCEERR_AO;
+    if (fault && limpet_replace((const char *)info->si_addr, poisoned))
         return;
     /* Not ours: whoever had the signal before gets it, and this handler stays. */
     if (limpet_previous_bus.sa_flags & SA_SIGINFO) {
@@ -380,8 +432,9 @@ static void limpet_on_bus(int number, siginfo_t *info, void *context) {
     }
 }
 
-/* Watch [base, base + size); the index of the range, or -1 when the table is full. */
-static int limpet_watch_range(char *base, size_t size) {
+/* Watch [base, base + size), the beginning of the file `fd` if that is not -1; the index of the range,
+ * or -1 when the table is full. */
+static int limpet_watch_range(char *base, size_t size, int fd) {
     if (!limpet_bus_installed) {
         struct sigaction action;
         memset(&action, 0, sizeof action);
@@ -390,11 +443,13 @@ static int limpet_watch_range(char *base, size_t size) {
         sigemptyset(&action.sa_mask);
         sigaction(SIGBUS, &action, &limpet_previous_bus);
         limpet_bus_installed = 1;
+        limpet_page = (uintptr_t)sysconf(_SC_PAGESIZE);
     }
     for (int i = 0; i < LIMPET_RANGES; i++)
         if (!limpet_ranges[i].base) {
             limpet_ranges[i].size = size;
             limpet_ranges[i].lost = 0;
+            limpet_ranges[i].fd = fd;
             limpet_ranges[i].base = base;
             return i;
         }

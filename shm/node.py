@@ -13,8 +13,8 @@ What `open_` refuses it has only looked at, through a read-only descriptor (prob
 
 POSIX shared memory is made with `posix_ipc`, which does not register it with `multiprocessing`'s
 resource tracker; that tracker would unlink a live pool when any one process that opened it ends.
-Segments have mode 0600. Their room is checked when they are made but taken page by page, unless
-`prefault` is asked for; a tmpfs that fills up later gives SIGBUS, that is NodeFailed.
+Segments have mode 0600. Their room is looked at when they are made, and taken when it is needed
+(backing.py), all at once with `prefault`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import posix_ipc
 
-from limpet.shm import dax, placement
+from limpet.shm import backing, dax, placement
 from limpet.shm.errors import (
     ParameterError,
     PoolError,
@@ -46,7 +46,16 @@ from limpet.shm.location import Location, parse_url
 from limpet.shm.logind import remove_ipc_warning
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
 from limpet.shm.placement import NodeOptions
-from limpet.shm.probe import READ_ONLY, Place, check, explained, place, probe, read_first_bytes
+from limpet.shm.probe import (
+    READ_ONLY,
+    Place,
+    check,
+    check_folder,
+    explained,
+    place,
+    probe,
+    read_first_bytes,
+)
 from limpet.shm.superblock import (
     ABSENT,
     CREATING,
@@ -64,6 +73,7 @@ __all__ = [
     "MemoryNode",
     "NodeOptions",
     "Plan",
+    "back",
     "create",
     "discard",
     "finish",
@@ -75,6 +85,7 @@ __all__ = [
     "publish",
     "remove_ipc_warning",
     "unlink_all",
+    "warn_if_larger",
 ]
 
 _READ_WRITE = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -110,6 +121,10 @@ class MemoryNode:
     def stat_size(self) -> int:
         """Bytes behind the mapping now; fewer than `size` when the segment was truncated."""
         return self.place.size(self.fd)
+
+    def back(self, offset: int, size: int) -> bool:
+        """Have pages behind `size` bytes from `offset` on; False: there is no room for them."""
+        return self.place.device is not None or backing.back(self.fd, offset, size)
 
     def close(self) -> None:
         """Unmap, or if buffers of `map` are still in use, leave that to the last of them."""
@@ -182,11 +197,36 @@ def create(
         if location.scheme == "dax":
             node = _create_on_device(location, index, size, generation)
         else:
-            node = _create_file(location, index, size, generation)
+            node = _create_file(location, index, size, generation, options.any_owner)
         undo.callback(discard, node)
         _settle(node, options, created=True)
         undo.pop_all()
         return node
+
+
+def back(node: MemoryNode, size: int) -> None:
+    """Have pages behind the first `size` bytes of a segment. Raises ParameterError."""
+    with explained(node.name):
+        if not node.back(0, size):
+            raise ParameterError(
+                f"{node.name} does not fit: its file system has no room for the {size} bytes that "
+                "are used at once"
+            )
+
+
+def warn_if_larger(location: Location, size: int) -> str:
+    """What to tell the creator of a pool of `size` bytes, all segments together; "": nothing."""
+    if location.scheme == "dax":
+        return ""
+    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
+    room = backing.room(folder)
+    if room is None or size <= room:
+        return ""
+    return (
+        f"the pool may take {size} bytes and {folder} has {room} free; when they are used up, "
+        "writes raise StoreFull. Make the nodes smaller, or the file system larger (of /dev/shm in "
+        "a container: --shm-size)"
+    )
 
 
 def publish(node: MemoryNode, superblock: bytes) -> None:
@@ -277,15 +317,18 @@ def _check_size(size: int, page: int, what: str) -> None:
         raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
 
 
-def _create_file(location: Location, index: int, size: int, generation: int) -> MemoryNode:
+def _create_file(
+    location: Location, index: int, size: int, generation: int, any_owner: bool
+) -> MemoryNode:
     where = location.segment(index)
     _check_size(size, _page_size(location), f"{where}: its size")
     location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    room = os.statvfs(location.folder)
-    if room.f_blocks and size > room.f_bavail * room.f_frsize:
+    check_folder(location, any_owner)
+    whole = backing.capacity(location.folder)
+    if whole is not None and size > whole:
         raise ParameterError(
-            f"{where}: {size} bytes do not fit into {location.folder}, "
-            f"which has {room.f_bavail * room.f_frsize} bytes free"
+            f"{where}: {size} bytes do not fit into {location.folder}, which has {whole} bytes, "
+            f"{backing.room(location.folder)} bytes free"
         )
     path = location.path(index, generation)
     fd = _create_exclusive(location, path, where)

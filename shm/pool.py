@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -176,6 +177,8 @@ class Memory:
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
         self.membership.release = lambda: release_client(*inside)
+        self.blocks.backing = functools.partial(_back, self._segments)
+        self.blocks.vanished = functools.partial(_vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.steady = self.view.steady
@@ -186,7 +189,8 @@ class Memory:
         parameters = self.parameters
         whole = parameters.coherent or segment.index == CONTROL_NODE
         coherent = None if whole else parameters.coherent_bytes
-        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state)
+        fd = segment.fd if segment.place.device is None else -1
+        self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
 
     # ---- creating and opening ---------------------------------------------------------------
 
@@ -366,13 +370,19 @@ class Memory:
         location = nodes.parse_url(self.url)
         unlink_generations(location, node)
         # CRASH(node-created): a segment that no state word names; the next replacement removes it.
-        return nodes.create(
+        made = nodes.create(
             location,
             node,
             self.parameters.node_size,
             options=self.options,
             generation=generation,
         )
+        try:
+            nodes.back(made, self.layout.blocks)
+        except BaseException:
+            nodes.discard(made)
+            raise
+        return made
 
     def discard(self, segment: nodes.MemoryNode) -> None:
         """Take back what `make_segment` made, and nobody has used."""
@@ -554,6 +564,22 @@ class Memory:
     def references(self) -> Words:
         """All object references that the pool's stores link to. Called within `exclusively`."""
         raise NotImplementedError
+
+
+def _back(segments: list[nodes.MemoryNode], node: int, offset: int, size: int) -> bool:
+    """Have pages behind these bytes of a node; False: there is no room."""
+    for segment in segments:
+        if segment.index == node:
+            return segment.back(offset, size)
+    return True  # it is lost, as whoever wants to use it finds
+
+
+def _vanished(endpoint: Endpoint, segments: list[nodes.MemoryNode], node: int) -> bool:
+    """Whether the memory of a lost node is gone for all: marked, or cut off."""
+    if state_of(endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE:
+        return True
+    mapped = [segment for segment in segments if segment.index == node]
+    return all(segment.stat_size() < segment.size for segment in mapped)
 
 
 def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ Lost memory
     Python code cannot survive SIGBUS. Before each access the size of the file behind the mapping is
     compared with the node's, so a truncated node raises NodeFailed; for this the mapping must begin
     at the file's first byte. A truncation between the check and the access still kills the process.
+    So does one that the file system has no memory for; blocks have theirs before they are used.
     A map without a file of a size (anonymous, a device, `trackfd=False`) is not watched.
 Memory without hardware coherence
     Python code cannot flush cache lines: `attach` refuses it.
@@ -265,6 +266,14 @@ class _Node:
         self.raw[offset + whole : offset + len(data)] = data[whole:]
 
 
+def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
+    """The mapping as a buffer. Python code cannot survive its loss, see "Lost memory"."""
+    view = _contiguous(mapping)
+    if view.readonly or not 1 <= size <= view.nbytes:
+        raise AddressError(f"{size} bytes are not within the mapping, or are read-only")
+    return view.cast("B")[:size]
+
+
 class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
@@ -307,13 +316,19 @@ class Endpoint:
     # ---- setting up -------------------------------------------------------------------------
 
     def attach(
-        self, node: int, mapping: Any, size: int, coherent_bytes: int | None = None, state: int = 0
+        self,
+        node: int,
+        mapping: Any,
+        size: int,
+        coherent_bytes: int | None = None,
+        state: int = 0,
+        fd: int = -1,
     ) -> None:
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes` must be None: the whole node is hardware-coherent. Raises CoherenceError
         otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
-        sets it.
+        sets it. `fd` is of no use here.
         """
         state = _u64(state)
         if not 0 <= node < NODES or node in self._nodes:

@@ -157,6 +157,7 @@ def check(
 ) -> Superblock:
     """The superblock of an open segment, after every check that `open_` promises."""
     where = location.segment(index)
+    check_folder(location, options.any_owner)
     status = os.fstat(fd)
     if at.device is None:
         if not stat.S_ISREG(status.st_mode):
@@ -186,6 +187,17 @@ def check(
     if size is not None and found.size != size:
         raise PoolCorrupt(f"{where} has {found.size} bytes, its pool expects {size}")
     return found
+
+
+def check_folder(location: Location, any_owner: bool) -> None:
+    """PoolPermission if the folder of a file pool, or a link to it, is another user's.
+
+    That user could put other files there. Root could anyway.
+    """
+    if location.scheme == "file" and not any_owner:
+        for status in (location.folder.lstat(), location.folder.stat()):
+            if status.st_uid not in (os.geteuid(), 0):
+                check_owner(f"{location}: the folder", status.st_uid, any_owner)
 
 
 def check_owner(where: str, uid: int, any_owner: bool) -> None:

@@ -14,6 +14,10 @@ when it goes on: its CASes carry the dead client's id, and its pin keeps the obj
 they were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its
 slot.
 
+Blocks on a node whose memory only this process has lost (a bad page) cannot be given back by it.
+Then the slot stays DYING, so that the client's id still says whose they are, and a client that has
+the memory carries on: one that is DYING is dead for all, whether its process lives or not.
+
 Not recovered here: directory entries that the client was making (directory.py: the next creator
 takes them over).
 """
@@ -82,17 +86,32 @@ def recover_client(
             counts["objects"] += _settle(client, reference, home)
             # CRASH(settled): settled again by the next one, while the dead client's pin stands.
         lap("objects")
-        ident = client_id(slot, word)
-        for node in range(regions.nodes):
-            counts["blocks"] += blocks.recover(node, ident, grace, regions.region_of)
-            # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
+        returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
+        counts["blocks"] += returned
         lap("blocks")
+        if not complete:
+            return counts
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
         client.unpin()
         endpoint.background(lane)
     lap("slot")
     return counts
+
+
+def _return_blocks(
+    blocks: BlockTable, regions: Regions, grace: Grace, ident: int
+) -> tuple[int, bool]:
+    """Take a client's blocks from it; how many were given back, and whether none is left."""
+    returned, complete = 0, True
+    for node in range(regions.nodes):
+        try:
+            returned += blocks.recover(node, ident, grace, regions.region_of)
+            # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
+        except NodeFailed:
+            # They are gone with the node, if that is so for all.
+            complete = complete and blocks.vanished(node)
+    return returned, complete
 
 
 def _settle(client: Client, reference: int, home: int) -> bool:
@@ -106,8 +125,12 @@ def _settle(client: Client, reference: int, home: int) -> bool:
 
 
 def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: Grace) -> None:
-    """Give back everything that this client has, and its slot, for good."""
+    """Give back everything that this client has, and its slot, for good.
+
+    What cannot be given back from here is left to the next client that sweeps, with the slot.
+    """
     endpoint = client.endpoint
+    complete = False
     lane = endpoint.background(True)
     try:
         client.pin()
@@ -115,8 +138,8 @@ def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: 
         # What cannot be mapped any more, or by a handle that is gone, is left alone.
         with contextlib.suppress(NodeFailed, PoolClosed):
             client.steady()
-        for node in range(regions.nodes):
-            blocks.recover(node, client.ident, grace, regions.region_of)
+        _, complete = _return_blocks(blocks, regions, grace, client.ident)
     finally:
-        client.quit()
+        # CRASH(leaving): LIVE, its process dead; recovered like any other.
+        client.quit(complete)
         endpoint.background(lane)

@@ -19,7 +19,7 @@ from limpet.shm.directory import PLANNED, READY, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
 from limpet.shm.states import FORMER, generation_of
-from limpet.shm.words import FREE, OWNER_MASK, REGION, block_word
+from limpet.shm.words import OWNER_MASK, REGION, free_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from limpet.shm.membership import Membership
 
 _PAYLOAD: Final = struct.Struct("<4Q")
+INTERNAL: Final = "."
+"""What names of limpet's own stores begin with, for which there is a reserve."""
 _ZEROS: Final = bytes(1 << 16)
 
 
@@ -73,13 +75,21 @@ class Regions:
         """
         client = self.membership.ident
         count = -(-size // self.block_size)
+        spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
 
         def plan(index: int) -> bytes:
-            first = self.blocks.claim_run(node, count, client, self.grace.horizon(), coherent=True)
+            first = None
+            if not spared or self.blocks.free_count(node) >= count + spared:
+                first = self.blocks.claim_run(
+                    node, count, client, self.grace.horizon(), coherent=True
+                )
             if first is None:
+                mend = "create the pool with larger nodes"
+                if self.blocks.unbacked:
+                    mend = "its file system is full, make room there"
                 raise StoreFull(
                     f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
-                    f"{self.block_size} bytes for {name!r}; create the pool with larger nodes"
+                    f"{self.block_size} bytes for {name!r}; {mend}"
                 )
             return _PAYLOAD.pack(first, count, size, secrets.randbits(40) << 8 | index)
 
@@ -186,7 +196,7 @@ class Regions:
             for word in stale:
                 stamp = self.grace.close_period()
                 for block in np.flatnonzero(words == word).tolist():
-                    released += self.blocks.move(node, block, word, block_word(FREE, stamp))
+                    released += self.blocks.move(node, block, word, free_word(stamp))
         return released
 
     def _region(self, node: int, first: int, size: int) -> Region:

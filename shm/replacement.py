@@ -57,6 +57,7 @@ from limpet.shm.states import (
     state_of,
 )
 from limpet.shm.words import (
+    FREE,
     LARGE,
     LARGE_CLASS,
     MIRROR,
@@ -271,6 +272,7 @@ class Filling:
         """Node and block of the heads of all objects that somebody has in hand, and of those that
         the links are in."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
+        self.table.unbacked = False
         self.first = -1
         """Block of the head of the span that the last head was, or followed; else -1."""
         self.spans_used = False
@@ -341,6 +343,11 @@ class Filling:
                 return False  # its mirrors are swept
         else:
             word = block_word(MIRROR, self.mark, group.size_class, group.replicas)
+        if not self.table.back(self.node, block, FREE):
+            raise StoreFull(
+                f"{self.memory.url}: the file system of node {self.node} has no room for what "
+                "belongs there; make room, and replace the node again"
+            )
         self._copy(block, group)
         self.endpoint.store(self.heap.table_word(self.node, block), word)
         self.found["blocks"] += 1

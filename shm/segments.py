@@ -67,6 +67,9 @@ def create_segments(
     parameters = PoolParameters(nodes=plan.nodes, node_size=plan.node_size, **given)
     uuid = uuids.uuid4().bytes
     layout = NodeLayout.of(parameters)
+    whole = plan.control_size + plan.nodes * plan.node_size
+    if warning := nodes.warn_if_larger(location, whole):
+        log.warning("%s: %s", location, warning)
     made: list[nodes.MemoryNode] = []
     try:
         control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
@@ -86,8 +89,9 @@ def _format(
     segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
 ) -> None:
     control = segment.index == CONTROL_NODE
+    used = segment.size if control else layout.blocks
+    nodes.back(segment, used)
     if not segment.zeroed:
-        used = segment.size if control else layout.blocks
         for start in range(4096, used, 1 << 20):
             end = min(start + (1 << 20), used)
             segment.map[start:end] = bytes(end - start)

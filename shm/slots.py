@@ -30,6 +30,8 @@ FREE: Final = 0
 JOINING: Final = 1
 LIVE: Final = 2
 DYING: Final = 3
+STATE_SHIFT: Final = 60
+STATE_BELOW: Final = (1 << STATE_SHIFT) - 1
 STATES: Final = ("free", "joining", "live", "dying")
 
 STARTED: Final = 8

@@ -21,6 +21,9 @@ Crash fuse
     8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
 
 Lost memory
+    SIGBUS below the end of the file that is behind a node is no loss: its file system is full. The
+    verb raises StoreFull, which has changed nothing or, a `write`, a part, and the node is as it was.
+    (Blocks have pages before anybody uses them: backing.py. So this is met where that cannot be.)
     The first `attach` takes over SIGBUS; a fault elsewhere goes on to the handler that was there
     before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
     install it before the first pool is opened.
@@ -41,12 +44,20 @@ Threads
 `portable.py` is the same class without C; tests let both work on the same words.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+import os
+
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse, StoreFull
 from limpet.shm.states import FORMERLY, why_failed
 
 
@@ -68,7 +79,10 @@ cdef extern from "native.h":
     int limpet_flush_features() noexcept nogil
     void limpet_write_back(const char*, size_t, int) noexcept nogil
     void limpet_invalidate(const char*, size_t) noexcept nogil
-    int limpet_watch_range(char*, size_t) noexcept nogil
+    int limpet_watch_range(char*, size_t, int) noexcept nogil
+    int limpet_give_back(int) noexcept nogil
+    int LIMPET_LOST
+    int LIMPET_SHORT
     void limpet_forget_range(int) noexcept nogil
     void limpet_watch_forks() noexcept nogil
     void limpet_die() noexcept nogil
@@ -90,6 +104,9 @@ cdef extern from "native.h":
 
 cdef extern from "pthread.h":
     unsigned long pthread_self() noexcept nogil
+
+cdef extern from "unistd.h":
+    int close_fd "close" (int) noexcept nogil
 
 cdef extern from "sched.h":
     int sched_yield() noexcept nogil
@@ -251,6 +268,46 @@ cdef inline bint is_gone(Image image) noexcept:
     return image._lost[0] != 0 or image._states[0] != image._state
 
 
+cdef class Watched:
+    """A writable mapping as a buffer, with SIGBUS watched as long as anybody has that buffer.
+
+    For what looks at memory without an endpoint, also after that has let go of it. When the memory
+    is lost, the buffer has zeros of this process's own. `fd`: as `Endpoint.attach` takes it; a copy
+    of it is kept.
+    """
+
+    cdef object _keep
+    cdef char* _base
+    cdef Py_ssize_t _size
+    cdef int _range
+    cdef int _fd
+
+    def __cinit__(self, mapping, Py_ssize_t size, int fd=-1):
+        cdef Py_buffer view
+        self._range = self._fd = -1
+        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self._base = <char*>view.buf
+        self._size = size
+        PyBuffer_Release(&view)
+        if size < 1 or view.len < size:
+            raise AddressError(f"{size} bytes are not within the mapping")
+        self._keep = memoryview(mapping)
+        if fd >= 0:
+            self._fd = os.dup(fd)
+        self._range = limpet_watch_range(self._base, size, self._fd)
+        if self._range < 0:
+            raise AddressError("this process has too many memory nodes mapped")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._base, self._size, 0, flags)
+
+    def __dealloc__(self):
+        if self._range >= 0:
+            limpet_forget_range(self._range)
+        if self._fd >= 0:
+            close_fd(self._fd)
+
+
 cdef class Endpoint:
     """One client's view of the pool's memory nodes. See the module for what a verb promises."""
 
@@ -281,12 +338,15 @@ cdef class Endpoint:
 
     # ---- setting up -------------------------------------------------------------------------
 
-    def attach(self, int node, mapping, Py_ssize_t size, coherent_bytes=None, u64 state=0):
+    def attach(
+        self, int node, mapping, Py_ssize_t size, coherent_bytes=None, u64 state=0, int fd=-1
+    ):
         """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
 
         `coherent_bytes`: None when the whole node is hardware-coherent; else how many of its first
         bytes are. Raises CoherenceError when the CPU cannot flush cache lines. The mapping cannot
-        be closed before `detach` or `release`. `state`: as `expect` sets it.
+        be closed before `detach` or `release`. `state`: as `expect` sets it. `fd`: the file that is
+        mapped from its first byte on, if its memory can run short; it stays open until then.
         """
         cdef Py_buffer view
         cdef char* base
@@ -305,7 +365,7 @@ cdef class Endpoint:
                 raise AddressError(f"node {node}: the mapping is too small or misaligned")
         finally:
             PyBuffer_Release(&view)
-        self._range[node] = limpet_watch_range(base, size)
+        self._range[node] = limpet_watch_range(base, size, fd)
         if self._range[node] < 0:
             raise AddressError(f"node {node}: this process has too many memory nodes mapped")
         self._map[node].lost = &limpet_ranges[self._range[node]].lost
@@ -401,6 +461,10 @@ cdef class Endpoint:
         )
 
     cdef int _mourn(self, u64 node) except -1:
+        if self._map[node].lost[0] == LIMPET_SHORT and limpet_give_back(self._range[node]):
+            raise StoreFull(
+                f"node {node}: its file system has no memory left for a page of it; make room there"
+            )
         if self._map[node].lost[0]:
             raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
         raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
@@ -417,8 +481,10 @@ cdef class Endpoint:
         return 0
 
     def lost(self, int node) -> bool:
-        """Whether this process has met SIGBUS on `node`."""
-        return 0 <= node <= 255 and self._map[node].lost != NULL and self._map[node].lost[0] != 0
+        """Whether this process has met SIGBUS on `node`, other than for a full file system."""
+        if not 0 <= node <= 255 or self._map[node].lost == NULL:
+            return False
+        return self._map[node].lost[0] == LIMPET_LOST
 
     cpdef bint failed(self, u64 addr) noexcept:
         """A hint, not a verb: whether one on this address would find that its node was marked."""

@@ -12,7 +12,9 @@ Block word
                 in which the block was given back (FREE), taken from its owner (LIMBO), or seen to
                 have lost its head (STRAY)
 
-    FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client
+    FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client. With
+             BACKED, bit 48, it has been claimed before, so that there are pages behind it
+             (backing.py); all other kinds have, too
     SLAB     cut into objects of its class
     PENDING  claimed by a client that is still arranging what it will be, or giving its group back
     LARGE    first block of a span that holds one object
@@ -59,6 +61,7 @@ KINDS: Final = (
 )
 
 OWNER_MASK: Final = (1 << 48) - 1
+BACKED: Final = 1 << 48
 SHAPE_MASK: Final = 0xFFF << 48
 """Class and number of replicas of a block word."""
 ADDRESS_MASK: Final = (1 << 48) - 16
@@ -80,6 +83,11 @@ TAIL_FIRST_MASK: Final = (1 << 26) - 1
 
 def block_word(kind: int, owner: int = 0, size_class: int = 0, replicas: int = 1) -> int:
     return kind << 60 | size_class << 52 | replicas - 1 << 48 | owner
+
+
+def free_word(stamp: int) -> int:
+    """The word of a block that is given back, and may be claimed again after that epoch."""
+    return FREE << 60 | BACKED | stamp
 
 
 def recast(word: int, kind: int, owner: int) -> int:

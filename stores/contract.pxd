@@ -7,6 +7,7 @@ cdef int BATCH
 cdef int PUT
 cdef int INSERT
 cdef int UPDATE
+cdef int DELETE
 cdef int EXISTS
 cdef int MISSING
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.errors import KeyExists, StoreError
-from limpet.stores.outcomes import BATCH, EXISTS, INSERT, MISSING, PUT, UPDATE
+from limpet.shm.errors import KeyExists, StoreError, StoreFull
+from limpet.stores.outcomes import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
 
 
 def as_bytes(what: str, data: Any) -> bytes:
@@ -194,6 +194,28 @@ class Store:
     def scan(self, low: Any = None, high: Any = None) -> Any:
         """The pairs with low <= key < high, in order; StoreError: this store is not ordered."""
         raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
+
+    def have_memory(self, key: Any, mode: int, *wanted: Any) -> Any:
+        """Have memory ready for a write, as `find_memory(update, *wanted)` does; what that returns.
+
+        `update`: from what new entries leave for updates. A put is one if the key is there; that is
+        looked up only when there is no other memory. Outside of operations. Raises StoreFull.
+        """
+        if mode in (UPDATE, DELETE):
+            return self.find_memory(True, *wanted)
+        if mode == PUT and self.allocator.refused and key in self:
+            return self.find_memory(True, *wanted)
+        try:
+            return self.find_memory(False, *wanted)
+        except StoreFull:
+            if mode != PUT or key not in self:
+                raise
+        return self.find_memory(True, *wanted)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """Have memory ready for an object: `wanted` is its node and size in bytes."""
+        node, size = wanted
+        return self.allocator.replenish(node, size, 1, 0, 0, update)
 
     def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None

@@ -24,6 +24,8 @@ from limpet.fault.crew import Progress
 from limpet.fault.demo_report import CHECKS, DemoParameters
 from limpet.fault.interrupt import Interrupted
 from limpet.shm.errors import ParameterError, PoolError
+from limpet.shm.layout import control_size
+from limpet.shm.parameters import PoolParameters
 
 Process = subprocess.Popen[str]
 
@@ -325,6 +327,27 @@ def test_demo_refuses_what_cannot_work(tmp_path: Path, data: Path) -> None:
     with pytest.raises(PoolError, match=r"needs up to \d+ MiB, .* has \d+ MiB free; make room"):
         demo.run(DemoParameters(url, data, 1), Recording())
     assert not (tmp_path / "pool").exists()
+
+
+def test_demo_loads_what_there_is_room_for(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose /dev/shm has 64 MiB unless it is told otherwise."""
+    room = 64 << 20
+    monkeypatch.setattr(demo.backing, "room", lambda folder: room)
+    parameters = DemoParameters(f"file://{tmp_path}/pool", data, 1, seconds=0.3)
+    library = {Path(str(number)): 40_000 for number in range(5_000)}
+    files, each, block_size = demo.fit({Path("large"): room, **library}, parameters)
+    assert 100 < len(files) < 5_000
+    assert Path("large") not in files
+    control = control_size(PoolParameters(nodes=3, node_size=each, block_size=block_size))
+    assert 3 * each + control <= room
+    for number in range(200):
+        (data / f"many{number}").write_bytes(bytes(number))
+    os.truncate(data / "large", 100 << 20)
+    report = demo.run(parameters, Recording())
+    assert report.ok, report.checks
+    assert report.skipped == ["1 of 262 files, for which there is no room"]
 
 
 def test_demo_skips_and_names_files_that_cannot_be_read(

@@ -148,7 +148,7 @@ class Clover(Chains):
     def _write(self, key: Any, value: Any, mode: int) -> int:
         key, value = as_bytes("key", key), as_bytes("value", value)
         size = self.objects.size_of(key, value)
-        outcome = self._run(key, lambda: self._write_once(key, value, size, mode), size)
+        outcome = self._run(key, lambda: self._write_once(key, value, size, mode), size, mode)
         if outcome == FULL:
             raise StoreFull(
                 f"{self.name}: no head is free for the key {key!r}; the store was made with "
@@ -158,7 +158,7 @@ class Clover(Chains):
             self._tell(key)
         return int(outcome)
 
-    def _run(self, key: bytes, once: Callable[[], Any], size: int = 0) -> Any:
+    def _run(self, key: bytes, once: Callable[[], Any], size: int = 0, mode: int = INSERT) -> Any:
         """Make attempts at an operation until one comes to something; what that is."""
         self.operations += 1
         attempt = full = 0
@@ -169,7 +169,8 @@ class Clover(Chains):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self._replenish(table_of(key, self.parameters.tables), size)
+                node = table_of(key, self.parameters.tables)
+                self.have_memory(key, mode, node, size)
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1
@@ -180,14 +181,14 @@ class Clover(Chains):
             else:
                 return outcome
 
-    def _replenish(self, node: int, size: int) -> None:
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready, if need be that of versions which nobody was told to collect."""
         self._collect_due()
         try:
-            self.allocator.replenish(node, size)
+            return super().find_memory(update, *wanted)
         except StoreFull:
             self._collect_all()
-            self.allocator.replenish(node, size)
+            return super().find_memory(update, *wanted)
 
     # ---- finding --------------------------------------------------------------------------------
 

@@ -203,9 +203,9 @@ class Fusee(ReplicatedGrowth):
                 return True
         return False
 
-    def _replenish(self, key: bytes, size: int) -> None:
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
         try:
-            HashStore._replenish(self, key, size)
+            HashStore.find_memory(self, update, *wanted)
         except NodeFailed as error:
             if not self._outlived(error.node):
                 raise

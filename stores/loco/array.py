@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from limpet.shm.errors import CoherenceError, NodeFailed, ParameterError
+from limpet.shm.fabric import Watched
 from limpet.shm.layout import NODE_SHIFT
 from limpet.stores.loco.channel import Channel
 from limpet.stores.loco.checks import whole
@@ -189,8 +190,9 @@ class Array(Channel):
         """The elements as a numpy array: the shared memory itself, as long as that is there.
 
         Raises CoherenceError when plain loads and stores do not do, NodeFailed. What is read or
-        written here nobody checks: when the node is lost, it is memory of this process's own, or
-        of nobody; and it must not be touched any more when the array was removed.
+        written here nobody checks: when the node is lost, it is memory of this process's own, also
+        after the pool was closed (in the pure build the process dies); and it must not be touched
+        any more when the array was removed.
         """
         if not self.pool.parameters.coherent:
             raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")
@@ -202,6 +204,9 @@ class Array(Channel):
             if not segments:
                 raise NodeFailed(node, "its memory is not mapped")
             offset = self.address & (1 << NODE_SHIFT) - 1
-            return np.frombuffer(segments[0].map, self.typecode, self.length, offset)
+            segment = segments[0]
+            fd = segment.fd if segment.place.device is None else -1
+            buffer: Any = Watched(segment.map, segment.size, fd)
+            return np.frombuffer(buffer, self.typecode, self.length, offset)
         finally:
             self.leave()

@@ -219,7 +219,7 @@ class SharedQueue(Places):
         while outcome != DONE:
             if outcome == NO_MEMORY:
                 if looked:
-                    self.allocator.replenish(node, len(data), 1)
+                    self.allocator.replenish(node, len(data), 1, 0, 0, True)
             elif token:
                 if laggard:
                     self.membership.gone(laggard, f"all places of {self!r}")

@@ -120,7 +120,7 @@ class Pdpm(Buckets):
         def once() -> int:
             return self._locked(place, lambda: self._change(place, key, value, size, mode))
 
-        outcome = self._run(place, once, size)
+        outcome = self._run(place, once, key, size, mode)
         if outcome == FULL:
             raise StoreFull(
                 f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
@@ -128,7 +128,14 @@ class Pdpm(Buckets):
             )
         return int(outcome)
 
-    def _run(self, place: Place, once: Callable[[], Any], size: int = 0) -> Any:
+    def _run(
+        self,
+        place: Place,
+        once: Callable[[], Any],
+        key: bytes = b"",
+        size: int = 0,
+        mode: int = INSERT,
+    ) -> Any:
         """Make attempts at an operation until one comes to something; what that is."""
         self.operations += 1
         attempt = 0
@@ -139,7 +146,7 @@ class Pdpm(Buckets):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self.allocator.replenish(place.node, size)
+                self.have_memory(key, mode, place.node, size)
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1

@@ -32,6 +32,7 @@ from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.membership import hand_in
+from limpet.shm.regions import INTERNAL
 from limpet.shm.slots import INCARNATION_BITS
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import DONE, FULL, NO_MEMORY, VACANT_CLASS
@@ -93,7 +94,8 @@ class Growing(Directory):
         """
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         sizes = [self.subtable_size] * (self.objects_needed if self.pointer else 1)
-        self.allocator.coherent().replenish_all(node, sizes, self.replicas)
+        internal = self.name.startswith(INTERNAL)
+        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, internal)
 
     def _wait(self, attempt: int) -> None:
         """Wait a little for who is in the way, where somebody can be."""

@@ -35,7 +35,6 @@ cdef class HashStore(Index):
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
     @cython.locals(node=u64, reference=u64)
     cdef u64 _make(self, bytes key, bytes value, u64 size) except? 0
-    cdef int _replenish(self, bytes key, u64 size) except -1
     cdef int _give_way(self, u64 attempt) except -1
     cdef int _make_room(self, bytes key, bint swept) except -1
     @cython.locals(slot=u64)

@@ -148,6 +148,8 @@ class HashStore(Index):
         if type(value) is not bytes:
             value = as_bytes("value", value)
         size = self.objects.size_of(key, value)
+        if self.allocator.coarse:
+            size = self.allocator.coarsened(size)
         self.operations += 1
         attempt = 0
         swept = False
@@ -158,7 +160,7 @@ class HashStore(Index):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self._replenish(key, size)
+                self.have_memory(key, mode, key, size)
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1
@@ -209,13 +211,15 @@ class HashStore(Index):
             self.objects.write(reference, key, value)
         return reference
 
-    def _replenish(self, key: bytes, size: int) -> None:
-        """Have memory ready for an object of that size, on the node of the key's subtable.
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """Have memory ready for an object: `wanted` is its key, by which its node is found, and its
+        size in bytes.
 
         Outside of operations, so that the subtable at hand may be another thread's.
         """
+        key, size = wanted
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
-        self.allocator.replenish(node, size, self.replicas)
+        return self.allocator.replenish(node, size, self.replicas, 0, 0, update)
 
     def _delete_once(self, key: bytes) -> int:
         self._choose(key)

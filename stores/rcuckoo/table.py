@@ -124,7 +124,7 @@ class Rcuckoo(Lookup):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.node_of(key), size)
+                self.have_memory(key, mode, self.node_of(key), size)
             elif outcome == AGAIN:
                 attempt += 1
                 self._stay(attempt)

@@ -239,10 +239,10 @@ class Commit:
             if write.value is not None:
                 yield slot, write.store.objects.size_of(write.key, write.value)
 
-    def replenish(self, sparing: int = 0) -> None:
+    def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for all of it, `sparing` free blocks of each memory node.
 
-        Outside of operations. Raises StoreFull.
+        `update`: as `Allocator.replenish_all` has it. Outside of operations. Raises StoreFull.
         """
         sizes: dict[tuple[Any, int], list[int]] = {}
         by_words = 1 + len(self._slots_by_node())
@@ -250,7 +250,7 @@ class Commit:
             allocator = self.allocator.coherent() if index < by_words else self.allocator
             sizes.setdefault((allocator, node), []).append(size)
         for (allocator, node), some in sizes.items():
-            allocator.replenish_all(node, some, 1, sparing)
+            allocator.replenish_all(node, some, 1, sparing, 0, update)
 
     def _open(self, state: int) -> Log | None:
         node, size = next(self._sizes())

@@ -155,7 +155,8 @@ class Repair:
         if attempt % PATIENCE == 0:
             self.store.pool.exclusively(self.store.pool.membership.sweep_sometimes)
             while self._look(at, writes) == NO_MEMORY:
-                self.store.allocator.replenish(at >> NODE_SHIFT & 0xFF, self.store.page.size)
+                node, size = at >> NODE_SHIFT & 0xFF, self.store.page.size
+                self.store.allocator.replenish(node, size, 1, 0, 0, True)
 
     def _look(self, at: int, writes: bool) -> int:
         with self.client:

@@ -210,7 +210,7 @@ class Transaction:
         only_deletes = all(value is None for pairs in written.values() for value in pairs.values())
         while (outcome := self._commit_once(commit, written)) in (NO_MEMORY, FULL):
             if outcome == NO_MEMORY:
-                commit.replenish(0 if only_deletes else SPARED_BLOCKS)
+                commit.replenish(0 if only_deletes else SPARED_BLOCKS, only_deletes)
             else:
                 for crowded, key, subtable in commit.crowded:
                     crowded.make_room(key, subtable)

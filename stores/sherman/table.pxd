@@ -43,7 +43,6 @@ cdef class Sherman(Scans):
     @cython.locals(attempt=u64, outcome=int, early=bint)
     cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     @cython.locals(sparing=u64)
-    cdef int _replenish(self, bytes key, u64 size, int mode) except -1
     @cython.locals(page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
     cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint early) except -1
     @cython.locals(page=Page)

@@ -127,7 +127,7 @@ class Sherman(Scans):
                     self.tidy(key)
             if outcome == NO_MEMORY:
                 try:
-                    self._replenish(key, size, mode)
+                    self.have_memory(key, mode, key, size, mode, None)
                 except StoreFull:
                     if not early:
                         raise
@@ -141,10 +141,15 @@ class Sherman(Scans):
             else:
                 return outcome
 
-    def _replenish(self, key: bytes, size: int, mode: int) -> None:
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """`wanted`: key, bytes of its extent, mode, and the transaction to have memory for, or None
+        for a write without a log."""
+        key, size, mode, commit = wanted
         sizes = [self.page.size, size] if size else [self.page.size]
         sparing = 0 if mode == DELETE else SPARED_BLOCKS
-        self.allocator.replenish_all(self.node_of(key), sizes, 1, sparing)
+        if commit is not None:
+            return commit.replenish(sparing, update)
+        return self.allocator.replenish_all(self.node_of(key), sizes, 1, sparing, 0, update)
 
     def _change_once(self, key: bytes, value: bytes, size: int, mode: int, early: bool) -> int:
         if not self.opt1:
@@ -321,7 +326,7 @@ class Sherman(Scans):
             outcome = self._logged_once(commit, key, value, mode)
             if outcome != NO_MEMORY:
                 return outcome
-            commit.replenish(0 if mode == DELETE else SPARED_BLOCKS)
+            self.have_memory(key, mode, key, 0, mode, commit)
 
     def _logged_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
         self.client.enter()
@@ -387,7 +392,7 @@ class Sherman(Scans):
                 if outcome == MISSING:
                     break
                 if outcome == NO_MEMORY:
-                    commit.replenish()
+                    commit.replenish(0, True)
                 if outcome != DONE:
                     attempt += 1
                     self.endpoint.pause(attempt)

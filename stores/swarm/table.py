@@ -199,7 +199,7 @@ class Swarm(ReplicatedGrowth):
                 self.client.leave()
             attempt += 1
             if outcome == NO_MEMORY:
-                looks = self._find_room(wanted, attempt, looks)
+                looks = self.have_memory(key, mode, wanted, attempt, looks)
             elif outcome == AGAIN:
                 repeats = repeats or Repeats(self, key)
                 repeats.again(ident)
@@ -234,13 +234,15 @@ class Swarm(ReplicatedGrowth):
         register = self.register
         return register.needed_on, register.needed, self.replicas, register.needed_also
 
-    def _find_room(self, wanted: tuple[int, int, int, int], attempt: int, looks: int) -> int:
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
 
-        How often the operation has looked by now, if it had `looks` times.
+        `wanted`: as `_wanted` has it; which attempt it is; and how often the operation has looked
+        for memory. Returns how often it has by now.
         """
+        needed, attempt, looks = wanted
         try:
-            return int(self.allocator.replenish(*wanted, looks))
+            return self.allocator.replenish(*needed, looks, update)
         except NodeFailed as error:
             if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
                 raise

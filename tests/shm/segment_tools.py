@@ -71,13 +71,13 @@ def packed(segment: node.MemoryNode, pool: bytes, **changes: Any) -> bytes:
     return superblock.pack(**{**fields, **changes})
 
 
-def make(location: node.Location, **changes: Any) -> bytes:
+def make(location: node.Location, options: node.NodeOptions | None = None, **changes: Any) -> bytes:
     """Create and publish a pool of two nodes, close it, and return its uuid."""
     pool = uuid.uuid4().bytes
-    segments = [node.create(location, CONTROL_NODE, CONTROL_SIZE)]
+    segments = [node.create(location, CONTROL_NODE, CONTROL_SIZE, options=options)]
     states = NODE_STATES & OFFSET_MASK
     segments[0].map[states : states + 2048] = bytes(2048)
-    segments += [node.create(location, index, NODE_SIZE) for index in range(2)]
+    segments += [node.create(location, index, NODE_SIZE, options=options) for index in range(2)]
     for segment in reversed(segments):
         node.publish(segment, packed(segment, pool, **changes))
         segment.close()

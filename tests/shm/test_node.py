@@ -40,7 +40,7 @@ from limpet.shm.errors import (
     PoolVersion,
 )
 from limpet.shm.layout import CONTROL_NODE
-from limpet.shm.location import SHM_DIR, Location
+from limpet.shm.location import SHM_DIR, Location, segment_of_file
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -443,6 +443,37 @@ def test_what_the_kernel_forbids_is_a_permission_error(files: Location) -> None:
             node.open_(files, CONTROL_NODE, options=node.NodeOptions(any_owner=True))
     finally:
         os.seteuid(0)
+
+
+@as_root
+@pytest.mark.parametrize("theirs", ["folder", "link", "link to their folder"])
+def test_folder_of_another_user_is_refused_unless_asked_for(tmp_path: Path, theirs: str) -> None:
+    folder = tmp_path / "pool"
+    target = tmp_path / "target" if "link" in theirs else folder
+    target.mkdir()
+    if "link" in theirs:
+        folder.symlink_to(target)
+        os.chown(folder, NOBODY, NOBODY, follow_symlinks=False)
+    if "folder" in theirs:
+        os.chown(target, NOBODY, NOBODY)
+    location = node.parse_url(f"file://{folder}")
+    with pytest.raises(PoolPermission, match="the folder is owned by uid"):
+        node.create(location, CONTROL_NODE, CONTROL_SIZE)
+    assert not list(target.iterdir())
+    asked = node.NodeOptions(any_owner=True)
+    make(location, options=asked)
+    with pytest.raises(PoolPermission, match="the folder is owned by uid"):
+        node.open_(location, CONTROL_NODE)
+    node.open_(location, CONTROL_NODE, options=asked)[0].close()
+
+
+def test_segment_of_the_last_generation_is_destroyed_with_its_pool(files: Location) -> None:
+    make(files)
+    last = (1 << 56) - 1
+    assert segment_of_file(files.scheme, files.path(0, last).name) == (files.name, 0, last)
+    files.path(0).rename(files.path(0, last))
+    node.unlink_all(files)
+    assert not files.path(0, last).exists()
 
 
 @as_root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -62,6 +63,49 @@ def test_several_recoverers_at_once_do_it_once(pools: Any) -> None:
     assert len(recovered) == len(set(recovered))
     store.check()
     assert pool.audit()["leaked"] == 0
+
+
+def lose(pool: limpet.Pool, node: int) -> None:
+    """Have this handle, and nobody else, be unable to use what a node has."""
+    shipped = pool.blocks.words
+
+    def words(at: int) -> Any:
+        if at == node:
+            raise limpet.NodeFailed(node, "lost to this process only")
+        return shipped(at)
+
+    pool.blocks.words = words  # type: ignore[method-assign]
+
+
+def test_client_that_cannot_give_back_its_blocks_leaves_them_to_the_next(pools: Any) -> None:
+    pool = pools(nodes=2)
+    store = pool.store("race", capacity=64)
+    leaver, helper = limpet.open(pool.url), limpet.open(pool.url)
+    ident = leaver.client_id
+    for number in range(20):
+        leaver.store("race").put(b"%d" % number, bytes(100))
+    lose(leaver, 1)
+    leaver.close()
+    lose(helper, 1)
+    helper.recover()
+    assert [found["state"] for found in pool.clients()] == ["live", "dead", "live"]
+    assert pool.recover()["clients"] == [ident]
+    assert len(pool.clients()) == 2
+    for number in range(20):
+        store.delete(b"%d" % number)
+    assert pool.audit()["leaked"] == 0
+    helper.close()
+    pool.recover()
+    assert len(pool.clients()) == 1
+
+
+def test_client_whose_node_is_cut_off_leaves_nothing_behind(pools: Any, tmp_path: Any) -> None:
+    with limpet.create(f"file://{tmp_path}/pool", nodes=2, node_size="1MiB") as pool:
+        with limpet.open(pool.url) as leaver:
+            for number in range(20):
+                leaver.store("race").put(b"%d" % number, bytes(100))
+            os.truncate(tmp_path / "pool" / "node.1", 0)
+        assert len(pool.clients()) == 1
 
 
 def test_abandoned_span_is_given_back_when_its_object_goes(pools: Any) -> None:

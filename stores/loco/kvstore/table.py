@@ -94,7 +94,7 @@ class Kvstore(Lookup):
             finally:
                 self.leave_locked(lock)
             if outcome == NO_MEMORY:
-                self.allocator.replenish(self.node_of(key), size)
+                self.have_memory(key, mode, self.node_of(key), size)
             elif outcome == FULL:
                 if swept:
                     raise StoreFull(self._why_full(key))

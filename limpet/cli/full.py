@@ -1,0 +1,79 @@
+"""`limpet drill full`: memory that is full at each allocation; fault/full_memory.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from pathlib import Path
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault.full_memory import Result, kinds, require_small, run
+from limpet.fault.interrupt import Interrupted, ended_by_signals
+from limpet.fault.operations import Broken
+
+
+@click.command()
+@click.argument("names", metavar="[KIND]...", nargs=-1)
+@click.option("--every", type=click.IntRange(1), default=1, show_default=True,
+              help="Only every so many requests for pages.")  # fmt: skip
+@click.option("--on", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="A small file system of its own (a tmpfs) to fill up for real.")  # fmt: skip
+@json_option
+def full(names: tuple[str, ...], every: int, folder: Path | None, as_json: bool) -> None:
+    """Have memory be full at each request for pages, then have room again.
+
+    KINDs are those of stores, and "channels"; all of them if none is named. In each run, a write
+    that finds no memory must raise StoreFull and change nothing; meanwhile everything must be
+    readable, by clients that are there and by one that comes only then; and afterwards all must be
+    as if there had always been room. Exit status 0 only if everything held.
+    """
+    if folder is not None:
+        require_small(folder)
+    url = f"file://{folder.resolve()}/pool" if folder else f"shm://full-{secrets.token_hex(6)}"
+    results: list[Result] = []
+    failures: list[str] = []
+    out = console()
+    try:
+        with (
+            ended_by_signals() as check,
+            Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                console=out, transient=True, disable=as_json or not out.is_terminal,
+            ) as progress,
+        ):  # fmt: skip
+            for kind in names or kinds():
+                task = progress.add_task(kind, total=None)
+
+                def show(at: int, requests: int, task: int = task) -> None:
+                    check()
+                    progress.update(task, completed=at, total=requests)  # type: ignore[arg-type]
+
+                try:
+                    results.append(run(kind, url, folder=folder, step=every, progress=show))
+                except Broken as error:
+                    failures.append(str(error))
+                progress.remove_task(task)
+    except Interrupted as error:
+        click.echo(f"{error}: the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+    if as_json:
+        found = [dataclasses.asdict(result) for result in results]
+        print_json({"results": found, "failures": failures})
+    else:
+        numbers = ("runs", "writes refused", "values read meanwhile")
+        where = f"{folder} filled up" if folder else "pages refused"
+        shown = table(f"memory full at each request, {where}", "kind", *numbers, right=numbers)
+        for result in results:
+            shown.add_row(
+                result.kind, f"{result.runs:,}", f"{result.refused:,}", f"{result.reads:,}"
+            )
+        out.print(shown)
+        for failure in failures:
+            click.echo(f"FAILED  {failure}")
+        if not failures:
+            click.echo("Everything held.")
+    if failures:
+        raise SystemExit(1)
