@@ -99,5 +99,5 @@ cdef class MaxRegister(Recycling):
     cdef u64 _spread(self, u64 own) except? 0
     @cython.locals(at=u64, found=u64, turn=int, side=u64, word=u64)
     cdef bint _move(self, int k, u64 before, u64 own) except -1
-    @cython.locals(k=int, at=int)
+    @cython.locals(row=u64, k=int, at=int)
     cpdef u64 ticket(self)

@@ -306,7 +306,8 @@ class MaxRegister(Recycling):
     def ticket(self) -> int:
         """The number of the tombstone that was read: what its author gives the key's slot."""
         k = self.where(self.top)
-        at = k * self.stride + self.pointers + 2 * row_of(self.top) + side_of(self.top)
+        row = row_of(self.top) % self.writers
+        at = k * self.stride + self.pointers + 2 * row + side_of(self.top)
         return self.front[at] if is_tombstone(self.top) else 0
 
     # ---- writing --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from limpet.shm.errors import NodeFailed
+from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.swarm.fields import READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
 from limpet.stores.swarm.max_register import MaxRegister
 from limpet.stores.swarm.words import stamp_of, writer_of
@@ -28,7 +28,13 @@ class TimestampLock(MaxRegister):
         self.found = array("Q", bytes(8 * REPLICAS_ROW))
 
     def try_lock(self, word: int, mode: int) -> bool:
-        """TRYLOCK the timestamp of the tuple `word`. Raises NodeFailed without a majority."""
+        """TRYLOCK the timestamp of the tuple `word`. Raises NodeFailed without a majority,
+        StoreCorrupt for a tuple of a writer that the register has no lock for."""
+        if writer_of(word) >= self.writers:
+            raise StoreCorrupt(
+                f"the register at {self.bases[0]:#x} has a tuple of writer {writer_of(word)}, of "
+                f"{self.writers}: memory was damaged; destroy the pool"
+            )
         locked = stamp_of(word) << STAMP_SHIFT | mode
         completed = 0
         for k in range(self.replicas):
