@@ -8,7 +8,8 @@ until the commit, which stages it in the nodes of trees (stores/sherman/staging.
 hash stores (stores/race/staging.py), and commits them (commit.py).
 
 A transaction that wrote nothing is over with its last read: it never writes to memory, and takes no
-lock. A key that is missing, and a range, are read as well as a key.
+lock. Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key
+that is put and deleted again and has no write in the end, and of the store of named objects.
 
 Who takes part, `transactional` in class Store, gives
     link                         how a hand names the store (stores/fusee/links.py)
@@ -60,6 +61,8 @@ class Transaction:
         self._stores: dict[int, Any] = {}
         self._writes: dict[int, dict[bytes, bytes | None]] = {}
         """By the link of the store, of which there may be several handles."""
+        self._unfound: list[bytes] = []
+        """Named objects that were looked for when there was no store of them."""
         self._doomed: Place | None = None
         """Where there was a conflict."""
         self._over = False
@@ -126,36 +129,59 @@ class Transaction:
     # ---- named objects --------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> bytes:
-        store = self._objects(False)
-        value = self._get(store, _encoded(name)) if store is not None else None
+        value = self._named(_encoded(name))
         if value is None:
             raise KeyError(name)
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.put(self._objects(True), _encoded(name), value)
+        self.put(self._made_objects(), _encoded(name), value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
             raise KeyError(name)
-        self._written(self._objects(True))[_encoded(name)] = None
+        self._written(self._made_objects())[_encoded(name)] = None
 
     def __contains__(self, name: str) -> bool:
-        store = self._objects(False)
-        return store is not None and self._get(store, _encoded(name)) is not None
+        return self._named(_encoded(name)) is not None
 
-    def _objects(self, make: bool) -> Any:
-        """The store with the named objects; None if there is none and it is not to be made."""
-        if make or self._pool.exclusively(lambda: self._pool.catalogue.find(OBJECTS.encode())):
-            return self._pool.store("rtx-sherman", name=OBJECTS)
+    def _named(self, name: bytes) -> bytes | None:
+        """The value of a named object, or None."""
+        self._refuse_after_end()
+        if not self._pool.exclusively(self._lacks_objects):
+            return self._get(self._made_objects(), name)
+        if self._doomed is not None:
+            raise Conflict(self)
+        self._unfound.append(name)
         return None
+
+    def _lacks_objects(self) -> bool:
+        """Whether there is no store with named objects; that is in the read set then."""
+        find = functools.partial(self._pool.catalogue.find, OBJECTS.encode())
+        if find() is not None:
+            return False
+        self._reads.missing = find
+        if not self._pool.client.pinned(self._reads.hold):
+            self._doomed = self._reads.changed
+        return True
+
+    def _made_objects(self) -> Any:
+        """The store with the named objects, made if it is not there."""
+        store = self._pool.store("rtx-sherman", name=OBJECTS)
+        if self._reads.missing is not None:
+            # What was looked for while there was no store is looked for in it.
+            self._reads.missing = None
+            for name in self._unfound:
+                if self._get(store, name) is not None:
+                    self._doomed = Place(store, name, 0)
+                    raise Conflict(self)
+        return store
 
     # ---- the read set ---------------------------------------------------------------------------
 
     def _written(self, store: Any) -> dict[bytes, bytes | None]:
         """What is to be written to a store."""
-        if self._over:
-            raise StoreError("this transaction is over: its function has returned")
+        self._refuse_after_end()
         if not getattr(store, "transactional", False):
             raise ParameterError(
                 f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
@@ -167,6 +193,10 @@ class Transaction:
             )
         self._stores.setdefault(store.link, store)
         return self._writes.setdefault(store.link, {})
+
+    def _refuse_after_end(self) -> None:
+        if self._over:
+            raise StoreError("this transaction is over: its function has returned")
 
     def _get(self, store: Any, key: bytes) -> bytes | None:
         written = self._written(store)
@@ -260,11 +290,13 @@ class Transaction:
         """Over what there was one."""
         if self._doomed is None:
             return "nothing"
+        if self._doomed.store is None:
+            return "the first named object of the pool, which was made meanwhile"
         return f"the key {self._doomed.key!r} of the store {self._doomed.store.name!r}"
 
     def stay(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""
-        if self._doomed is not None:
+        if self._doomed is not None and self._doomed.store is not None:
             self._doomed.store.retries += 1
             self._doomed.store.repair.stay(self._doomed.at, attempt, True)
 
