@@ -1,9 +1,14 @@
 cimport cython
 
 from limpet.shm.verbs cimport u64
+from limpet.stores.race.directory cimport is_split
 from limpet.stores.race.transactional cimport Transactional
 
 cdef u64 ADDRESS_MASK
+cdef u64 DIRECTORY_ENTRY
+cdef u64 HELD
+cdef u64 HELD_MASK
+cdef u64 UNSET
 cdef u64 LOCKED
 cdef int NODE_SHIFT
 cdef u64 POINTER

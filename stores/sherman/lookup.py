@@ -341,6 +341,10 @@ class Lookup(InlineStore):
         self.retries += 1
         self.repair.stay(self.at, attempt, writes)
 
+    def carry_out(self, log: Any) -> bool:
+        """Carry out a log that is decided; whether it was to commit."""
+        return bool(log.finish())
+
     def copy_for(self, at: int, old: int, state: int) -> int:
         """A copy of the data at `old`, in hand, that begins with `state`; 0: no memory is ready."""
         reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.page.size, 1)

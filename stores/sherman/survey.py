@@ -284,7 +284,9 @@ def _is_compact(page: Page) -> bool:
     """Whether the entries of a page take all bytes from its heap to its fences, and no others."""
     slots = [page.image.word(SLOTS + index) for index in range(page.count)]
     ends = [
-        (slot & LENGTH_MASK) + (slot >> KEY_SHIFT & LENGTH_MASK) + (slot >> VALUE_SHIFT & LENGTH_MASK)
+        (slot & LENGTH_MASK)
+        + (slot >> KEY_SHIFT & LENGTH_MASK)
+        + (slot >> VALUE_SHIFT & LENGTH_MASK)
         for slot in slots
     ]
     starts = [slot & LENGTH_MASK for slot in slots]
