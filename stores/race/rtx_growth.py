@@ -22,7 +22,9 @@ then. Whoever carries a decided split out, its owner or another one, does all of
 
     1. freeze each slot of the old subtable. One that a transaction of a user holds
        (transactional.py) is let go of first: that transaction is aborted, or carried out
-    2. CAS each slot of both halves from UNSET to what the frozen slot at the same place says
+    2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
+       place says. The others stay UNSET, which is vacant to all who use a half, and nobody fills
+       them later: by then all that have a pair are filled, and no slot becomes UNSET again
     3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
 
 Any number of clients may be at it, as in growth.py, and none of it takes memory. Before a split is
@@ -39,11 +41,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from limpet.shm.errors import StoreCorrupt
+from limpet.shm.fabric import hash64
 from limpet.shm.parameters import check_whole
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK
 from limpet.stores.outcomes import AGAIN, DONE
 from limpet.stores.race.directory import is_split
-from limpet.stores.race.fields import DIRECTORY_ENTRY, UNSET
+from limpet.stores.race.fields import DIRECTORY_ENTRY, FROZEN, OBJECT_MASK, UNSET
+from limpet.stores.race.index import Index, is_valid
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.race.transactional import Transactional
 from limpet.stores.rtx.commit import Commit
@@ -114,6 +119,15 @@ class RtxGrowing(Transactional):
     def _fill_halves(self, parent: Any, halves: dict[int, int]) -> None:
         """Freeze the subtable that a decided split takes from the entry of `parent`, and have its
         pairs in the halves; `halves`: their pointers, by the objects of their entries."""
+        table = -1
+        for candidate, directory in enumerate(self.tables):
+            if 0 <= parent.at - directory < self.parameters.directory_size:
+                table = candidate
+        number = self.entries - (parent.at - self.tables[table]) // DIRECTORY_ENTRY
+        entries = [self._entry(table, 2 * number + half) - POINTER for half in (0, 1)]
+        if table < 0 or not all(entry in halves for entry in entries):
+            raise StoreCorrupt(f"{self.name}: the log of a split of {parent.at:#x} is damaged")
+        first, second = halves[entries[0]] & ADDRESS_MASK, halves[entries[1]] & ADDRESS_MASK
         # CRASH(split-decided): recovery, or whoever meets a lock when the lease is over, goes on.
         attempt = 0
         while held := self.freeze(parent.old):
@@ -121,15 +135,20 @@ class RtxGrowing(Transactional):
                 attempt += 1
                 self.endpoint.pause(attempt)
                 self.pool.membership.progress()
-        table = next(
-            table
-            for table, directory in enumerate(self.tables)
-            if 0 <= parent.at - directory < self.parameters.directory_size
-        )
-        number = self.entries - (parent.at - self.tables[table]) // DIRECTORY_ENTRY
-        self.depth = number.bit_length() - 1
-        first, second = (halves[self._entry(table, 2 * number + half) - POINTER] for half in (0, 1))
-        self._move(parent.old & ADDRESS_MASK, first & ADDRESS_MASK, second & ADDRESS_MASK)
+        shift = self.depth_max - number.bit_length()
+        # ORDER: after all is frozen; so one read shows it, and everybody the same.
+        words = np.frombuffer(
+            self.endpoint.read(parent.old & ADDRESS_MASK, self.subtable_size), dtype="<u8"
+        ).tolist()
+        for index, word in enumerate(words):
+            if index & 7 and is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                half = self._prefix(hash64(self.objects.key())) >> shift & 1
+                slot = (second if half else first) + 8 * index
+                self.endpoint.cas(slot, UNSET, word & ~FROZEN)
+
+    def _check_here(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        Index._check_here(self, number, base, group, seen)
 
     def first_held(self, pointer: int) -> int:
         """The first slot of a subtable that a transaction holds, or 0."""
