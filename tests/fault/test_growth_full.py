@@ -22,7 +22,7 @@ VALUE: Final = b"v" * 8
 GROWING: Final = ("race", "rtx-race", "dtx-race", "fusee", "swarm")
 """Those that recover what is killed; a killed split of `race-locks` is StoreStuck. Trees freeze
 nothing."""
-STRIDE: Final = 29 if COMPILED else 97
+STRIDE: Final = 29 if COMPILED else 101
 """Steps from one kill to the next."""
 
 
@@ -64,7 +64,7 @@ def use_up(pool: Any) -> None:
 
 def refused(pools: Any, kind: str, step: int) -> list[str] | None:
     """What is refused after a kill at this step, when memory has run out; None: nobody died."""
-    pool = pools(nodes=1, node_size="1MiB", block_size=16 << 10)
+    pool = pools(nodes=1, node_size="512KiB", block_size=16 << 10)
     store, keys = crowded(pool, kind)
     if not dies_inserting(store, step):
         return None
@@ -93,7 +93,7 @@ def refused_at_any_step(pools: Any, kind: str) -> list[str]:
             return [f"step {step}", *found]
         pools.destroy()
         step += STRIDE
-    assert step > 4 * STRIDE
+    assert step > 2 * STRIDE
     return []
 
 
