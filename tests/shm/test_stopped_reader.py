@@ -65,8 +65,11 @@ class Writer:
     def use_up_memory(self) -> None:
         """Update until that raises StoreFull."""
         with pytest.raises(limpet.StoreFull, match="memory may be held back by processes inside"):
-            while True:
-                self.update()
+            self._update_for_ever()
+
+    def _update_for_ever(self) -> None:
+        while True:
+            self.update()
 
 
 @pytest.fixture(params=KINDS if BUILD == "compiled" else KINDS[:2])

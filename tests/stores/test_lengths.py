@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, Final
 
 import pytest
+from short_entries import come_and_go
 from store_tools import sound
 
-from limpet.shm.fabric import BUILD
-
 TREES: Final = ("rtx-sherman", "sherman", "dtx-sherman")
-KEYS: Final = (b"", b"a", b"b", b"ab", b"abcdefgh")
-SIZES: Final = (0, 0, 1, 10, 40)
-STEPS: Final = 300 if BUILD == "compiled" else 100
-
-
-def come_and_go(store: Any, seed: int, steps: int = STEPS) -> None:
-    """Random puts and deletes of such keys; after each, all is as in a dict."""
-    rng = random.Random(seed)
-    expected: dict[bytes, bytes] = {}
-    for _ in range(steps):
-        key = rng.choice(KEYS)
-        if key in expected and rng.random() < 0.5:
-            store.delete(key)
-            del expected[key]
-        else:
-            expected[key] = rng.randbytes(rng.choice(SIZES))
-            store.put(key, expected[key])
-        assert {each: store.get(each) for each in KEYS} == {
-            each: expected.get(each) for each in KEYS
-        }
-    assert dict(store.items()) == expected
-    sound(store)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_keys_and_values_of_few_bytes_come_and_go(pools: Any, kind: str, seed: int) -> None:
-    come_and_go(pools().store(kind, name="test", capacity=100), seed)
+    store = pools().store(kind, name="test", capacity=100)
+    come_and_go(store, seed)
+    sound(store)
 
 
 @pytest.mark.parametrize("tree", TREES)
