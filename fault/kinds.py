@@ -64,7 +64,7 @@ OF_OTHERS: Final = OF_REPLACEMENT | {
 are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
 tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
 OF_GROWTH: Final = frozenset({
-    "subtable-made", "freezing", "frozen", "split", "growing",
+    "subtable-made", "freezing", "split", "growing",
     "entry-decided", "slot-freezing", "slot-frozen",
     "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
 })  # fmt: skip

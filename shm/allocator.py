@@ -420,6 +420,7 @@ class Allocator:
             return True
         self._look_for_shortage(node, replicas)
         while claim := self._claim_slab(node, size_class, replicas):
+            self._sight_laggard(min((s.pending_epoch for s in slabs if s.pending_count), default=0))
             block, adopted = claim
             for old in [slab for slab in slabs if slab.block == block]:
                 self._drop(old)  # it was taken from us meanwhile, and came back
@@ -458,6 +459,15 @@ class Allocator:
         if replicas == 1:
             return self.table.free_count(node)
         return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
+
+    def _sight_laggard(self, epoch: int) -> None:
+        """Other memory is used in place of what this epoch keeps from being used again: note who
+        keeps it most. When there is no other memory, one that has stood still for a lease by then
+        is waited for no more. 0: nothing is kept."""
+        laggards = self.grace.laggards(epoch) if epoch else []
+        if laggards:
+            oldest = min(laggards, key=lambda laggard: laggard.epoch)
+            self.membership.stands_still("memory", oldest)
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
@@ -510,6 +520,9 @@ class Allocator:
             return False
         self.table.make_span(node, first, blocks, ident, replicas)
         self._own_span(Span(node, first, blocks, replicas))
+        self._sight_laggard(
+            min((s.pending_epoch for s in self.spans if s.pending_epoch >= 0), default=0)
+        )
         return True
 
     def _own_span(self, new: Span) -> None:
@@ -544,15 +557,15 @@ class Allocator:
 
     def _find_room(self, attempt: int, hunger: Hunger) -> bool:
         """Get memory from wherever it can be had; False when there is no hope of any more."""
-        found = self._make_room(attempt)
+        found = self._make_room(attempt, hunger.node)
         if not found or attempt > PATIENCE:
             found = self.client.pinned(hunger.look) or found
         if not found and not hunger.waited:
             hunger.waited = True
-            found = self._await_period(self.grace.close_period())
+            found = self._await_period(self.grace.close_period(), hunger.node)
         return found
 
-    def _make_room(self, attempt: int) -> bool:
+    def _make_room(self, attempt: int, node: int) -> bool:
         """Get memory that is of no use to us or belongs to nobody; False when there is none."""
         found = bool(self.membership.sweep()) | self._release_empty() | self._adopt_abandoned()
         if found:
@@ -562,7 +575,7 @@ class Allocator:
         waiting = self._oldest_pending()
         if waiting is None:
             return False
-        return self._await_period(waiting)
+        return self._await_period(waiting, node)
 
     def _release_empty(self) -> bool:
         """Give back every block of which all objects are ready, and spans without an object."""
@@ -637,18 +650,25 @@ class Allocator:
         epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)
         return min(epochs) if epochs else None
 
-    def _await_period(self, epoch: int) -> bool:
-        """Wait until nobody is pinned at `epoch`; False when somebody stands still and may stay."""
+    def _await_period(self, epoch: int, node: int) -> bool:
+        """Wait until nobody is pinned at `epoch`, or until there are free blocks on `node` that are
+        ready to be used; False when somebody stands still and may stay."""
+        ready = self._claimable_count(node)
         attempt = 0
         while laggards := self.grace.laggards(epoch):
-            for laggard in laggards:
-                if not self.membership.hurry(laggard) and self.membership.stands_still(
-                    "given up", laggard
-                ):
-                    return False
+            left = [laggard for laggard in laggards if not self.membership.hurry(laggard)]
+            if any(self.membership.stands_still("memory", laggard) for laggard in left):
+                return False
+            if not left:
+                continue
             attempt += 1
             self.heap.endpoint.pause(attempt)
+            if self._claimable_count(node) > ready:
+                break
         return True
+
+    def _claimable_count(self, node: int) -> int:
+        return int(self.table.claimable(self.table.words(node), self.grace.horizon()).sum())
 
     def _why_full(self, node: int, size: int) -> str:
         if self.table.unbacked:
@@ -661,7 +681,7 @@ class Allocator:
         held = [
             str(self.membership.pid(laggard.word))
             for laggard in self.grace.pinned()
-            if laggard.word != self.client.word
+            if not self.membership.ours(laggard.slot)
         ]
         if held:
             text += (

@@ -343,8 +343,10 @@ class TxRun(Run):
         happened = Happened(f"transfer {name!r}", self.judge.now())
         self.judge.moves[name] = happened, giver + taker if moves else taker
 
+        since = [happened.began]
+
         def work(tx: Any) -> None:
-            began = self.judge.now()
+            began = self._began(tx, since)
             happened.read = {}
             for account, change in ((giver, -moves), (taker, int(moves))):
                 key = key_of(account)
@@ -366,6 +368,13 @@ class TxRun(Run):
         else:
             happened.ended = self.judge.now()
 
+    def _began(self, tx: Any, since: list[int]) -> int:
+        """When an attempt began: what it recalls was read after the one before it, and before its
+        function was called."""
+        now = self.judge.now()
+        before, since[0] = since[0], now
+        return before if tx.recalls() else now
+
     @staticmethod
     def _balance(value: bytes | None) -> tuple[int, tuple[bytes, ...]]:
         if value is None:
@@ -374,9 +383,10 @@ class TxRun(Run):
 
     def _look(self, player: Player, name: bytes, scan: bool) -> None:
         began = self.judge.now()
+        since = [began]
 
         def work(tx: Any) -> dict[bytes, tuple[bytes, ...]]:
-            start = self.judge.now()
+            start = self._began(tx, since)
             if scan and player.store.ordered and not self.stage.both:
                 pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
                 found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}

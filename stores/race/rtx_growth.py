@@ -12,14 +12,26 @@ Both halves come first in the order of addresses, so they are there when the ent
 
 The paper has inserts look at the lock before they work on the subtable. That is not enough (trap
 R7): one that stands still between the look and its CAS writes to a subtable that has been copied,
-and its pair is lost, or seen and then lost. Here, when all is locked, the slots of the old subtable
-are frozen (growth.py) before they are copied, so a CAS that comes late fails, and nobody needs to
-look at the lock. A frozen slot stays so when the transaction is aborted; whoever wants to write to
-it begins another one. Readers go on all the time. A slot that a transaction of a user holds
-(transactional.py) is not frozen: the split is aborted, and begun anew when it is let go of.
+and its pair is lost, or seen and then lost. Here the slots of the old subtable are frozen
+(growth.py) before they are copied, so a CAS that comes late fails, and nobody needs to look at the
+lock. Readers go on all the time.
 
-What a kill leaves behind: the log in the hand (stores/rtx/log.py), and frozen slots. Recovery gives
-the unfinished halves back; while there is no memory for others, frozen slots can only be read.
+A frozen slot cannot be written to before the split is done, so nothing is frozen before that is
+certain (R13): it is decided first, and the transaction has all memory that it takes in its log by
+then. Whoever carries a decided split out, its owner or another one, does all of
+
+    1. freeze each slot of the old subtable. One that a transaction of a user holds
+       (transactional.py) is let go of first: that transaction is aborted, or carried out
+    2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
+       place says. The others stay UNSET, which is vacant to all who use a half, and nobody fills
+       them later: by then all that have a pair are filled, and no slot becomes UNSET again
+    3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
+
+Any number of clients may be at it, as in growth.py, and none of it takes memory. Before a split is
+decided, its owner looks whether a slot is held, and gives way to the transaction that holds it.
+
+What a kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
+if it was not decided; else it carries the split out.
 """
 
 from __future__ import annotations
@@ -27,9 +39,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from limpet.shm.errors import StoreCorrupt
+from limpet.shm.fabric import hash64
 from limpet.shm.parameters import check_whole
-from limpet.shm.words import ADDRESS_MASK
+from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK
 from limpet.stores.outcomes import AGAIN, DONE
+from limpet.stores.race.directory import is_split
+from limpet.stores.race.fields import DIRECTORY_ENTRY, FROZEN, OBJECT_MASK, UNSET
+from limpet.stores.race.index import Index, is_valid
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.race.transactional import Transactional
 from limpet.stores.rtx.commit import Commit
@@ -38,6 +57,7 @@ from limpet.stores.rtx.fields import DRIFT_US, EACH_US, LOCKED, POINTER, SLOT
 if TYPE_CHECKING:
     from limpet.shm.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
+    from limpet.stores.rtx.log import Log
 
 SLOTS_PER_OBJECT = 8
 """A slot takes so many times less than an object of a transaction, for the lease."""
@@ -88,6 +108,56 @@ class RtxGrowing(Transactional):
     def _wait(self, attempt: int) -> None:
         self.repair.stay(self.busy, attempt, True)
 
+    def carry_out(self, log: Any) -> bool:
+        """Carry out a log that is decided; whether it was to commit. Within an operation."""
+        if log.commits():
+            for entry in log.entries():
+                if is_split(entry.new):
+                    self._fill_halves(entry, {other.at: other.new for other in log.entries()})
+        return bool(log.finish())
+
+    def _fill_halves(self, parent: Any, halves: dict[int, int]) -> None:
+        """Freeze the subtable that a decided split takes from the entry of `parent`, and have its
+        pairs in the halves; `halves`: their pointers, by the objects of their entries."""
+        table = -1
+        for candidate, directory in enumerate(self.tables):
+            if 0 <= parent.at - directory < self.parameters.directory_size:
+                table = candidate
+        number = self.entries - (parent.at - self.tables[table]) // DIRECTORY_ENTRY
+        entries = [self._entry(table, 2 * number + half) - POINTER for half in (0, 1)]
+        if table < 0 or not all(entry in halves for entry in entries):
+            raise StoreCorrupt(f"{self.name}: the log of a split of {parent.at:#x} is damaged")
+        first, second = halves[entries[0]] & ADDRESS_MASK, halves[entries[1]] & ADDRESS_MASK
+        # CRASH(split-decided): recovery, or whoever meets a lock when the lease is over, goes on.
+        attempt = 0
+        while held := self.freeze(parent.old):
+            if not self.repair.clear_slot(held):
+                attempt += 1
+                self.endpoint.pause(attempt)
+                self.pool.membership.progress()
+        shift = self.depth_max - number.bit_length()
+        # ORDER: after all is frozen; so one read shows it, and everybody the same.
+        words = np.frombuffer(
+            self.endpoint.read(parent.old & ADDRESS_MASK, self.subtable_size), dtype="<u8"
+        ).tolist()
+        for index, word in enumerate(words):
+            if index & 7 and is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                half = self._prefix(hash64(self.objects.key())) >> shift & 1
+                slot = (second if half else first) + 8 * index
+                self.endpoint.cas(slot, UNSET, word & ~FROZEN)
+
+    def _check_here(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        Index._check_here(self, number, base, group, seen)
+
+    def first_held(self, pointer: int) -> int:
+        """The first slot of a subtable that a transaction holds, or 0."""
+        base = pointer & ADDRESS_MASK
+        held = self._slots_of(base) & np.uint64(HELD_MASK) == HELD
+        held[:, :, 0] = False  # headers of buckets
+        found = np.flatnonzero(held)
+        return base + 8 * int(found[0]) if len(found) else 0
+
     def _split(self) -> int:
         commit = Split(self, self.pointer)
         for number in (self.number, 2 * self.number, 2 * self.number + 1):
@@ -110,13 +180,16 @@ class RtxGrowing(Transactional):
 
 
 class Half:
-    """The new subtable of a half. `Split.complete` writes it, when all is locked."""
+    """The new subtable of a half, of this number in its directory."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, store: RtxGrowing, number: int) -> None:
+        self.store = store
+        self.number = number
+        self.size = int(store.subtable_size)
 
     def write(self, address: int, state: int) -> None:
-        pass
+        """Write it there with nothing in it, to be filled when the split is decided."""
+        self.store.endpoint.write(address, self.store._filled(self.number, UNSET))
 
 
 class Split(Commit):
@@ -128,22 +201,17 @@ class Split(Commit):
         self.begin(store.link)
         self.store = store
         self.old = old
-        self.numbers: dict[int, int] = {}
-        """Of the halves' entries, by their objects; the first half first."""
         self.effort = int(store.subtable_size) // 8 // SLOTS_PER_OBJECT
 
     def write_half(self, at: int, number: int) -> None:
         """Stage a half, whose entry has this number and is this object."""
-        self.numbers[at] = number
-        self.write(at, Half(int(self.store.subtable_size)))
+        self.write(at, Half(self.store, number))
 
     def complete(self) -> bool:
-        held = self.store.freeze(self.old)
+        held = self.store.first_held(self.old)
         if held:
             self.busy = held | SLOT
-            return False
-        # CRASH(frozen): recovery aborts it; who wants to write to a frozen slot begins anew.
-        halves = self.store.halves_of(self.old, [*self.numbers.values()])
-        for at, words in zip(self.numbers, halves, strict=True):
-            self.endpoint.write(self.swings[at][1] & ADDRESS_MASK, words)
-        return True
+        return not held
+
+    def carry_out(self, log: Log) -> None:
+        self.store.carry_out(log)

@@ -30,14 +30,17 @@ class Staging:
     def stage(self, key: bytes, value: bytes | None) -> int:
         """Stage one key's value, None to delete it: DONE, AGAIN or FULL."""
         store, commit = self.store, self.commit
-        slot, word = store.place_for(key, commit.slots)
+        # A key that is deleted needs no vacant slot, and what its look-up rests on stays as read.
+        slot, word = store.place_for(key, commit.slots if value is not None else ())
         if store.busy:
             return AGAIN
         found = store.value_here()
         if commit.reads is not None and not commit.reads.agrees(store, key, found):
             return AGAIN
         if value is None and found is None:
-            return DONE  # it was put by the transaction itself
+            # It was put by the transaction itself, which writes nothing for it; so nothing but its
+            # read set can show that the key was absent when it committed.
+            return DONE if commit.reads is None or store.note(commit.reads, key, None) else AGAIN
         if not slot:
             commit.crowded.append((store, key, store.cramped))
             return FULL

@@ -8,7 +8,8 @@ held slot
     get                reads by the log what is decided, and waits for what is not
     put, update, delete, insert of its key
                        wait until it is let go of
-    a split            waits likewise; it never moves a held slot
+    a split            waits likewise until it is decided; then it has the slot let go of at once,
+                       and never moves a held one
 
 A key that is not there has no slot; one that a transaction inserts is put into a vacant slot that
 it holds, and single inserts put theirs into another one, tentatively (table.py). Each of them looks

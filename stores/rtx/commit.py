@@ -128,9 +128,13 @@ class Commit:
         self.slots[slot] = write
 
     def complete(self) -> bool:
-        """Write what new data depends on the locks; all are held, and nothing is decided. False:
-        somebody is in the way."""
+        """The last look before it is decided, when all locks are held. False: somebody is in the
+        way."""
         return True
+
+    def carry_out(self, log: Log) -> None:
+        """Carry out what is decided."""
+        log.finish()
 
     # ---- committing -----------------------------------------------------------------------------
 
@@ -154,7 +158,7 @@ class Commit:
         # CRASH(decided): nothing is changed; whoever meets a lock, or recovers us, carries it out.
         self.endpoint.wait()
         try:
-            log.finish()
+            self.carry_out(log)
             self.endpoint.wait()
             # CRASH(over): all is changed; recovery gives back what was dropped.
             log.give_back(self.heap, True)

@@ -166,6 +166,10 @@ class Log:
         """Its state word."""
         return self.endpoint.load(self.at + STATE)
 
+    def commits(self) -> bool:
+        """Whether it is decided that the transaction commits, and not all carried out yet."""
+        return self.state() & STATE_MASK == DOING
+
     def entries(self) -> list[Entry]:
         """All entries. Raises StoreCorrupt if there cannot be as many."""
         count, heap = self.endpoint.load(self.at + COUNT), self.locks.client.heap

@@ -27,11 +27,13 @@ validated already, and what it has read be changed since. Once it is DOING or DO
 or if it was aborted the one before, whether the slot still is held or not. So who meets it
 
     to read               goes by the log if that is decided; else waits
-    to write, or freeze   waits until it is let go of
+    to write              waits until it is let go of
+    to freeze             has it let go of at once, if the split is decided; else waits
     to settle a hand      leaves the objects of both words to the transaction (`concerns`)
 
 and who waits sees to the log when the lease is over (repair.py). A slot that is held is not frozen,
-so its subtable is not split meanwhile; nor is one held that is frozen, as its word is another one.
+so its subtable is not split meanwhile (race/rtx_growth.py); nor is one held that is frozen, as its
+word is another one.
 
 A held slot whose log was lost with its memory node is what it was before, when whoever waits has
 seen it for a lease of the pool; its owner, if it lives and has committed, sets it before that.

@@ -18,7 +18,7 @@ Known limits: each look costs as much as there is to look at, and there is one w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.layout import EPOCH
@@ -47,7 +47,8 @@ class KeyRead(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where something was in the way: `at` as `Repair.look` takes it."""
+    """Where something was in the way: `at` as `Repair.look` takes it. `store` is None for a store
+    that was missing and has been made."""
 
     store: Any
     key: bytes
@@ -65,6 +66,8 @@ class Reads:
         """By the link of the store, and the key."""
         self.epoch = 0
         """As long as it lasts, nothing is used again that the witnesses name."""
+        self.missing: Callable[[], Any] | None = None
+        """Looks for a store that was found missing, and with it every key that it could have."""
         self.changed: Any = None
         """The place where something was found to have changed."""
 
@@ -104,8 +107,22 @@ class Reads:
 
         `objects`, `keys`: those that need no look, as the transaction has locked them.
         """
-        # ORDER: keys first: if they are looked up again, objects are seen to be as they were after.
-        return self._keys_hold(keys) and self._objects_hold(objects)
+        # ORDER: keys before objects: if keys are looked up again, objects are seen to be as they
+        # were after that. A store that is missing has no keys, whenever it is made.
+        return self._still_missing() and self._keys_hold(keys) and self._objects_hold(objects)
+
+    def _still_missing(self) -> bool:
+        """Whether a store that was found missing has not been made since."""
+        if self.missing is None:
+            return True
+        lane = self.endpoint.background(True)
+        try:
+            made = self.missing()
+        finally:
+            self.endpoint.background(lane)
+        if made is not None:
+            self.changed = Place(None, b"", 0)
+        return made is None
 
     def _objects_hold(self, without: Collection[int]) -> bool:
         load = self.endpoint.load

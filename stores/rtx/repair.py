@@ -94,6 +94,27 @@ class Repair:
             part.let_go_of(change, False)
         return DONE
 
+    def clear_slot(self, slot: int) -> bool:
+        """Have a slot let go of at once: abort the transaction that holds it, if it is not decided,
+        or carry it out. False: its log is lost, and it may be its owner's for a lease."""
+        word = self.endpoint.load(slot)
+        if not is_held(word):
+            return True
+        # ORDER: as in `_slot`
+        part = Part(self.endpoint, word)
+        log, owner = Log(self.locks, part.log()), part.owner()
+        try:
+            if log.owner() == owner:
+                log.take_over()
+                log.finish()
+                return True
+        except NodeFailed:
+            if not self._is_overdue(word):
+                return False
+        for change in part.changes():
+            part.let_go_of(change, False)
+        return True
+
     def _logged(self, at: int, state: int, log: Log) -> int:
         """See to a log; `at`: the object that was met, or 0, if it was a slot."""
         decided = log.state() & STATE_MASK
@@ -109,7 +130,7 @@ class Repair:
             return AGAIN
         self.repairs += decided != ABORT
         # CRASH(taken-over): decided; the next one takes it over when the lease is over.
-        log.finish()
+        self.store.carry_out(log)
         return DONE
 
     def _is_overdue(self, state: int) -> bool:
@@ -210,7 +231,7 @@ class Repair:
         log = Log(self.locks, reference)
         try:
             log.take_over()
-            log.give_back(self.heap, log.finish())
+            log.give_back(self.heap, self.store.carry_out(log))
         except (NodeFailed, StoreCorrupt, AddressError):
             pass  # what it names is lost with it; or damaged, and recovery goes on
 

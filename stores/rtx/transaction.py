@@ -7,8 +7,9 @@ every moment, true together, and a function never works on what cannot be. A wri
 until the commit, which stages it in the nodes of trees (stores/sherman/staging.py), or the slots of
 hash stores (stores/race/staging.py), and commits them (commit.py).
 
-A transaction that wrote nothing is over with its last read: it never writes to memory, and takes no
-lock. A key that is missing, and a range, are read as well as a key.
+A transaction that wrote nothing is over with its last read: it does not write to memory, and takes
+no lock, unless it meets conflicts again and again while it reads (cut.py). Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key
+that is put and deleted again and has no write in the end, and of the store of named objects.
 
 Who takes part, `transactional` in class Store, gives
     link                         how a hand names the store (stores/fusee/links.py)
@@ -21,7 +22,8 @@ Who takes part, `transactional` in class Store, gives
     make_room(key, subtable)     after FULL, for each key that is `crowded` in the commit
     busy_at()                    after AGAIN, what was in the way, as `Repair.look` takes it
     tidy(key)                    after the key was deleted
-    at_leaf, range_here          if it is `ordered`
+    at_leaf, range_here, recall, has_object
+                                 if it is `ordered`
 """
 
 from __future__ import annotations
@@ -30,15 +32,24 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from limpet.shm.errors import KeyExists, ParameterError, StoreError, TransactionConflict
+from limpet.shm.errors import (
+    KeyExists,
+    ParameterError,
+    StoreError,
+    StoreFull,
+    TransactionConflict,
+)
 from limpet.stores.contract import as_bytes
 from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
 from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.cut import Cut, Item, Look, Recalled
 from limpet.stores.rtx.reads import Place, Reads
 from limpet.stores.sherman.fields import SPARED_BLOCKS
 
 Result = TypeVar("Result")
 ATTEMPTS: Final = 1000
+OPTIMISTIC: Final = 4
+"""After so many conflicts, what was read is read before the function is called again."""
 OBJECTS: Final = ".objects"
 """Name of the store that has the named objects of a pool."""
 
@@ -54,14 +65,26 @@ class Transaction:
     `tx[name]` is a named object of the pool: bytes, read, set and deleted like an entry of a dict.
     """
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, recalled: dict[Item, Recalled] | None = None) -> None:
+        """`recalled`: what was read before the function is called, all at one moment (cut.py)."""
         self._pool = pool
         self._reads = Reads(pool.client)
+        self._recalled = recalled or {}
+        self._cut = {each.at: each.read for each in self._recalled.values()}
+        self._at_cut = bool(recalled)
+        """Whether all that was read until now was true at the moment of the cut."""
+        self.reach = 0
+        """How many reads it has come to."""
+        self.looks: dict[Item, Look] = {}
+        """What was read in trees, besides that."""
         self._stores: dict[int, Any] = {}
         self._writes: dict[int, dict[bytes, bytes | None]] = {}
         """By the link of the store, of which there may be several handles."""
+        self._unfound: list[bytes] = []
+        """Named objects that were looked for when there was no store of them."""
         self._doomed: Place | None = None
         """Where there was a conflict."""
+        self._committing = False
         self._over = False
 
     # ---- keys of stores -------------------------------------------------------------------------
@@ -114,7 +137,8 @@ class Transaction:
             while start is not None and (last is None or start < last):
                 ask = functools.partial(store.range_here, last)
                 at_leaf = functools.partial(store.at_leaf, tree, start)
-                pairs, start = self._read(store, start, ask, at_leaf)
+                item = (store.link, tree, start, last)
+                pairs, start = self._read(store, start, ask, at_leaf, item)
                 found.update(pairs)
         for key, value in written.items():
             if first <= key and (last is None or key < last):
@@ -126,36 +150,60 @@ class Transaction:
     # ---- named objects --------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> bytes:
-        store = self._objects(False)
-        value = self._get(store, _encoded(name)) if store is not None else None
+        value = self._named(_encoded(name))
         if value is None:
             raise KeyError(name)
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.put(self._objects(True), _encoded(name), value)
+        self.put(self._made_objects(), _encoded(name), value)
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
             raise KeyError(name)
-        self._written(self._objects(True))[_encoded(name)] = None
+        self._written(self._made_objects())[_encoded(name)] = None
 
     def __contains__(self, name: str) -> bool:
-        store = self._objects(False)
-        return store is not None and self._get(store, _encoded(name)) is not None
+        return self._named(_encoded(name)) is not None
 
-    def _objects(self, make: bool) -> Any:
-        """The store with the named objects; None if there is none and it is not to be made."""
-        if make or self._pool.exclusively(lambda: self._pool.catalogue.find(OBJECTS.encode())):
-            return self._pool.store("rtx-sherman", name=OBJECTS)
+    def _named(self, name: bytes) -> bytes | None:
+        """The value of a named object, or None."""
+        self._refuse_after_end()
+        if not self._pool.exclusively(self._lacks_objects):
+            return self._get(self._made_objects(), name)
+        if self._doomed is not None:
+            raise Conflict(self)
+        self._unfound.append(name)
         return None
+
+    def _lacks_objects(self) -> bool:
+        """Whether there is no store with named objects; that is in the read set then."""
+        find = functools.partial(self._pool.catalogue.find, OBJECTS.encode())
+        if find() is not None:
+            return False
+        self._reads.missing = find
+        self._at_cut = False
+        if not self._pool.client.pinned(self._reads.hold):
+            self._doomed = self._reads.changed
+        return True
+
+    def _made_objects(self) -> Any:
+        """The store with the named objects, made if it is not there."""
+        store = self._pool.store("rtx-sherman", name=OBJECTS)
+        if self._reads.missing is not None:
+            # What was looked for while there was no store is looked for in it.
+            self._reads.missing = None
+            for name in self._unfound:
+                if self._get(store, name) is not None:
+                    self._doomed = Place(store, name, 0)
+                    raise Conflict(self)
+        return store
 
     # ---- the read set ---------------------------------------------------------------------------
 
     def _written(self, store: Any) -> dict[bytes, bytes | None]:
         """What is to be written to a store."""
-        if self._over:
-            raise StoreError("this transaction is over: its function has returned")
+        self._refuse_after_end()
         if not getattr(store, "transactional", False):
             raise ParameterError(
                 f"{store!r} takes part in no transactions; stores of the kinds rtx-sherman and "
@@ -168,24 +216,45 @@ class Transaction:
         self._stores.setdefault(store.link, store)
         return self._writes.setdefault(store.link, {})
 
+    def _refuse_after_end(self) -> None:
+        if self._over:
+            raise StoreError("this transaction is over: its function has returned")
+
     def _get(self, store: Any, key: bytes) -> bytes | None:
         written = self._written(store)
         if key in written:
             return written[key]
         at_key = functools.partial(store.at_key, key)
-        value: bytes | None = self._read(store, key, store.value_here, at_key)
+        value: bytes | None = self._read(store, key, store.value_here, at_key, (store.link, key))
         return value
 
     def _read(
-        self, store: Any, key: bytes, what: Callable[[], Any], look: Callable[[Any], Any]
+        self,
+        store: Any,
+        key: bytes,
+        what: Callable[[], Any],
+        look: Callable[[Any], Any],
+        item: Item,
     ) -> Any:
         """What was found, by `what`, in an operation that looks a key up; it is in the read set
-        then."""
+        then. `item`: names the look, of a range with its end."""
         if self._doomed is not None:
             raise Conflict(self)
+        recalled = self._recalled.get(item)
+        self.reach += 1
+        if recalled is not None:
+            if not self._reads.note_object(recalled.at, recalled.read) or not (
+                self._at_cut or self._holds_in_operation()
+            ):
+                self._doomed = self._reads.changed
+                raise Conflict(self)
+            return recalled.found
 
         def read() -> Any:
             found = what()
+            if store.ordered:
+                end = item[3] if len(item) > 2 else None
+                self.looks[item] = Look(store, store.tree, key, store.at, what, len(item) > 2, end)
             if not self._holds(store, key, found):
                 self._doomed = self._reads.changed
                 raise Conflict(self)
@@ -195,12 +264,24 @@ class Transaction:
 
     def _holds(self, store: Any, key: bytes, found: Any) -> bool:
         """Note what was looked up last; whether all that was read is true at one moment."""
-        return bool(store.note(self._reads, key, found)) and self._reads.hold()
+        if not store.note(self._reads, key, found):
+            return False
+        if self._at_cut and store.ordered:
+            known = self._cut.get(store.at)
+            if known is not None and known[:2] == self._reads.objects[store.at][:2]:
+                return True  # the leaf is as it was at the cut
+        self._at_cut = False
+        return self._reads.hold()
+
+    def _holds_in_operation(self) -> bool:
+        with self._pool.client:
+            return self._reads.hold()
 
     # ---- the end --------------------------------------------------------------------------------
 
     def commit(self) -> bool:
         """Commit what was written; False: there was a conflict, and nothing has happened."""
+        self._committing = self._doomed is None
         written = {link: pairs for link, pairs in self._writes.items() if pairs}
         if self._doomed is not None or not written:
             return self._doomed is None
@@ -252,6 +333,14 @@ class Transaction:
         """From now on, it cannot be used."""
         self._over = True
 
+    def recalls(self) -> bool:
+        """Whether something was read before the function was called."""
+        return bool(self._recalled)
+
+    def met_while_reading(self) -> bool:
+        """Whether there was a conflict before the function had read all that it wanted."""
+        return self._doomed is not None and not self._committing
+
     def is_doomed(self) -> bool:
         """Whether there was a conflict."""
         return self._doomed is not None
@@ -260,11 +349,13 @@ class Transaction:
         """Over what there was one."""
         if self._doomed is None:
             return "nothing"
+        if self._doomed.store is None:
+            return "the first named object of the pool, which was made meanwhile"
         return f"the key {self._doomed.key!r} of the store {self._doomed.store.name!r}"
 
     def stay(self, attempt: int) -> None:
         """After a conflict, wait a little, and look now and then whom we wait for."""
-        if self._doomed is not None:
+        if self._doomed is not None and self._doomed.store is not None:
             self._doomed.store.retries += 1
             self._doomed.store.repair.stay(self._doomed.at, attempt, True)
 
@@ -283,8 +374,12 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
     """
     if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
         raise ParameterError(f"attempts must be a whole number above 0, not {attempts!r}")
-    for attempt in range(1, attempts + 1):
-        transaction = Transaction(pool)
+    looks: dict[Item, Look] = {}
+    counted = reach = 0
+    reading = False
+    while counted < attempts:
+        recalled = _recall(pool, looks, counted) if reading and counted >= OPTIMISTIC else {}
+        transaction = Transaction(pool, recalled)
         try:
             result = work(transaction)
             if transaction.commit():
@@ -297,8 +392,34 @@ def run(pool: Any, work: Callable[[Transaction], Result], attempts: int = ATTEMP
                 raise
         finally:
             transaction.end()
-        transaction.stay(attempt)
+        # One that has got further than all before, by what was recalled, does not count: as often
+        # as there is something to be read, at most.
+        counted += not (transaction.recalls() and transaction.reach > reach)
+        reach = max(reach, transaction.reach)
+        looks.update(transaction.looks)
+        reading = transaction.met_while_reading()
+        transaction.stay(max(1, counted))
     raise TransactionConflict(
         f"{pool.url}: a transaction met conflicts in all of its {attempts} attempts, the last one "
         f"over {transaction.conflict()}; make it smaller, or allow more attempts"
     )
+
+
+def _recall(pool: Any, looks: dict[Item, Look], attempt: int) -> dict[Item, Recalled]:
+    """What an attempt is to find read already (cut.py); nothing if leaves are locked by others, or
+    there is no memory."""
+    if not looks:
+        return {}
+    cut = Cut(pool, looks)
+    try:
+        while True:
+            with pool.client:
+                outcome, found = cut.take()
+            if outcome != NO_MEMORY:
+                break
+            cut.replenish(SPARED_BLOCKS)
+    except StoreFull:
+        return {}  # it can do without
+    if outcome == AGAIN:
+        cut.store.repair.stay(cut.busy, attempt, True)
+    return found

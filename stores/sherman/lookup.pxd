@@ -14,6 +14,7 @@ cdef u64 EXTENT
 cdef u64 GONE
 cdef u64 LOCKED
 cdef u64 LOGGED
+cdef int OBJECT_SIZE
 cdef int NODE_SHIFT
 cdef int POINTER
 cdef u64 REPLICATED

@@ -25,7 +25,7 @@ from limpet.stores import regions
 from limpet.stores.contract import as_bytes
 from limpet.stores.inline import InlineStore
 from limpet.stores.outcomes import AGAIN, BATCH, DONE
-from limpet.stores.rtx.fields import LOCKED, LOGGED, POINTER
+from limpet.stores.rtx.fields import LOCKED, LOGGED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.reads import ObjectRead
 from limpet.stores.rtx.repair import Repair
@@ -199,6 +199,30 @@ class Lookup(InlineStore):
         found = ObjectRead(self.lock, self.pointer, self, key)
         return bool(reads.note_object(self.at, found))
 
+    def has_object(self, tree: int, at: int) -> bool:
+        """Whether this is the address of an object of a tree."""
+        offset = at - self.roots[tree]
+        return 0 <= offset < self.parameters.table_size and offset % OBJECT_SIZE == 0
+
+    def recall(self, tree: int, at: int, lock: int, pointer: int, key: bytes) -> bool:
+        """Have the node of an object, with this lock and pointer, be the leaf that was read last;
+        False: it is not the one in whose range the key is. In the operation that found it so."""
+        page = self.page
+        self.tree = tree
+        self.at = at
+        self.lock = lock
+        self.pointer = pointer
+        if not is_vacant(pointer):
+            page.read(pointer & ADDRESS_MASK)
+        elif at == self.roots[tree]:
+            page.reset(0, b"", None, 0)
+        else:
+            return False
+        if page.level or not page.has(key):
+            return False
+        self.index = page.find(key)
+        return True
+
     def value_here(self) -> bytes | None:
         """The value of the key looked for, in the leaf that was read; None: it has none."""
         return self._value(self.page.slot) if self.page.exact else None
@@ -342,6 +366,10 @@ class Lookup(InlineStore):
         """Wait a little for the object that was read last (repair.py)."""
         self.retries += 1
         self.repair.stay(self.at, attempt, writes)
+
+    def carry_out(self, log: Any) -> bool:
+        """Carry out a log that is decided; whether it was to commit."""
+        return bool(log.finish())
 
     def copy_for(self, at: int, old: int, state: int) -> int:
         """A copy of the data at `old`, in hand, that begins with `state`; 0: no memory is ready."""

@@ -271,7 +271,8 @@ class Page:
         self.count -= 1
         self.heap += length
         for place in range(SLOTS, SLOTS + self.count):
-            if words[place] & LENGTH_MASK < offset:
+            # An entry without any bytes may begin where the removed one does, and moves, too (R12).
+            if words[place] & LENGTH_MASK <= offset:
                 words[place] += length
 
     def set_value(self, index: int, value: bytes, flags: int) -> bool:

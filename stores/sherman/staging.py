@@ -53,7 +53,7 @@ class Staging:
             return AGAIN
         index = page.find(key)
         if not page.exact and (mode == UPDATE or value is None):
-            return MISSING
+            return MISSING if self._read_as_absent(at, key) else AGAIN
         if page.exact and mode == INSERT:
             return EXISTS
         if page.exact and page.has_extent(index):
@@ -69,6 +69,18 @@ class Staging:
             return self._put(at, page, index, (key, value, flags))
         except Busy:
             return AGAIN
+
+    def _read_as_absent(self, at: int, key: bytes) -> bool:
+        """Note that a key is not in its leaf, the object `at`, which was read last; False: that
+        has changed since the transaction read it.
+
+        The transaction writes nothing for that key, so nothing but its read set can show that the
+        key was absent when it committed. A leaf that is staged will be locked as it was read.
+        """
+        reads = self.commit.reads
+        if reads is None or at in self.commit.pages:
+            return True
+        return bool(self.store.note(reads, key, None))
 
     def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
         """Set an entry of a node, the one at `index` if it has the key."""

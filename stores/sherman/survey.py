@@ -29,6 +29,7 @@ from limpet.stores.rtx.fields import (
 )
 from limpet.stores.rtx.lllock import is_vacant, slot_of
 from limpet.stores.rtx.log import Log
+from limpet.stores.sherman.fields import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SHIFT
 from limpet.stores.sherman.page import Page
 
 
@@ -169,6 +170,8 @@ class Survey:
             return f"{where} is from {page.low()!r} to {page.high()!r}, not {low!r} to {high!r}"
         if level is not None and page.level != level:
             return f"{where} is on level {page.level}, not {level}"
+        if not _is_compact(page):
+            return f"the entries of {where} do not fill the bytes that it has for them"
         keys = [page.key(index) for index in range(page.count)]
         if keys != sorted(set(keys)):
             return f"the keys of {where} are not in order"
@@ -275,3 +278,17 @@ class Survey:
         if decided == ABORT:
             return {"aborted"} if any(locked) else {"releasing"}
         return {"releasing"} if decided == DOING else {"over"}
+
+
+def _is_compact(page: Page) -> bool:
+    """Whether the entries of a page take all bytes from its heap to its fences, and no others."""
+    slots = [page.image.word(SLOTS + index) for index in range(page.count)]
+    ends = [
+        (slot & LENGTH_MASK)
+        + (slot >> KEY_SHIFT & LENGTH_MASK)
+        + (slot >> VALUE_SHIFT & LENGTH_MASK)
+        for slot in slots
+    ]
+    starts = [slot & LENGTH_MASK for slot in slots]
+    inside = all(page.heap <= start for start in starts) and all(end <= page.end for end in ends)
+    return inside and sum(ends) - sum(starts) == page.end - page.heap

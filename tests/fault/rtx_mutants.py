@@ -23,7 +23,7 @@ SOURCES: Final = (
     "stores/rtx/log.py", "stores/rtx/reads.py", "stores/rtx/repair.py", "stores/sherman/page.py",
     "stores/sherman/routes.py", "stores/sherman/survey.py", "stores/sherman/lookup.py",
     "stores/sherman/scans.py", "stores/sherman/staging.py", "stores/rtx/commit.py",
-    "stores/sherman/table.py", "stores/rtx/transaction.py",
+    "stores/sherman/table.py", "stores/rtx/cut.py", "stores/rtx/transaction.py",
 )  # fmt: skip
 Change = tuple[str, str]
 
@@ -114,7 +114,7 @@ APPLIED: Final = """        for entry in self.entries():
             if entry.at > PART:
                 self.locks.install(entry.at, entry.old, entry.new)
 """
-HELD: Final = "return bool(store.note(self._reads, key, found)) and self._reads.hold()"
+HELD: Final = "        self._at_cut = False\n        return self._reads.hold()\n"
 COMMITS: Final = "        commits = word & STATE_MASK == DOING or bool(word & COMMITTED)\n"
 NO_MORE: Final = """        if word & STATE_MASK == DONE:
             return commits
@@ -192,15 +192,15 @@ NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace(" and self.validate()", "")),)
 )
 READS_TORN: Final = Mutant(
-    "what-was-read-is-not-looked-at-again", ((HELD, HELD.replace(" and self._reads.hold()", "")),)
+    "what-was-read-is-not-looked-at-again", ((HELD, "        return True\n"),)
 )
 APPLIES_FIRST: Final = Mutant("applies-before-it-is-decided", ((BEGIN, APPLIED + BEGIN),))
 FREES_NEW: Final = Mutant(
     "recovery-frees-what-was-committed",
     (
         (
-            "log.give_back(self.heap, log.finish())",
-            "log.give_back(self.heap, log.finish() and False)",
+            "log.give_back(self.heap, self.store.carry_out(log))",
+            "log.give_back(self.heap, self.store.carry_out(log) and False)",
         ),
     ),
 )
@@ -225,4 +225,26 @@ NOTHING_TO_CHANGE: Final = Mutant(
 )
 BEGUN: Final = "        self.page.begin(self.new & ADDRESS_MASK, self.state)\n"
 NOT_BEGUN: Final = Mutant("leaf-is-locked-before-the-hand-says-with-what", ((BEGUN, ""),))
+AT_ONCE: Final = ("OPTIMISTIC: Final = 4", "OPTIMISTIC: Final = 0")
+"""After the first conflict, what was read is read again under locks."""
+CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
+    "r11-cut-whose-locks-may-have-been-released",
+    (AT_ONCE, ("not self.busy and log.state() & STATE_MASK == INIT", "not self.busy")),
+)
+CUT_WITHOUT_LOCKS: Final = Mutant(
+    "r11-cut-that-locks-nothing",
+    (AT_ONCE, ("and self.locks.acquire(look.at, version, state):", "and True:")),
+)
+STARTS_AGAIN: Final = Mutant(
+    "r11-reader-starts-again-whenever-anything-changed",
+    (("if reading and counted >= OPTIMISTIC else {}", "if False else {}"),),
+)
+MOVES_NOTHING_EMPTY: Final = Mutant(
+    "r12-entry-without-bytes-stays-behind-the-heap",
+    (("if words[place] & LENGTH_MASK <= offset:", "if words[place] & LENGTH_MASK < offset:"),),
+)
+BLIND_DELETE: Final = Mutant(
+    "r10-absence-found-at-staging-is-not-noted",
+    (("return MISSING if self._read_as_absent(at, key) else AGAIN", "return MISSING"),),
+)
 UNCHANGED: Final = Mutant("unchanged")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rtx_mutants import (
     APPLIES_FIRST,
+    CUT_WITHOUT_LOCKS,
     FREES_NEW,
     KEEPS_OLD,
     MILLISECOND,
@@ -19,18 +20,23 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_runs import LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
+from rtx_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from rtx_runs import explore as explore_transactions
 
 from limpet.fault.explorer import Exploration, Report, explore
 from limpet.fault.schedule import CRASH, STALL, Replay
 from limpet.shm.fabric import BUILD
+from limpet.stores.rtx import transaction
+from limpet.stores.rtx.cut import Cut
 
 COMPILED = BUILD == "compiled"
 INLINE, EXTENTS = 40, 3400
 """Bytes of values."""
 SHORT_LEASE = {"drift_us": 0, "each_us": 20}
 """Others take it to be over while its owner is only slow."""
+
+READERS = "n s n|mab mba cab|s mbc n"
+"""Two clients that read all, beside transfers."""
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 
@@ -73,6 +79,29 @@ def test_transactions_hold_while_clients_die_and_stand_still(
     assert found.runs == runs
     assert found.crashes > runs / 10 or not COMPILED
     assert found.stalls > runs / 10 or not COMPILED
+
+
+@pytest.mark.parametrize("kind", ["rtx-sherman", BOTH])
+@pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
+def test_what_is_read_under_locks_holds_while_clients_die_and_stand_still(
+    parameters: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first conflict already (stores/rtx/cut.py); nobody waits in a circle."""
+    cuts, usual = [0], Cut.take
+
+    def take(cut: Cut) -> Any:
+        cuts[0] += 1
+        return usual(cut)
+
+    monkeypatch.setattr(Cut, "take", take)
+    monkeypatch.setattr(transaction, "OPTIMISTIC", 0)
+    runs = 150 if COMPILED else 10
+    found = explore_transactions(
+        runs, crashes=2, stalls=2, program=READERS, kind=kind, **parameters
+    )
+    assert found.failure == ""
+    assert found.runs == runs
+    assert cuts[0] > runs / 10
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +151,7 @@ MUTANTS = (
     (READS_TORN, "", "order"),
     (APPLIES_FIRST, "mab mab|mab mbc|mab", ""),
     (FREES_NEW, "mab mab|mab mbc|mab", ""),
+    (CUT_WITHOUT_LOCKS, READERS, ""),
 )
 
 

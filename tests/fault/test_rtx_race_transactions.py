@@ -346,7 +346,9 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
     """Who wants to split waits for the lease; who held it finds its key in a half."""
     pool = pools()
     url = pool.url
-    table = pools.keep(StillPool.open(url)).store(HASH, name="small", groups=2, bucket_size=1)
+    table = pools.keep(StillPool.open(url)).store(
+        HASH, name="small", groups=2, bucket_size=1, capacity=1
+    )
     owner = HashActor(pools, url, HASH, "small")
     StillEndpoint.pauses = 0
     table.put(b"k", OLD)
@@ -362,6 +364,47 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
     assert owner.go()
     assert table.get_many([b"k", b"l"]) == [NEW, NEW]
     assert len(table) == 32
+    table.check()
+    pool.recover()
+    assert pool.audit()["leaked"] == 0
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
+    pools: Any, decided: bool
+) -> None:
+    """The split waits for nobody, whether the transaction that holds it is decided or not."""
+    pool = pools()
+    table = pools.keep(StillPool.open(pool.url)).store(
+        HASH, name="small", groups=2, bucket_size=1, capacity=1
+    )
+    owner, splits = (HashActor(pools, pool.url, HASH, "small") for _ in range(2))
+    StillEndpoint.pauses = 0
+    table.put_many({b"k": OLD, b"l": OLD})
+    with table.client:
+        slot = int(table.place_for(b"k", ())[0])
+    keys = [b"%d" % number for number in range(40)]
+
+    def is_met(verb: str, address: int) -> bool:
+        return verb == "cas" and address == slot
+
+    # It has decided to split the subtable, and is about to freeze the slot of k.
+    assert not splits.begin(lambda: splits.store.put_many(dict.fromkeys(keys, LATER)), is_met)
+
+    def about_to_decide(verb: str, address: int) -> bool:
+        log = int(table.endpoint.load(int(owner.pool.client.slot) + TX_LOG))
+        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
+
+    assert not owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), about_to_decide)
+    if decided:
+        owner.go(is_met)
+    waited = StillEndpoint.pauses
+    assert splits.go()
+    assert StillEndpoint.pauses == waited
+    assert table.get_many([b"k", b"l"]) == [NEW if decided else OLD] * 2
+    assert owner.go()
+    assert table.get_many([b"k", b"l"]) == [NEW, NEW]
+    assert table.get_many(keys) == [LATER] * len(keys)
     table.check()
     pool.recover()
     assert pool.audit()["leaked"] == 0

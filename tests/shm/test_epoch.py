@@ -37,7 +37,7 @@ def test_object_freed_is_not_used_again_while_another_client_is_pinned(pools: An
         used = [use(pool) for _ in range(200)]
     assert len(set(used)) == 200
     assert first not in used
-    pool.exclusively(lambda: pool.allocator._make_room(1))
+    pool.exclusively(lambda: pool.allocator._make_room(1, 0))
     again = {use(pool) for _ in range(1000)}
     assert again & {first, *used}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from limpet.shm.fabric import hash64
 
 KEY_MAX: Final = 65535
 OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -37,3 +39,20 @@ def sound(store: Any) -> dict[str, int]:
 def linked(store: Any) -> int:
     """Bytes that the pairs of the pool's only store take, when all is sound."""
     return sound(store)["reachable"] - int(store.index_size())
+
+
+def key_of(node: int, nodes: int = 2) -> bytes:
+    """A key that is on the memory node of this number, in a pool of so many."""
+    keys = (b"%d" % number for number in range(1000))
+    return next(key for key in keys if (hash64(key) >> 32) * nodes >> 32 == node)
+
+
+def once(work: Callable[[], object]) -> Callable[[], None]:
+    """Does it at its first call, and nothing at others."""
+    left = [work]
+
+    def do() -> None:
+        if left:
+            left.pop()()
+
+    return do

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pytest
 from process_tools import gather
-from store_tools import sound
+from store_tools import key_of, once, sound
 
 import limpet
-from limpet.shm.fabric import BUILD, hash64
+from limpet.shm.fabric import BUILD
 from limpet.shm.slots import PROGRESS
 from limpet.stores.race.staging import Staging
 
@@ -70,23 +70,6 @@ def others(pools: Any, pool: limpet.Pool, two: list[Any]) -> list[Any]:
     """The two stores, of another client."""
     again = pools.again(pool)
     return [again.store(store.kind, name=store.name) for store in two]
-
-
-def key_of(node: int, nodes: int = 2) -> bytes:
-    """A key that is on the memory node of this number, in a pool of so many."""
-    keys = (b"%d" % number for number in range(1000))
-    return next(key for key in keys if (hash64(key) >> 32) * nodes >> 32 == node)
-
-
-def once(work: Callable[[], object]) -> Callable[[], None]:
-    """Does it at its first call, and nothing at others."""
-    left = [work]
-
-    def do() -> None:
-        if left:
-            left.pop()()
-
-    return do
 
 
 # ---- what a function may do ---------------------------------------------------------------------
