@@ -30,6 +30,7 @@ cdef class Client:
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
+    cpdef int rest(self) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
     cpdef pinned(self, work)

@@ -72,6 +72,14 @@ class Client:
         """Let other threads in."""
         self.endpoint.end()
 
+    def rest(self) -> None:
+        """Wait until no other thread of this process is inside; in a forked child, do nothing.
+
+        Raises ReentrantUse from inside an operation of the same thread.
+        """
+        if not self.endpoint.begin():
+            self.endpoint.end()
+
     def pin(self) -> None:
         """Pin the epoch: what is linked from now on is not reused before `unpin`.
 

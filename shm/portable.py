@@ -713,6 +713,16 @@ class Endpoint:
             self._lock.release()
         return 0
 
+    def begin_last(self) -> bool:
+        """Enter an operation without waiting, to end the handle; False: another thread is inside.
+
+        What a signal handler cut off in this thread is over.
+        """
+        if self._owner != threading.get_ident() and not self._lock.acquire(blocking=False):
+            return False
+        self._owner = threading.get_ident()
+        return True
+
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
         self._lock = threading.Lock()

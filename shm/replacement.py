@@ -45,9 +45,9 @@ import numpy as np
 
 from limpet.shm import node as nodes
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
+from limpet.shm.events import NODE_RESTORED
 from limpet.shm.groups import HEAD_KINDS, MIRROR_KINDS
 from limpet.shm.layout import NODE_SHIFT, NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
-from limpet.shm.membership import NODE_RESTORED
 from limpet.shm.states import (
     EXCLUDED,
     IN_SERVICE,

@@ -901,6 +901,17 @@ cdef class Endpoint:
         self._busy = False
         return 0
 
+    def begin_last(self) -> bool:
+        """Enter an operation without waiting, to end the handle; False: another thread is inside.
+
+        What a signal handler cut off in this thread is over.
+        """
+        if self._busy and self._owner != pthread_self():
+            return False
+        self._busy = True
+        self._owner = pthread_self()
+        return True
+
     def adopted(self):
         """The forked child has an identity now: `begin` works again."""
         self._forks = limpet_forks

@@ -41,8 +41,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.events import NODE_EXCLUDED
 from limpet.shm.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
-from limpet.shm.membership import NODE_EXCLUDED, hand_in, slot_address
+from limpet.shm.membership import hand_in, slot_address
 from limpet.shm.slots import (
     FREE,
     INCARNATION_BITS,
@@ -149,6 +150,13 @@ class View:
             self.remap()
         finally:
             self.endpoint.background(lane)
+
+    def is_steady(self) -> bool:
+        """As `steady`, without waiting: False, and nothing is mapped, while a node is filled."""
+        if self._restoring():
+            return False
+        self.remap()
+        return True
 
     def _park(self, unsettled: Callable[[], bool]) -> None:
         """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""

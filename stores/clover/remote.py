@@ -88,7 +88,6 @@ class Remote:
         if self.socket is not None:
             self.socket.close()
             self.socket = None
-        self.watcher.close()
 
     def _missed(self) -> None:
         log.warning(
