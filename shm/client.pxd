@@ -26,6 +26,8 @@ cdef class Client:
     cdef u64 sequence
     cdef readonly int held
     cdef public object steady
+    cdef bint lane
+    cdef object __weakref__
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
     cpdef int begin(self) except -1
@@ -41,6 +43,8 @@ cdef class Client:
     cpdef exclusively(self, work)
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1
+    cpdef int note_frame(self) except -1
+    cpdef int cut_off(self) except -1
     @cython.locals(index=int)
     cpdef int settle(self) except -1
     cpdef int quit(self, bint complete) except -1

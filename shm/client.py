@@ -13,6 +13,8 @@ Every operation on a store runs between `enter` and `leave`.
 
 from __future__ import annotations
 
+import sys
+import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,10 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.lane = False
+        # The endpoint must not keep its client alive.
+        unpin = weakref.WeakMethod(self.cut_off)
+        endpoint.abandoned = lambda: (unpin() or _nothing)()
         self.steady: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
@@ -151,12 +157,28 @@ class Client:
 
     def __enter__(self) -> Client:
         """`with client:` is `enter` and `leave`, for Python that is not compiled: there, a signal
-        handler can raise between a call of `enter` and the `try` that follows it."""
+        handler can raise between a call of `enter` and the `try` that follows it (inside.py).
+        What is counted as background work afterwards is what was before."""
         self.enter()
+        self.note_frame()
+        self.lane = self.endpoint.background(False)
+        self.endpoint.background(self.lane)
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.endpoint.background(self.lane)
+        self.endpoint.frame = None
         self.leave()
+
+    def note_frame(self) -> None:
+        """Have the operation end with the Python frame that has just entered it, if not before."""
+        if self.endpoint.frame is None:
+            self.endpoint.frame = sys._getframe()
+
+    def cut_off(self) -> None:
+        """End the operation of a thread that a signal handler has taken out of it."""
+        self.endpoint.background(False)
+        self.unpin()
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
@@ -224,3 +246,7 @@ class Client:
         """Free the object at this place of the hand now: it is not linked any more."""
         self.heap.free(self.references[index])
         self.keep(index)
+
+
+def _nothing() -> None:
+    """There is no client any more."""

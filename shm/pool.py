@@ -180,7 +180,8 @@ class Memory:
         )
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
-        self.membership.release = lambda: release_client(*inside, self.view.is_steady)
+        is_steady = self.view.is_steady
+        self.membership.release = lambda: release_client(*inside, is_steady)
         self.blocks.backing = functools.partial(_back, self._segments)
         self.blocks.vanished = functools.partial(_vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)

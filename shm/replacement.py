@@ -56,6 +56,7 @@ from limpet.shm.states import (
     node_word,
     state_of,
 )
+from limpet.shm.uninterrupted import uninterrupted
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -120,16 +121,19 @@ class Replacement:
 
     def _attempt(self, began_ns: int) -> dict[str, Any] | None:
         """Replace it, pinned; None: begin again, as another node or client was lost meanwhile."""
-        if not self.view.lead():
-            return None
-        word = self.view.word(self.node)
         try:
+            if not self.view.lead():
+                return None
+            word = self.view.word(self.node)
             if self.view.unsettled():
                 return None
             self._require_lost(word)
             self._require_alone()
             self.memory.drop(self.node)
-            segment = self.memory.make_segment(self.node, generation_of(word) + 1)
+            segment = uninterrupted(
+                lambda: self.memory.make_segment(self.node, generation_of(word) + 1),
+                self.memory.discard,
+            )
             try:
                 return self._replace(segment, word, began_ns)
             except NodeFailed as error:

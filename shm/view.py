@@ -161,9 +161,9 @@ class View:
     def _park(self, unsettled: Callable[[], bool]) -> None:
         """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
         attempt = 0
-        # CRASH(parked): in the hand is what we were about to do; the leader settles it.
-        self.endpoint.store(self.client.slot + PARKED, 1)
         try:
+            # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+            self.endpoint.store(self.client.slot + PARKED, 1)
             while unsettled():
                 if self.lead():
                     self._change()
@@ -259,8 +259,9 @@ class View:
 
     def resign(self) -> None:
         """As the leader, which has changed all states that had to be: end the change."""
-        self.endpoint.faa(VIEW, 1)
-        self.endpoint.cas(LEADER, self.led, 0)
+        if self.led and self.endpoint.load(LEADER) == self.led:
+            self.endpoint.faa(VIEW, 1)
+            self.endpoint.cas(LEADER, self.led, 0)
 
     def _quiet(self, laggard: Pinned) -> bool:
         slot, word, _, _ = laggard
