@@ -26,8 +26,8 @@ _WORDS: Final = {
     EPOCH: "epoch", PRESSURE: "pressure", SLOTS_USED: "slots used", EVENT_COUNT: "event count",
 }  # fmt: skip
 _FIELDS: Final = {
-    0: "state", slots.STARTED: "started", slots.BOOT: "boot", slots.NAMESPACE: "namespace", slots.LOCKED: "locked",
-    slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",
+    0: "state", slots.STARTED: "started", slots.BOOT: "boot", slots.NAMESPACE: "namespace",
+    slots.LOCKED: "locked", slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",
 }  # fmt: skip
 
 

@@ -38,9 +38,13 @@ cdef class Client:
     cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1
     cdef int disown(self) except -1
+    @cython.locals(done=bint)
     cpdef int unpin(self) except -1
+    @cython.final
+    cdef int _unpin(self) except -1
     @cython.locals(lane=bint)
     cpdef exclusively(self, work)
+    @cython.locals(pinned=bint)
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1
     cpdef int note_frame(self) except -1

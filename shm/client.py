@@ -13,12 +13,13 @@ Every operation on a store runs between `enter` and `leave`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.errors import ClientError, PoolClosed
+from limpet.shm.errors import ClientError, LimpetError, PoolClosed
 from limpet.shm.layout import EPOCH
 from limpet.shm.slots import (
     DYING,
@@ -106,8 +107,8 @@ class Client:
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
-        self.pin()
         try:
+            self.pin()
             self.steady()
             return work()
         finally:
@@ -127,7 +128,20 @@ class Client:
         )
 
     def unpin(self) -> None:
-        """Settle what is in hand, then let go of the epoch."""
+        """Settle what is in hand, then let go of the epoch.
+
+        Once more, as far as that goes, where it was cut off: by a signal handler, or a lost node.
+        """
+        done = False
+        try:
+            self._unpin()
+            done = True
+        finally:
+            if not done and self.ident:
+                with contextlib.suppress(LimpetError):  # what was raised first goes on
+                    self._unpin()
+
+    def _unpin(self) -> None:
         if self.mortal and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # it was settled by whoever declared us dead
             self.disown()
@@ -146,7 +160,11 @@ class Client:
             pinned = True
         finally:
             if not pinned:
-                self.endpoint.end()
+                try:
+                    if self.ident:
+                        self.unpin()
+                finally:
+                    self.endpoint.end()
 
     def leave(self) -> None:
         """End an operation, however it went: `unpin` and `end`."""

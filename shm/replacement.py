@@ -108,8 +108,8 @@ class Replacement:
         attempt = 0
         while True:
             self.membership.sweep()
-            self.memory.client.pin()
             try:
+                self.memory.client.pin()
                 self.view.settle()
                 done = self._attempt(began_ns)
             finally:
@@ -233,7 +233,8 @@ class Replacement:
                 size = min(CHUNK, self.memory.layout.blocks - start)
                 self.endpoint.write(base + start, bytes(size))
                 self.membership.progress()
-        nodes.finish(segment, self.memory.parameters, self.memory.uuid)
+        memory = self.memory
+        uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
 
 
 class Group(NamedTuple):
