@@ -35,12 +35,11 @@ TOLERATED: Final = (
 def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     """All operations of one store of the kind."""
     proof = proof_of(kind)
-    given = {"capacity": 300, **proof.parameters}
+    given: dict[str, Any] = {"capacity": 300, **proof.parameters}
     if "sherman" in kind:
         del given["capacity"]
     store = pool.store(kind, name="cut", **given)
-    for key in KEYS[::2]:
-        store.put(key, b"at first")
+    store.put_many([(each, b"at first") for each in KEYS[::2]])
 
     def value() -> bytes:
         return os.urandom(draw.choice(SIZES))

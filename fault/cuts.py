@@ -24,6 +24,7 @@ import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from types import FrameType
 from typing import Any, Final
 
 from limpet.fault.cut_works import SUBJECTS, TOLERATED, Work
-from limpet.shm.errors import LimpetError
+from limpet.shm.errors import LimpetError, ReentrantUse
 from limpet.shm.fabric import BUILD, Endpoint
 from limpet.shm.location import SHM_DIR
 from limpet.shm.segments import destroy
@@ -104,6 +105,8 @@ class CutReport:
     at_verbs: int = 0
     in_storm: int = 0
     uncut: int = 0
+    dropped: int = 0
+    """Of those cut, by Python, in a destructor: the work went on."""
     failures: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
@@ -124,15 +127,20 @@ class Drill:
         began = time.monotonic()
         _destroy(self.url)
         before = signal.signal(SIGNAL, self._on_signal)
+        hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         try:
             # `wait`: nobody is killed for what a cut has left, so that it is seen.
             pool = CutPool.create(
                 self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
             )
-            with contextlib.closing(pool):
+            try:
                 self._all_works(pool)
+            finally:
+                with contextlib.suppress(ReentrantUse):  # that is among the failures
+                    pool.close()
         finally:
             signal.signal(SIGNAL, before)
+            sys.unraisablehook = hook
             for url in (self.url, f"{self.url}-other"):
                 _destroy(url)
         self.report.seconds = time.monotonic() - began
@@ -147,13 +155,23 @@ class Drill:
         for name, work in works.items():
             self._at_verbs(pool, name, work)
         self._storm(pool, works)
-        self._judge(pool, held)
+        try:
+            self._judge(pool, held)
+        except ReentrantUse as error:
+            self.report.failures.append(f"in the end: {error}")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.armed:
             self.armed = False
             self.cut = True
             raise Cut
+
+    def _on_unraisable(self, lost: Any) -> None:
+        """Python drops what is raised while one of its own destructors runs: those are counted."""
+        if isinstance(lost.exc_value, Cut):
+            self.report.dropped += 1
+        elif not isinstance(lost.exc_value, ResourceWarning):
+            self.report.failures.append(f"in a destructor: {lost.exc_value!r}")
 
     def _try(self, work: Work) -> str:
         """Do a work once, armed or not; what it raised that it must not."""

@@ -42,7 +42,7 @@ cdef class Client:
     cpdef int unpin(self) except -1
     @cython.final
     cdef int _unpin(self) except -1
-    @cython.locals(lane=bint)
+    @cython.locals(lane=bint, done=bint)
     cpdef exclusively(self, work)
     @cython.locals(pinned=bint)
     cpdef int enter(self) except -1

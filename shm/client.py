@@ -201,17 +201,26 @@ class Client:
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
 
-        In the background lane. Raises PoolClosed when this process has no place in the pool.
+        In the background lane. Raises PoolClosed when this process has no place in the pool. When
+        it is cut off it is not pinned afterwards, whether its own `try` was in force yet or not.
         """
+        done = False
         self.begin()
         lane = self.endpoint.background(True)
         try:
             if not self.ident:
                 self.disown()
-            return work()
+            result = work()
+            done = True
+            return result
         finally:
-            self.endpoint.background(lane)
-            self.endpoint.end()
+            try:
+                self.endpoint.background(lane)
+                if not done and self.ident:
+                    with contextlib.suppress(LimpetError):  # what was raised first goes on
+                        self.unpin()
+            finally:
+                self.endpoint.end()
 
     def settle(self) -> None:
         """Empty the hand: free what is in it and not linked. In the order of recovery."""
