@@ -67,6 +67,7 @@ soak: .venv/tools
 	            --stalls 2 --value-size 40; \
 	    done; \
 	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
+	    over || $(BIN)/limpet drill cuts --seconds 10; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    for store in race fusee swarm rcuckoo loco; do \

@@ -6,7 +6,8 @@ So the RCuckoo paper emulates failures: the verbs of an operation are cut off at
 `MortalPool.endpoint.steps = k` cuts off before the k-th step from there on: as for `Endpoint.fuse`,
 each mutating verb is a step, and so is each word of a write. `Gone` is raised then, and by every
 later mutating verb: no `finally` of the dead client can touch memory. `reborn` makes its slot that
-of a process which is provably dead, by a start time that no process has, and joins again.
+of a process which is provably dead, without a life lock and with a start time that no process has,
+and joins again.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class MortalPool(Pool):
         endpoint.gone = False
         slot = self.client.ident >> slots.INCARNATION_BITS
         endpoint.store(slot_address(slot) + slots.STARTED, NEVER_STARTED)
+        if self.membership.locks is not None:
+            self.membership.locks.drop(slot)
         self.allocator.forget()
         self.clock.forget()
         self.membership.forget()

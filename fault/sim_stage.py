@@ -360,7 +360,6 @@ class Stage:
 
     def _prepare(self) -> None:
         for pool in self.pools:
-            pool.membership.watcher.close()
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
             pool.nodes_memory = self.nodes_memory

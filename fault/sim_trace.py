@@ -27,7 +27,7 @@ _WORDS: Final = {
 }  # fmt: skip
 _FIELDS: Final = {
     0: "state", slots.STARTED: "started", slots.BOOT: "boot", slots.NAMESPACE: "namespace",
-    slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",
+    slots.LOCKED: "locked", slots.BEAT: "beat", slots.FENCE: "fence", slots.PIN: "pin",
 }  # fmt: skip
 
 

@@ -26,20 +26,29 @@ cdef class Client:
     cdef u64 sequence
     cdef readonly int held
     cdef public object steady
+    cdef bint lane
+    cdef object __weakref__
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
+    cpdef int rest(self) except -1
     @cython.locals(endpoint=Endpoint)
     cpdef int pin(self) except -1
     cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1
     cdef int disown(self) except -1
+    @cython.locals(done=bint)
     cpdef int unpin(self) except -1
-    @cython.locals(lane=bint)
+    @cython.final
+    cdef int _unpin(self) except -1
+    @cython.locals(lane=bint, done=bint)
     cpdef exclusively(self, work)
+    @cython.locals(pinned=bint)
     cpdef int enter(self) except -1
     cpdef int leave(self) except -1
+    cpdef int note_frame(self) except -1
+    cpdef int cut_off(self) except -1
     @cython.locals(index=int)
     cpdef int settle(self) except -1
     cpdef int quit(self, bint complete) except -1

@@ -13,10 +13,13 @@ Every operation on a store runs between `enter` and `leave`.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.errors import ClientError, PoolClosed
+from limpet.shm.errors import ClientError, LimpetError, PoolClosed
 from limpet.shm.layout import EPOCH
 from limpet.shm.slots import (
     DYING,
@@ -49,6 +52,10 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.lane = False
+        # The endpoint must not keep its client alive.
+        unpin = weakref.WeakMethod(self.cut_off)
+        endpoint.abandoned = lambda: (unpin() or _nothing)()
         self.steady: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
@@ -72,6 +79,14 @@ class Client:
         """Let other threads in."""
         self.endpoint.end()
 
+    def rest(self) -> None:
+        """Wait until no other thread of this process is inside; in a forked child, do nothing.
+
+        Raises ReentrantUse from inside an operation of the same thread.
+        """
+        if not self.endpoint.begin():
+            self.endpoint.end()
+
     def pin(self) -> None:
         """Pin the epoch: what is linked from now on is not reused before `unpin`.
 
@@ -92,8 +107,8 @@ class Client:
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
-        self.pin()
         try:
+            self.pin()
             self.steady()
             return work()
         finally:
@@ -113,7 +128,20 @@ class Client:
         )
 
     def unpin(self) -> None:
-        """Settle what is in hand, then let go of the epoch."""
+        """Settle what is in hand, then let go of the epoch.
+
+        Once more, as far as that goes, where it was cut off: by a signal handler, or a lost node.
+        """
+        done = False
+        try:
+            self._unpin()
+            done = True
+        finally:
+            if not done and self.ident:
+                with contextlib.suppress(LimpetError):  # what was raised first goes on
+                    self._unpin()
+
+    def _unpin(self) -> None:
         if self.mortal and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # it was settled by whoever declared us dead
             self.disown()
@@ -132,7 +160,11 @@ class Client:
             pinned = True
         finally:
             if not pinned:
-                self.endpoint.end()
+                try:
+                    if self.ident:
+                        self.unpin()
+                finally:
+                    self.endpoint.end()
 
     def leave(self) -> None:
         """End an operation, however it went: `unpin` and `end`."""
@@ -143,27 +175,52 @@ class Client:
 
     def __enter__(self) -> Client:
         """`with client:` is `enter` and `leave`, for Python that is not compiled: there, a signal
-        handler can raise between a call of `enter` and the `try` that follows it."""
+        handler can raise between a call of `enter` and the `try` that follows it (inside.py).
+        What is counted as background work afterwards is what was before."""
         self.enter()
+        self.note_frame()
+        self.lane = self.endpoint.background(False)
+        self.endpoint.background(self.lane)
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.endpoint.background(self.lane)
+        self.endpoint.frame = None
         self.leave()
+
+    def note_frame(self) -> None:
+        """Have the operation end with the Python frame that has just entered it, if not before."""
+        if self.endpoint.frame is None:
+            self.endpoint.frame = sys._getframe()
+
+    def cut_off(self) -> None:
+        """End the operation of a thread that a signal handler has taken out of it."""
+        self.endpoint.background(False)
+        self.unpin()
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
 
-        In the background lane. Raises PoolClosed when this process has no place in the pool.
+        In the background lane. Raises PoolClosed when this process has no place in the pool. When
+        it is cut off it is not pinned afterwards, whether its own `try` was in force yet or not.
         """
+        done = False
         self.begin()
         lane = self.endpoint.background(True)
         try:
             if not self.ident:
                 self.disown()
-            return work()
+            result = work()
+            done = True
+            return result
         finally:
-            self.endpoint.background(lane)
-            self.endpoint.end()
+            try:
+                self.endpoint.background(lane)
+                if not done and self.ident:
+                    with contextlib.suppress(LimpetError):  # what was raised first goes on
+                        self.unpin()
+            finally:
+                self.endpoint.end()
 
     def settle(self) -> None:
         """Empty the hand: free what is in it and not linked. In the order of recovery."""
@@ -216,3 +273,7 @@ class Client:
         """Free the object at this place of the hand now: it is not linked any more."""
         self.heap.free(self.references[index])
         self.keep(index)
+
+
+def _nothing() -> None:
+    """There is no client any more."""

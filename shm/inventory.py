@@ -30,6 +30,7 @@ from limpet.shm.probe import (
 )
 from limpet.shm.states import IN_SERVICE, generation_of, state_of
 from limpet.shm.superblock import ABSENT, CREATING, MAGIC, Superblock, unpack, write_word0
+from limpet.shm.uninterrupted import uninterrupted
 
 
 def unlink_all(location: Location, *, any_owner: bool = False) -> list[str]:
@@ -74,6 +75,10 @@ def list_pools(url: str = "") -> list[dict[str, Any]]:
     A dict for each: url, nodes (how many were found), bytes (size of all its segments), uid (the
     owner), status ("ok", or the name of the error that opening it would raise). Reads only.
     """
+    return uninterrupted(lambda: _list_pools(url))
+
+
+def _list_pools(url: str) -> list[dict[str, Any]]:
     location = parse_url(url) if url else Location("shm", folder=SHM_DIR)
     if location.scheme == "dax":
         return _list_devices(location)

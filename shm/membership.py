@@ -7,43 +7,44 @@ Steps of a slot's state word, each a CAS from the whole word (state, pid, incarn
     DYING -> FREE             by whoever is first to have done all of recovery.py
     JOINING -> FREE           by whoever sees that the newcomer is dead
 
-A process of this host is dead when the kernel says so (liveness.py): certain and at once. One of
-another host, in a pool with `multi_host`, is suspected when its beat has stood still for a lease on
-our own clock; then its host is asked, through the fence word, to end it, and when nobody there does
-so within another lease, the host is taken to be down. In a pool without `multi_host` another boot
-id means that the host was restarted, and another PID namespace is refused.
+A client of this host is dead when the kernel has dropped its life lock (life_locks.py): certain and
+at once, also for a client of another PID namespace (a container). Where the slot's lock is on no
+file that we see, pid and start time decide (liveness.py), and for another PID namespace nothing
+does. A client of another host, in a pool with `multi_host`, is suspected when its beat has stood
+still for a lease on our own clock; then its host is asked, through the fence word, to end it, and
+when nobody there does so within another lease, the host is taken to be down (leases.py). So is a
+client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
+dead, however long its container is frozen. In a pool without `multi_host` another boot id means
+that the host was restarted, and while a client of another PID namespace lives, one of this is
+refused: neither could fence the other.
 
 `fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
 waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
-
-Event ring (control segment), 64 bytes an entry: 0 sequence number + 1, written last; 8 kind;
-16 subject (client id or node); 24 its pid; 32 client that saw to it; 40 wall-clock time in ns;
-48 ns from the moment when a death was noticed to the event.
-A reader takes an entry only if the sequence number is what its place demands, before and after.
+Only a process that has the control segment mapped is killed: the words of a slot do not suffice, or
+whoever may write to the pool could have any process of this user killed. Where /proc does not show
+what a process has mapped, the client is named instead, as with `fence="wait"`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import slots
-from limpet.shm.errors import ClientError, NodeFailed, PoolCorrupt
-from limpet.shm.layout import (
-    CLIENT_SLOTS,
-    EVENT_COUNT,
-    EVENT_RING,
-    EVENT_SIZE,
-    EVENTS,
-    NODE_STATES,
-    SLOT_SIZE,
-    SLOTS_USED,
+from limpet.shm import events, slots
+from limpet.shm.errors import ClientError, PoolCorrupt
+from limpet.shm.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
+from limpet.shm.layout import CLIENT_SLOTS, NODE_STATES, SLOT_SIZE, SLOTS_USED
+from limpet.shm.leases import Heart
+from limpet.shm.liveness import (
+    Host,
+    Watcher,
+    exists,
+    forget_surroundings,
+    start_time,
+    this_host,
 )
-from limpet.shm.liveness import Host, Watcher, exists, start_time, this_host
 from limpet.shm.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.states import FAILED, IN_SERVICE, node_word
 
@@ -53,22 +54,14 @@ if TYPE_CHECKING:
     from limpet.shm.client import Client
     from limpet.shm.epoch import Pinned
     from limpet.shm.fabric import Endpoint
+    from limpet.shm.life_locks import LifeLocks
     from limpet.shm.parameters import PoolParameters
 
 log = logging.getLogger("limpet")
 
-EVENT_KINDS: Final = (
-    "?",
-    "recovered",
-    "fenced",
-    "suspended",
-    "node failed",
-    "node restored",
-    "node excluded",
-)
-RECOVERED, FENCED, SUSPENDED, NODE_FAILED, NODE_RESTORED, NODE_EXCLUDED = range(1, 7)
-MASK: Final = (1 << 64) - 1
 SWEEP_INTERVAL_S: Final = 0.01
+SWEEP_SHARE: Final = 20
+"""`sweep_sometimes` waits this many times as long as the last sweep took."""
 
 
 def slot_address(slot: int) -> int:
@@ -97,14 +90,16 @@ class Membership:
         """Recovers the client of a slot and state word; set by the pool."""
         self.release: Callable[[], None]
         """Gives back all that this client has, and its slot; set by the pool."""
+        self.locks: LifeLocks | None = None
+        """The life locks of the pool's clients; set by the pool."""
         self.watcher = Watcher()
         """Knows which processes of this host live, and kills suspects."""
         self.now: Callable[[], float] = time.monotonic
         """The clock that leases are measured by, in seconds."""
         self._since: dict[object, float] = {}
         self._swept = 0.0
-        self._heart: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._sweep_s = 0.0
+        self.heart = Heart()
 
     @property
     def ident(self) -> int:
@@ -122,61 +117,88 @@ class Membership:
         while not self._take(range(capacity)):
             # The last slot is kept for this: somebody must be a client to recover the dead.
             word = self._vacate(capacity)
-            swept = self._take(range(capacity, capacity + 1))
+            hopeless = self._all_live(capacity)
+            swept = not hopeless and self._take(range(capacity, capacity + 1))
             if swept:
                 try:
                     self.sweep()
                 finally:
                     self.depart()
-            if (swept and not self._take(range(capacity))) or self.overdue(("last slot", word)):
+            if (
+                hopeless
+                or (swept and not self._take(range(capacity)))
+                or self.overdue(("last slot", word))
+            ):
                 raise ClientError(
                     f"{self.pool}: all {capacity} client slots are taken by living processes; end "
                     "some, or create the pool with more clients"
                 )
             if swept:
                 break
-            # Another newcomer has the last slot, and recovers the dead.
+            # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
             attempt += 1
             self.endpoint.pause(attempt)
         try:
             if not self.parameters.multi_host:
                 self._refuse_second_namespace()
             else:
-                self._start_heart()
+                self.heart.start(self)
             self.sweep()
         except BaseException:
             self.depart()
             raise
 
+    def _all_live(self, capacity: int) -> bool:
+        """Whether each of the first slots is a client's that lives: nobody can be recovered."""
+        taken = [(slot, word) for slot, word in self.occupied() if slot < capacity]
+        return len(taken) == capacity and not any(
+            word >> 60 == DYING or self.dead(slot, word) for slot, word in taken
+        )
+
     def _take(self, candidates: range) -> bool:
-        endpoint = self.endpoint
-        host, pid = this_host(), os.getpid()
-        started = start_time(pid)
-        assert started is not None
         for slot in candidates:
             at = slot_address(slot)
-            word = endpoint.load(at)
+            word = self.endpoint.load(at)
             if word >> 60 != FREE:
                 continue
-            incarnation = (word & slots.INCARNATION_MASK) + 1 & slots.INCARNATION_MASK
-            joining = state_word(JOINING, pid, incarnation)
-            # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
-            while (used := endpoint.load(SLOTS_USED)) <= slot:
-                endpoint.cas(SLOTS_USED, used, slot + 1)
-            if endpoint.cas(at, word, joining) != word:
-                continue
-            for offset in range(slots.STARTED, SLOT_SIZE, 8):
-                if offset != slots.CLOCK:
-                    endpoint.store(at + offset, 0)
-            endpoint.store(at + slots.STARTED, started)
-            endpoint.store(at + slots.BOOT, host.boot)
-            endpoint.store(at + slots.NAMESPACE, host.namespace)
-            # CRASH(joining): nothing is held; the slot is free again once the process is gone.
-            live = state_word(LIVE, pid, incarnation)
-            if endpoint.cas(at, joining, live) == joining:
-                self.client.assume(client_id(slot, live), at, live)
+            # ORDER: the lock before the state word: a slot that is not FREE, and not locked, is
+            # that of a dead client.
+            locks = self.locks if self.watcher.locks_tell else None
+            if locks is not None and not locks.take(slot):
+                continue  # its last client is leaving, or another newcomer has it
+            taken = False
+            try:
+                taken = self._take_locked(slot, at, word)
+            finally:
+                if locks is not None and not taken:
+                    locks.drop(slot)
+            if taken:
                 return True
         return False
+
+    def _take_locked(self, slot: int, at: int, word: int) -> bool:
+        endpoint = self.endpoint
+        host, pid = this_host(), os.getpid()
+        incarnation = (word & slots.INCARNATION_MASK) + 1 & slots.INCARNATION_MASK
+        joining = state_word(JOINING, pid, incarnation)
+        # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
+        while (used := endpoint.load(SLOTS_USED)) <= slot:
+            endpoint.cas(SLOTS_USED, used, slot + 1)
+        if endpoint.cas(at, word, joining) != word:
+            return False
+        for offset in range(slots.STARTED, SLOT_SIZE, 8):
+            if offset != slots.CLOCK:
+                endpoint.store(at + offset, 0)
+        endpoint.store(at + slots.STARTED, start_time(pid) or 0)
+        endpoint.store(at + slots.BOOT, host.boot)
+        endpoint.store(at + slots.NAMESPACE, host.namespace)
+        endpoint.store(at + slots.LOCKED, self.locks.file if self.locks is not None else 0)
+        # CRASH(joining): nothing is held; the slot is free again once the process is gone.
+        live = state_word(LIVE, pid, incarnation)
+        if endpoint.cas(at, joining, live) != joining:
+            return False
+        self.client.assume(client_id(slot, live), at, live)
+        return True
 
     def _vacate(self, slot: int) -> int:
         """Free the last slot if who took it is dead; the state word that it had.
@@ -193,11 +215,12 @@ class Membership:
         here = this_host()
         for slot, word in self.occupied():
             host = self._host(slot)
-            # ORDER: the state word after what the slot says: that may be its next client's.
             if (
                 word >> 60 == LIVE
                 and host.boot == here.boot
                 and host.namespace != here.namespace
+                and not self.dead(slot, word)
+                # ORDER: the state word after what the slot says: that may be its next client's.
                 and self.endpoint.load(slot_address(slot)) == word
             ):
                 raise ClientError(
@@ -207,28 +230,36 @@ class Membership:
 
     def depart(self) -> None:
         """Give up this client's slot and everything it has. Harmless when it has none."""
-        self._stop.set()
-        if self.client.ident and self.endpoint.load(self.client.slot) == self.client.word:
+        self.heart.stop()
+        slot = self.client.slot
+        if self.client.ident and self.endpoint.load(slot) == self.client.word:
             self.release()
+            # ORDER: free for all to see before it is unlocked, or not free for good: from here on a
+            # slot that could not be given back is a dead client's, whom others recover.
+            if self.locks is not None:
+                self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
 
     def forget(self) -> None:
         """Forget when the others were looked at, and since when they have stood still."""
         self._since.clear()
-        self._swept = 0.0
+        self._swept = self._sweep_s = 0.0
 
     def forked(self) -> None:
         """In a forked child: forget everything that was the parent's."""
-        this_host.cache_clear()
-        self.watcher.close()
+        forget_surroundings()
         self.forget()
-        self._heart = None
-        self._stop = threading.Event()
+        self.heart = Heart()
+        if self.locks is not None:
+            self.locks.open()
 
     def close(self) -> None:
-        self._stop.set()
-        if self._heart is not None:
-            self._heart.join()
-        self.watcher.close()
+        """The last step of leaving: nothing of the pool's memory may be in use any more.
+
+        A slot that was not given up is a dead client's from now on, and others recover it.
+        """
+        self.heart.stop()
+        if self.locks is not None:
+            self.locks.close()
 
     # ---- looking at the others ----------------------------------------------------------------
 
@@ -263,19 +294,49 @@ class Membership:
         """Whether the client of that slot and state word is certainly dead, or has left."""
         if word >> 60 == DYING:
             return True
+        if self.ours(slot) and word == self.client.word:
+            return False  # a lock is not in its owner's way
         if word >> 60 == JOINING:
-            # It has not said who it is. Of this host, no such pid is proof; of another host, that
-            # it stands still for a lease in the midst of what takes microseconds must do.
-            return not exists(self.pid(word)) and (
-                not self.parameters.multi_host or self.overdue(("joining", slot, word))
-            )
-        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
+            return self._dead_joining(slot, word)
+        at = slot_address(slot)
         host, here = self._host(slot), this_host()
+        multi_host = self.parameters.multi_host
+        if host.boot != here.boot:
+            return not multi_host or self._lease_over(slot, word)
+        if self._is_locked_here(slot):
+            assert self.locks is not None
+            held = self.locks.held(slot)
+            if held and multi_host and host != here:
+                self._lease_over(slot, word)  # asks its container to end it, when that is due
+            return not held
         if host == here:
-            return not self.watcher.alive(self.pid(word), started)
-        if not self.parameters.multi_host:
-            return host.boot != here.boot
-        return self._lease_over(slot, word)
+            return not self.watcher.alive(self.pid(word), self.endpoint.load(at + slots.STARTED))
+        return multi_host and self._lease_over(slot, word)
+
+    def _dead_joining(self, slot: int, word: int) -> bool:
+        """As `dead`, of a client that has not said yet of which host it is.
+
+        Of this host, no lock and no such pid are proof. Otherwise it must do that a newcomer stands
+        still for a lease in the midst of what takes microseconds, and is not seen to live.
+        """
+        if self.locks is not None and self.locks.file and self.watcher.locks_tell:
+            if self.locks.held(slot):
+                return False
+        elif exists(self.pid(word)):
+            return False
+        if not self.parameters.multi_host and not exists(self.pid(word)):
+            return True
+        return self.overdue(("joining", slot, word))
+
+    def _is_locked_here(self, slot: int) -> bool:
+        """Whether the life lock of the slot's client is on a file that we see."""
+        locks = self.locks
+        return (
+            locks is not None
+            and self.watcher.locks_tell
+            and locks.file != 0
+            and self.endpoint.load(slot_address(slot) + slots.LOCKED) == locks.file
+        )
 
     def _lease_over(self, slot: int, word: int) -> bool:
         at = slot_address(slot)
@@ -293,17 +354,19 @@ class Membership:
 
     def sweep(self) -> list[int]:
         """Recover every client that is dead; their ids."""
-        self._swept = self.now()
+        began = self.now()
         found = []
         for slot, word in list(self.occupied()):
             if not self.ours(slot) and self.dead(slot, word):
                 self.recover(slot, word)
                 found.append(client_id(slot, word))
+        self._swept = self.now()
+        self._sweep_s = self._swept - began
         return found
 
     def sweep_sometimes(self) -> None:
         """`sweep`, unless that was done a moment ago."""
-        if self.now() - self._swept >= SWEEP_INTERVAL_S:
+        if self.now() - self._swept >= max(SWEEP_INTERVAL_S, SWEEP_SHARE * self._sweep_s):
             self.sweep()
 
     def recover(self, slot: int, word: int) -> dict[str, int]:
@@ -404,20 +467,42 @@ class Membership:
         if self.parameters.fence != "kill" or pid == os.getpid() or not self.is_local(slot):
             self._suspend(slot, word, what)
             return False
-        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
         if self.endpoint.load(slot_address(slot)) != word:
             return True
-        log.warning(
-            "%s: killing process %d: it stood still for %.3f s and others wait for %s",
-            self.pool, pid, self.lease_s, what,
-        )  # fmt: skip
-        try:
-            killed = self.watcher.kill(pid, started)
-        except PermissionError:
-            killed = False
+        killed = self.kill(slot, word, what)
         if killed:
             self.note(FENCED, client_id(slot, word), pid)
-        return killed
+            return True
+        if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
+            return True
+        self._suspend(slot, word, what)
+        return False
+
+    def kill(self, slot: int, word: int, what: str) -> bool:
+        """Kill a client of this host, and wait until it is dead; False when that cannot be done.
+
+        It cannot, too, when its process is not seen to have the pool's memory mapped: then the
+        words of the slot are not to be trusted, and nobody is killed for them.
+        """
+        pid = self.pid(word)
+
+        def sure() -> bool:
+            # ORDER: asked when the pid cannot become another process's any more; then the state
+            # word and the lock say that the client lives, so that process is the client.
+            lives = self.endpoint.load(slot_address(slot)) == word and not self.dead(slot, word)
+            if not lives or (self.locks is not None and not self.locks.mapped_by(pid)):
+                return False
+            log.warning(
+                "%s: killing process %d: it stood still for %.3f s and others wait for %s",
+                self.pool, pid, self.lease_s, what,
+            )  # fmt: skip
+            return True
+
+        try:
+            started = self.endpoint.load(slot_address(slot) + slots.STARTED)
+            return self.watcher.kill(pid, started, sure=sure)
+        except PermissionError:  # another user's
+            return False
 
     def _suspend(self, slot: int, word: int, what: str) -> None:
         if self._since.get(("named", word)) is None:
@@ -428,58 +513,12 @@ class Membership:
                 self.pool, self.pid(word), what,
             )  # fmt: skip
 
-    # ---- several hosts --------------------------------------------------------------------------
-
-    def _start_heart(self) -> None:
-        self._stop.clear()
-        self._heart = threading.Thread(target=self._beat, name="limpet-lease", daemon=True)
-        self._heart.start()
-
-    def _beat(self) -> None:
-        """Renew our lease, and end those of this host whom other hosts ask us to end."""
-        me, mine, stop = self.client.slot, self.client.word, self._stop
-        watcher = Watcher()
-        try:
-            while not stop.is_set() and self.endpoint.load(me) == mine:
-                self.endpoint.faa(me + slots.BEAT, 1)
-                for slot, word in self.occupied():
-                    if self.endpoint.load(slot_address(slot) + slots.FENCE) and self.is_local(slot):
-                        started = self.endpoint.load(slot_address(slot) + slots.STARTED)
-                        if self.endpoint.load(slot_address(slot)) == word:
-                            with contextlib.suppress(PermissionError):  # another user's
-                                watcher.kill(self.pid(word), started)
-                stop.wait(self.lease_s / 4)
-        except NodeFailed:
-            log.exception("%s: the control segment is lost; the lease ends", self.pool)
-        finally:
-            watcher.close()
-
     # ---- the log --------------------------------------------------------------------------------
 
     def note(self, kind: int, subject: int, pid: int = 0, took_ns: int = 0) -> None:
         """Write an event to the ring."""
-        number = self.endpoint.faa(EVENT_COUNT, 1)
-        at = EVENT_RING + number % EVENTS * EVENT_SIZE
-        self.endpoint.store(at, 0)
-        values = (kind, subject, pid, self.ident, time.time_ns(), took_ns)
-        for offset, value in enumerate(values, 1):
-            self.endpoint.store(at + 8 * offset, value)
-        self.endpoint.store(at, number + 1 & MASK)
+        events.note(self.endpoint, kind, subject, pid, self.ident, took_ns)
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
-        """The last events, oldest first, from number `since` on.
-
-        Events are numbered from 0. A number that is left out was overwritten, or is being written.
-        """
-        found = []
-        last = self.endpoint.load(EVENT_COUNT)
-        for number in range(max(since, last - EVENTS), last):
-            at = EVENT_RING + number % EVENTS * EVENT_SIZE
-            words = [self.endpoint.load(at + 8 * i) for i in range(7)]
-            if words[0] == number + 1 == self.endpoint.load(at) and words[1] < len(EVENT_KINDS):
-                words[0] = number
-                names = ("number", "kind", "subject", "pid", "by", "time_ns", "took_ns")
-                event: dict[str, Any] = dict(zip(names, words, strict=True))
-                event["kind"] = EVENT_KINDS[words[1]]
-                found.append(event)
-        return found
+        """The last events, oldest first, from number `since` on: see events.py."""
+        return events.read(self.endpoint, since)

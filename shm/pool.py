@@ -30,7 +30,6 @@ from limpet.shm.errors import (
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
-    ReentrantUse,
 )
 from limpet.shm.fabric import Endpoint
 from limpet.shm.heap import Heap
@@ -44,6 +43,7 @@ from limpet.shm.layout import (
     SLOTS_USED,
     NodeLayout,
 )
+from limpet.shm.life_locks import LifeLocks
 from limpet.shm.membership import Membership, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
 from limpet.shm.recovery import recover_client, release_client
@@ -58,6 +58,7 @@ from limpet.shm.segments import (
 )
 from limpet.shm.slots import PIN, STATES, client_id
 from limpet.shm.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
+from limpet.shm.uninterrupted import uninterrupted
 from limpet.shm.view import View
 from limpet.shm.words import LARGE, OWNER_MASK, PENDING, REPLICAS_BITS, SLAB
 
@@ -118,6 +119,7 @@ class Memory:
         """The handles of stores; `replaced` of each is told when a node has other memory."""
         self._segments = segments
         self._adopted = os.getpid()
+        self._locks: LifeLocks | None = None
         try:
             self._wire(_latency_ns(latency))
             self._inspect()
@@ -164,6 +166,8 @@ class Memory:
         self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), mortal)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
+        control = self._segments[-1]
+        self._locks = self.membership.locks = LifeLocks(control.fd, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
         self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
@@ -176,7 +180,8 @@ class Memory:
         )
         inside = (self.client, self.blocks, self.regions, self.grace)
         self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
-        self.membership.release = lambda: release_client(*inside)
+        is_steady = self.view.is_steady
+        self.membership.release = lambda: release_client(*inside, is_steady)
         self.blocks.backing = functools.partial(_back, self._segments)
         self.blocks.vanished = functools.partial(_vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)
@@ -217,12 +222,20 @@ class Memory:
         """
         options = node_options(numa_node, prefault, huge_pages, mode=mode, group=group)
         _latency_ns(latency)
-        made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
-        try:
-            return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
-        except BaseException:
+
+        def make() -> Any:
+            made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
+            try:
+                return cls(canonical(url), made, checked, uuid, latency=latency, options=options)
+            except BaseException:
+                unlink_quietly(url)
+                raise
+
+        def unmake(pool: Any) -> None:
+            pool.close()
             unlink_quietly(url)
-            raise
+
+        return uninterrupted(make, unmake)  # type: ignore[no-any-return]
 
     @classmethod
     def open(
@@ -244,20 +257,31 @@ class Memory:
         _latency_ns(latency)
         options = node_options(numa_node, prefault, huge_pages, any_owner)
         deadline = time.monotonic() + timeout_s
-        while True:
+
+        def attach() -> Any:
             try:
                 opened, parameters, uuid = open_segments(url, options)
-                break
             except PoolIncomplete:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(0.01)
-        return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
+                return None
+            return cls(canonical(url), opened, parameters, uuid, latency=latency, options=options)
+
+        def detach(pool: Any) -> None:
+            if pool is not None:
+                pool.close()
+
+        while (pool := uninterrupted(attach, detach)) is None:
+            time.sleep(0.01)
+        return pool  # type: ignore[no-any-return]
 
     # ---- identity ---------------------------------------------------------------------------
 
     def _rejoin(self) -> None:
         """Called in a forked child before its first operation: be a client of its own."""
+        uninterrupted(self._rejoin_once)
+
+    def _rejoin_once(self) -> None:
         with _identity_lock:
             if self._adopted == os.getpid():
                 return  # another thread was first, and may be inside an operation by now
@@ -279,9 +303,9 @@ class Memory:
     def _leave_when_done(self) -> None:
         """Leave the pool when this handle is closed or forgotten, or this process ends."""
         self._pid = os.getpid()
-        self._finalizer = weakref.finalize(
-            self, _close, self.client, self.membership, self.endpoint, self._segments, self._pid
-        )
+        self._leaving = Leaving()
+        inside = (self.client, self.membership, self.endpoint, self._segments, self._pid)
+        self._finalizer = weakref.finalize(self, _close, *inside, self._leaving)
 
     @property
     def client_id(self) -> int:
@@ -294,9 +318,11 @@ class Memory:
         Handles of its stores raise PoolClosed from now on. Raises ReentrantUse, and changes
         nothing, from inside an operation of the same thread.
         """
-        if not self.endpoint.begin():
-            self.endpoint.end()
-        self._finalizer()
+        self.client.rest()
+        self._leaving.waits = True
+        uninterrupted(self._finalizer)
+        if self._pid == os.getpid():
+            self.membership.heart.join()
 
     @property
     def closed(self) -> bool:
@@ -310,6 +336,8 @@ class Memory:
         self.endpoint.detach()
         for segment in self._segments:
             segment.close()
+        if self._locks is not None:
+            self.membership.close()
 
     def __enter__(self) -> Self:
         return self
@@ -592,15 +620,33 @@ def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:
     return bound
 
 
+class Leaving:
+    """How a handle is to be closed."""
+
+    waits = False
+    """Whether for the other threads of this process, which are inside: only in `close`."""
+
+
 def _close(
     client: Client,
     membership: Membership,
     endpoint: Endpoint,
     segments: list[nodes.MemoryNode],
     pid: int,
+    leaving: Leaving,
 ) -> None:
+    """The end of a handle: give up its place in the pool, and unmap.
+
+    It may run in the midst of anything, since the garbage collector calls it: also while this very
+    thread fills a node through another handle. So it waits for nobody, unless `close` asks for it.
+    What cannot be given back at once is left to others, who find a dead client: its life lock is
+    gone. When the process ends with a thread inside, that is all that happens.
+    """
+    ours = pid == os.getpid()
+    if ours and not (not endpoint.begin() if leaving.waits else endpoint.begin_last()):
+        return
     try:
-        if pid == os.getpid() and _begin_last(endpoint):
+        if ours:
             try:
                 membership.depart()
             except NodeFailed:
@@ -609,21 +655,13 @@ def _close(
                 client.assume(0, 0, 0)
                 endpoint.end()
     finally:
-        membership.close()
-        endpoint.detach()
-        for segment in segments:
-            segment.close()
-
-
-def _begin_last(endpoint: Endpoint) -> bool:
-    """Enter the last operation of a handle; False in a forked child.
-
-    Nobody is inside any more, also where a signal handler raised just when one had begun.
-    """
-    try:
-        return not endpoint.begin()
-    except ReentrantUse:
-        return True
+        try:
+            endpoint.detach()
+            for segment in segments:
+                segment.close()
+        finally:
+            # ORDER: the life lock last, when we can touch nothing any more.
+            membership.close()
 
 
 _reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], Memory] = (

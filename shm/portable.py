@@ -16,9 +16,13 @@ Order
     Plain reads and writes are ordered as the CPU orders them: enough on x86-64, where loads stay in
     order and stores stay in order. A weaker CPU needs the native fabric.
 Threads
-    The GIL can change hands inside a verb, so `begin` takes a lock. An exception that a signal
-    handler raises between `begin` and the caller's `try` leaves the handle locked. Only `load` and
-    `futex_wait` may be called outside of operations, while another thread closes the pool.
+    The GIL can change hands inside a verb, and a signal handler raise between any two calls. So
+    who is inside is noted by one call, `dict.setdefault`: thread and frame, or nothing. An
+    operation that was cut off is taken over by the next one (inside.py). Until then its client
+    stays pinned: a process that is interrupted in the instant in which an operation begins or ends,
+    and then idles, may be fenced by others that need its memory. The compiled fabric has no such
+    instant. Only `load` and `futex_wait` may be called outside of operations, while another thread
+    closes the pool.
 Sleeping on a word
     `futex_wait` looks at the word time and again, after sleeps of up to 1 ms; `futex_wake` does
     nothing.
@@ -37,6 +41,7 @@ import signal
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import xxhash
@@ -44,6 +49,7 @@ from atomics import UINT, atomicview
 
 from limpet.shm import crc
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+from limpet.shm.inside import calling_frame, is_over
 from limpet.shm.states import FORMER, FORMERLY, why_failed
 
 NODES: Final = 256
@@ -60,6 +66,12 @@ _LANES: Final = ("foreground", "background")
 _COUNTERS: Final = (
     "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
 )  # fmt: skip
+
+_INSIDE: Final = "inside"
+_OPERATING: Final = (__file__, str(Path(__file__).with_name("client.py")))
+"""Source files whose frames are not the operation's."""
+WAIT_S: Final = 2e-5
+WAIT_MAX_S: Final = 1e-3
 
 _forks = 0
 
@@ -278,8 +290,8 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_background", "_fork", "_lanes", "_lock", "_looking", "_nodes", "_owner", "_states",
-        "_views", "fuse", "latency_ns",
+        "_background", "_fork", "_inside", "_lanes", "_looking", "_nodes", "_states", "_views",
+        "abandoned", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
@@ -290,9 +302,9 @@ class Endpoint:
     _views: dict[int, _View]
     _lanes: tuple[dict[str, int], dict[str, int]]
     _background: bool
-    _lock: threading.Lock
+    _inside: dict[str, tuple[int, Any]]
     _looking: threading.RLock
-    _owner: int
+    abandoned: Any
     _fork: int
 
     def __new__(cls, *args: Any, **options: Any) -> Endpoint:
@@ -302,10 +314,10 @@ class Endpoint:
         self._views = {}
         self._lanes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = False
-        self._lock = threading.Lock()
-        self._owner = 0
+        self._inside = {}
         self._looking = threading.RLock()
         self._fork = _forks
+        self.abandoned = None
         self.fuse = 0
         self.latency_ns = 0
         return self
@@ -700,24 +712,59 @@ class Endpoint:
         """
         if self._fork != _forks:
             return True
-        if self._owner == threading.get_ident():
-            raise ReentrantUse("a limpet handle was used from inside one of its own operations")
-        self._lock.acquire()
-        self._owner = threading.get_ident()
+        claim = (threading.get_ident(), calling_frame(_OPERATING))
+        looks = 0
+        # ORDER: who and where in one call; what is raised after it leaves a frame to judge by.
+        while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
+            if is_over(*holder):
+                self._take_over(holder, claim)
+            elif holder[0] == claim[0]:
+                raise ReentrantUse("a limpet handle was used from inside one of its own operations")
+            else:
+                looks += 1
+                time.sleep(min(WAIT_MAX_S, looks * WAIT_S))
         return False
+
+    def _take_over(self, holder: tuple[int, Any], claim: tuple[int, Any]) -> None:
+        """Be inside in place of an operation that was cut off, if no other thread was faster."""
+        with self._looking:
+            if self._inside.get(_INSIDE) is not holder:
+                return
+            self._inside[_INSIDE] = claim
+        try:
+            if self.abandoned is not None:
+                self.abandoned()
+        except BaseException:
+            self._inside[_INSIDE] = holder
+            raise
+
+    @property
+    def frame(self) -> Any:
+        """The frame of the operation that runs; None: none does."""
+        return self._inside.get(_INSIDE, (0, None))[1]
+
+    @frame.setter
+    def frame(self, frame: Any) -> None:
+        """`begin` has noted it."""
 
     def end(self) -> int:
         """Leave the operation that `begin` entered."""
-        if self._owner:
-            self._owner = 0
-            self._lock.release()
+        self._inside.pop(_INSIDE, None)
         return 0
+
+    def begin_last(self) -> bool:
+        """Enter an operation without waiting, to end the handle; False: another thread is inside.
+
+        What a signal handler cut off in this thread is over.
+        """
+        claim = (threading.get_ident(), calling_frame(_OPERATING))
+        holder = self._inside.setdefault(_INSIDE, claim)
+        return holder[0] == claim[0]
 
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
-        self._lock = threading.Lock()
+        self._inside = {}
         self._looking = threading.RLock()
-        self._owner = 0
         self._fork = _forks
 
     # ---- accounting ---------------------------------------------------------------------------

@@ -124,10 +124,17 @@ def _settle(client: Client, reference: int, home: int) -> bool:
         return False
 
 
-def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: Grace) -> None:
-    """Give back everything that this client has, and its slot, for good.
+def release_client(
+    client: Client,
+    blocks: BlockTable,
+    regions: Regions,
+    grace: Grace,
+    is_steady: Callable[[], bool],
+) -> None:
+    """Give back everything that this client has, and its slot, for good; it waits for nothing.
 
-    What cannot be given back from here is left to the next client that sweeps, with the slot.
+    What cannot be given back from here is left to the next client that sweeps, with the slot; that
+    is everything while a node is being filled (`is_steady` says no).
     """
     endpoint = client.endpoint
     complete = False
@@ -136,9 +143,11 @@ def release_client(client: Client, blocks: BlockTable, regions: Regions, grace: 
         client.pin()
         # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
         # What cannot be mapped any more, or by a handle that is gone, is left alone.
+        steady = True
         with contextlib.suppress(NodeFailed, PoolClosed):
-            client.steady()
-        _, complete = _return_blocks(blocks, regions, grace, client.ident)
+            steady = is_steady()
+        if steady:
+            _, complete = _return_blocks(blocks, regions, grace, client.ident)
     finally:
         # CRASH(leaving): LIVE, its process dead; recovered like any other.
         client.quit(complete)

@@ -45,9 +45,9 @@ import numpy as np
 
 from limpet.shm import node as nodes
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
+from limpet.shm.events import NODE_RESTORED
 from limpet.shm.groups import HEAD_KINDS, MIRROR_KINDS
 from limpet.shm.layout import NODE_SHIFT, NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
-from limpet.shm.membership import NODE_RESTORED
 from limpet.shm.states import (
     EXCLUDED,
     IN_SERVICE,
@@ -56,6 +56,7 @@ from limpet.shm.states import (
     node_word,
     state_of,
 )
+from limpet.shm.uninterrupted import uninterrupted
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -107,8 +108,8 @@ class Replacement:
         attempt = 0
         while True:
             self.membership.sweep()
-            self.memory.client.pin()
             try:
+                self.memory.client.pin()
                 self.view.settle()
                 done = self._attempt(began_ns)
             finally:
@@ -120,16 +121,19 @@ class Replacement:
 
     def _attempt(self, began_ns: int) -> dict[str, Any] | None:
         """Replace it, pinned; None: begin again, as another node or client was lost meanwhile."""
-        if not self.view.lead():
-            return None
-        word = self.view.word(self.node)
         try:
+            if not self.view.lead():
+                return None
+            word = self.view.word(self.node)
             if self.view.unsettled():
                 return None
             self._require_lost(word)
             self._require_alone()
             self.memory.drop(self.node)
-            segment = self.memory.make_segment(self.node, generation_of(word) + 1)
+            segment = uninterrupted(
+                lambda: self.memory.make_segment(self.node, generation_of(word) + 1),
+                self.memory.discard,
+            )
             try:
                 return self._replace(segment, word, began_ns)
             except NodeFailed as error:
@@ -229,7 +233,8 @@ class Replacement:
                 size = min(CHUNK, self.memory.layout.blocks - start)
                 self.endpoint.write(base + start, bytes(size))
                 self.membership.progress()
-        nodes.finish(segment, self.memory.parameters, self.memory.uuid)
+        memory = self.memory
+        uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
 
 
 class Group(NamedTuple):

@@ -25,6 +25,7 @@ from limpet.shm.logind import remove_ipc_warning
 from limpet.shm.membership import log
 from limpet.shm.parameters import PoolParameters, parse_size
 from limpet.shm.states import IN_SERVICE, generation_of, state_of
+from limpet.shm.uninterrupted import uninterrupted
 
 
 def canonical(url: str) -> str:
@@ -158,4 +159,5 @@ def destroy(url: str, *, any_owner: bool = False) -> list[str]:
     Processes that have it open go on with what they have mapped; nobody can open it any more.
     Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
     """
-    return nodes.unlink_all(nodes.parse_url(nodes.full_url(url)), any_owner=any_owner)
+    location = nodes.parse_url(nodes.full_url(url))
+    return uninterrupted(lambda: nodes.unlink_all(location, any_owner=any_owner))

@@ -322,14 +322,21 @@ class SimulatedProcesses(Watcher):
     `end` kills the one with a pid; it is called by a client that fences another.
     """
 
+    locks_tell = False
+
     def __init__(self, end: Callable[[int], None]) -> None:
-        super().__init__()
         self.gone: set[int] = set()
         self.end = end
 
     def alive(self, pid: int, started: int) -> bool:
         return pid not in self.gone
 
-    def kill(self, pid: int, started: int, timeout_ms: int = 10_000) -> bool:
+    def kill(
+        self,
+        pid: int,
+        started: int,
+        timeout_ms: int = 10_000,
+        sure: Callable[[], bool] = lambda: True,
+    ) -> bool:
         self.end(pid)
         return True

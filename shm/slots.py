@@ -2,7 +2,7 @@
 
 Client slot, 512 bytes in the control segment; only its client writes it, but for the state word
     0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
-    8    started      start time of the process, in clock ticks since boot
+    8    started      start time of the process, in clock ticks since boot; 0: not known
     16   boot         hash of the host's boot id
     24   namespace    hash of the PID namespace
     32   beat         multi-host pools: counted up several times a lease (membership.py)
@@ -14,6 +14,7 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
                       client of the slot goes on from there
     80   tx_log       reference to the log of its present or last transaction (stores/rtx/log.py)
     88   tx_time      time in that one's lock state; 0: it is over
+    96   locked       which file the client's life lock is on (life_locks.py); 0: on none
     128  hand         24 pairs of words: object reference, address of its link (heap.py), or
                       a replicated link, which its store knows (stores/fusee/links.py)
 
@@ -45,6 +46,7 @@ PIN: Final = 64
 CLOCK: Final = 72
 TX_LOG: Final = 80
 TX_TIME: Final = 88
+LOCKED: Final = 96
 HAND: Final = 128
 HAND_SIZE: Final = 24
 HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")

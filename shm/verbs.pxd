@@ -39,7 +39,11 @@ cdef class Endpoint:
     cdef u64 _forks
     cdef public long long fuse
     cdef public u64 latency_ns
+    cdef public object frame
+    cdef public object abandoned
 
+    @cython.final
+    cdef bint _take_over(self) except -1
     @cython.final
     cdef char* _at(self, u64 addr, u64 size) except NULL
     @cython.final

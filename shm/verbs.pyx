@@ -40,6 +40,9 @@ Hints
 Threads
     `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
     verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a fork.
+    `frame`: the Python frame that entered, if it was one; an operation whose frame is no longer on its
+    thread's stack was cut off by a signal handler, and the next one takes its place (inside.py), after
+    `abandoned`, which the client sets, has ended it.
 
 `portable.py` is the same class without C; tests let both work on the same words.
 """
@@ -58,6 +61,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 import os
 
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse, StoreFull
+from limpet.shm.inside import is_over
 from limpet.shm.states import FORMERLY, why_failed
 
 
@@ -336,6 +340,8 @@ cdef class Endpoint:
         self._era = 0
         self._busy = False
         self._owner = 0
+        self.frame = None
+        self.abandoned = None
         self._forks = limpet_forks
         self.fuse = 0
         self.latency_ns = 0
@@ -885,26 +891,58 @@ cdef class Endpoint:
         """
         if unlikely(self._forks != limpet_forks, 0):
             return True
-        if unlikely(self._busy, 0):
+        while unlikely(self._busy, 0):
+            if self._take_over():
+                return False
             if self._owner == pthread_self():
                 raise ReentrantUse("a limpet handle was used from inside one of its own operations")
-            while self._busy:
-                with nogil:
-                    limpet_sleep_ns(20_000)
-                PyErr_CheckSignals()
+            with nogil:
+                limpet_sleep_ns(20_000)
+            PyErr_CheckSignals()
         self._busy = True
         self._owner = pthread_self()
         return False
+
+    cdef bint _take_over(self) except -1:
+        """Be inside in place of an operation that was cut off (inside.py); False: it was not."""
+        cdef object frame = self.frame
+        cdef u64 owner = self._owner
+        if frame is None or not is_over(owner, frame):
+            return False
+        # Other threads may have run meanwhile; from here on they do not.
+        if not self._busy or self._owner != owner or self.frame is not frame:
+            return False
+        self._owner = pthread_self()
+        self.frame = None
+        try:
+            if self.abandoned is not None:
+                self.abandoned()
+        except BaseException:
+            self.frame = frame
+            raise
+        return True
 
     cpdef int end(self) except -1:
         """Leave the operation that `begin` entered."""
         self._busy = False
         return 0
 
+    def begin_last(self) -> bool:
+        """Enter an operation without waiting, to end the handle; False: another thread is inside.
+
+        What a signal handler cut off in this thread is over.
+        """
+        if self._busy and self._owner != pthread_self():
+            return False
+        self._busy = True
+        self._owner = pthread_self()
+        return True
+
     def adopted(self):
         """The forked child has an identity now: `begin` works again."""
         self._forks = limpet_forks
         self._busy = False
+        self.frame = None
 
     # ---- accounting ---------------------------------------------------------------------------
 

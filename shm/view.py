@@ -41,8 +41,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.shm.events import NODE_EXCLUDED
 from limpet.shm.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
-from limpet.shm.membership import NODE_EXCLUDED, hand_in, slot_address
+from limpet.shm.membership import hand_in, slot_address
 from limpet.shm.slots import (
     FREE,
     INCARNATION_BITS,
@@ -150,12 +151,19 @@ class View:
         finally:
             self.endpoint.background(lane)
 
+    def is_steady(self) -> bool:
+        """As `steady`, without waiting: False, and nothing is mapped, while a node is filled."""
+        if self._restoring():
+            return False
+        self.remap()
+        return True
+
     def _park(self, unsettled: Callable[[], bool]) -> None:
         """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
         attempt = 0
-        # CRASH(parked): in the hand is what we were about to do; the leader settles it.
-        self.endpoint.store(self.client.slot + PARKED, 1)
         try:
+            # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+            self.endpoint.store(self.client.slot + PARKED, 1)
             while unsettled():
                 if self.lead():
                     self._change()
@@ -251,8 +259,9 @@ class View:
 
     def resign(self) -> None:
         """As the leader, which has changed all states that had to be: end the change."""
-        self.endpoint.faa(VIEW, 1)
-        self.endpoint.cas(LEADER, self.led, 0)
+        if self.led and self.endpoint.load(LEADER) == self.led:
+            self.endpoint.faa(VIEW, 1)
+            self.endpoint.cas(LEADER, self.led, 0)
 
     def _quiet(self, laggard: Pinned) -> bool:
         slot, word, _, _ = laggard

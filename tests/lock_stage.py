@@ -105,7 +105,6 @@ class LockStage:
         destroy(url)
         self.players = [Player(number, pool) for number, pool in enumerate(pools)]
         for pool in (self.founder, *pools):
-            pool.membership.watcher.close()
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
         self.overtaking = overtaking

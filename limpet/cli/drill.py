@@ -21,6 +21,7 @@ from limpet.cli.common import (
     table,
     time_text,
 )
+from limpet.cli.drill_cuts import cut
 from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault import recovery_time
 from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
@@ -41,6 +42,7 @@ def drill() -> None:
 
 
 drill.add_command(run)
+drill.add_command(cut)
 
 
 @drill.command()

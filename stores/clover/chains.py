@@ -81,12 +81,9 @@ class Chains(Store):
     def keys(self) -> Any:
         """Every key, a chain at a time; as weakly consistent as `iter` says."""
         for head in self._heads():
-            self.client.enter()
-            try:
+            with self.client:
                 version = self.endpoint.load(head)
                 key = self.objects.key() if version and self._last_of(version) else None
-            finally:
-                self.client.leave()
             if key is not None:
                 yield key
 
@@ -139,8 +136,7 @@ class Chains(Store):
             raise lost
 
     def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
-        self.client.enter()
-        try:
+        with self.client:
             version = self.endpoint.load(head)
             keys = set()
             while version not in (0, DELETED):
@@ -158,8 +154,6 @@ class Chains(Store):
                 if key in seen and self._has(seen[key], key) and self._has(head, key):
                     raise StoreCorrupt(f"{self.name}: {key!r} also has the head {seen[key]:#x}")
                 seen[key] = head
-        finally:
-            self.client.leave()
 
     def _wrong_with(self, version: int) -> str:
         """What is wrong with a version, or "" if nothing is."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from limpet.shm.errors import NodeFailed, StoreError
 from limpet.shm.fabric import hash64
 from limpet.shm.liveness import Watcher, start_time
+from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores.clover import server
 from limpet.stores.clover.server import PACKET_MAX, WORDS, peer
 
@@ -85,10 +86,9 @@ class Remote:
 
     def close(self) -> None:
         """Leave the metadata process; the last one to leave ends it."""
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
-        self.watcher.close()
+        connection, self.socket = self.socket, None
+        if connection is not None:
+            connection.close()
 
     def _missed(self) -> None:
         log.warning(
@@ -106,7 +106,9 @@ class Remote:
                 connection.connect(self.address)
             except ConnectionRefusedError:
                 connection.close()
-                wrong = server.start(self.pool, self.address, self.tables, self.heads)
+                wrong = uninterrupted(
+                    lambda: server.start(self.pool, self.address, self.tables, self.heads)
+                )
                 if wrong:
                     raise StoreError(
                         f"{self.pool.url}: the metadata process of {self.name!r} failed: {wrong}"

@@ -163,11 +163,8 @@ class Clover(Chains):
         self.operations += 1
         attempt = full = 0
         while True:
-            self.client.enter()
-            try:
+            with self.client:
                 outcome = once()
-            finally:
-                self.client.leave()
             if outcome == NO_MEMORY:
                 node = table_of(key, self.parameters.tables)
                 self.have_memory(key, mode, node, size)

@@ -172,16 +172,14 @@ class InPlace(Sherman):
         return commit
 
     def _link_once(self, commit: InPlaceCommit, level: int, entry: tuple[bytes, bytes, int]) -> int:
-        self.client.enter()
-        try:
-            commit.begin(self.link)
-            outcome = self.staging(commit).change(level, entry)
-            return commit.run() if outcome == DONE else outcome
-        except BaseException:
-            commit.abandon()
-            raise
-        finally:
-            self.client.leave()
+        with self.client:
+            try:
+                commit.begin(self.link)
+                outcome = self.staging(commit).change(level, entry)
+                return commit.run() if outcome == DONE else outcome
+            except BaseException:
+                commit.abandon()
+                raise
 
     # ---- waiting --------------------------------------------------------------------------------
 

@@ -12,6 +12,11 @@ cdef class Mark:
     cdef readonly set nodes
     cdef object __weakref__
 
+cdef class Channel
+
+cdef class Operation:
+    cdef Channel channel
+
 cdef class Channel:
     cdef readonly object manager
     cdef public object parameters

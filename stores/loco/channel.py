@@ -51,6 +51,21 @@ class Mark:
             self.address = former(node << NODE_SHIFT, node)
 
 
+class Operation:
+    """One operation of a channel, as a context manager: see `Client.__enter__`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def __enter__(self) -> None:
+        self.channel.enter()
+        self.channel.client.note_frame()
+
+    def __exit__(self, *error: object) -> None:
+        self.channel.endpoint.frame = None
+        self.channel.leave()
+
+
 class Channel:
     """This process's endpoint of a shared object. May be used by several threads."""
 
@@ -180,6 +195,10 @@ class Channel:
     def leave(self) -> None:
         """End an operation, however it went."""
         self.client.leave()
+
+    def operation(self) -> Operation:
+        """`with channel.operation():` is `enter` and `leave`, for Python that is not compiled."""
+        return Operation(self)
 
     # ---- participants -----------------------------------------------------------------------
 

@@ -31,16 +31,12 @@ class Event(Channel):
 
     def is_set(self) -> bool:
         """Whether it is set."""
-        self.enter()
-        try:
+        with self.operation():
             return bool(self.endpoint.load(self.address) & SET)
-        finally:
-            self.leave()
 
     def set(self) -> None:
         """Set it, and let all go that wait."""
-        self.enter()
-        try:
+        with self.operation():
             state = self.endpoint.load(self.address)
             while not state & SET:
                 # LINEARIZES: it is set.
@@ -48,20 +44,15 @@ class Event(Channel):
                 self.endpoint.cas(self.address, state, (state + 2 | SET) & MASK)
                 state = self.endpoint.load(self.address)
             self.waiting.wake()
-        finally:
-            self.leave()
 
     def clear(self) -> None:
         """Clear it: who waits from now on waits until it is set again."""
-        self.enter()
-        try:
+        with self.operation():
             state = self.endpoint.load(self.address)
             while state & SET:
                 # LINEARIZES: it is not set.
                 self.endpoint.cas(self.address, state, state & ~SET & MASK)
                 state = self.endpoint.load(self.address)
-        finally:
-            self.leave()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, at most `timeout` seconds; whether it was."""
@@ -69,13 +60,10 @@ class Event(Channel):
         looks, token, first = 0, 0, -1
         sleepy = False
         while True:
-            self.enter()
-            try:
+            with self.operation():
                 if sleepy:
                     token = self.waiting.prepare()
                 state = self.endpoint.load(self.address)
-            finally:
-                self.leave()
             if state & SET or (first >= 0 and state >> 1 != first):
                 return True
             first = state >> 1

@@ -109,6 +109,7 @@ class Lock(Channel):
             if timeout > TIMEOUT_MAX:
                 raise OverflowError("timeout value is too large")
         thread = get_ident() if self.recursive else 1
+        taken = known = left = False
         self.enter()
         try:
             if self.ident != self.client.ident:
@@ -117,12 +118,22 @@ class Lock(Channel):
                 if self.ticket.grab() or ((not blocking or timeout == 0) and self.ticket.seize()):
                     self.held_by = thread
                     self.count = 1
-                    return True
+                    taken = True
             elif self.recursive and self.held_by == thread:
                 self.count += 1
-                return True
+                taken = True
+            known = True
         finally:
-            self.leave()
+            try:
+                if not known and not self.held_by and self.ticket.is_ours():
+                    self.ticket.drop()  # a signal handler has raised when it had just been taken
+                self.leave()
+                left = True
+            finally:
+                if taken and not left:
+                    self.release()
+        if taken:
+            return True
         return blocking and timeout != 0 and self._wait(thread, timeout)
 
     def release(self) -> None:
@@ -132,6 +143,10 @@ class Lock(Channel):
         Raises RuntimeError if this process, or the thread, does not hold it.
         """
         self.enter()
+        self._release()
+
+    def _release(self) -> None:
+        """As `release`, in an operation, which ends."""
         try:
             if not self.held_by or self.ident != self.client.ident:
                 self._adopt()
@@ -160,7 +175,16 @@ class Lock(Channel):
         return self.acquire()
 
     def __exit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
-        self.release()
+        entered = False
+        try:
+            self.enter()
+            entered = True
+        finally:
+            if not entered and self._is_owned():
+                # A signal handler has raised, as far as we know; it must not stay held.
+                self.enter()
+                self._release()
+        self._release()
 
     def _is_owned(self) -> bool:
         """For threading.Condition, as the three that follow: whether this thread has the lock."""
@@ -204,11 +228,15 @@ class Lock(Channel):
 
     def _let_go(self) -> None:
         """Release the ticket lock; the first in line may queue for it."""
+        dropped = False
         self.held_by = 0
         self.handovers = 0
         try:
             self.ticket.drop()
+            dropped = True
         finally:
+            if not dropped and self.ticket.is_ours():
+                self.ticket.drop()  # a signal handler has cut it off
             if self.lined and not self.delegated:
                 self._resign()
 

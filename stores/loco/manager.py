@@ -281,8 +281,5 @@ class Manager:
     def wait_for(self, phase: int) -> None:
         """Wait until a phase is complete."""
         if self.completed < phase:
-            self.pool.client.enter()
-            try:
+            with self.pool.client:
                 self.complete()
-            finally:
-                self.pool.client.leave()

@@ -74,21 +74,15 @@ class PowerController(Channel):
 
     def take(self, variables: list[OwnedVar]) -> list[float]:
         """What their owners have pushed last."""
-        self.enter()
-        try:
+        with self.operation():
             return [_number(variable.peek()) for variable in variables]
-        finally:
-            self.leave()
 
     def push(self, variables: list[OwnedVar], numbers: list[float]) -> None:
         """Publish values. For their owner only."""
-        self.enter()
-        try:
+        with self.operation():
             for variable, number in zip(variables, numbers, strict=True):
                 variable.store(int.from_bytes(DOUBLE.pack(number), "little"))
                 variable.place()
-        finally:
-            self.leave()
 
 
 class Converter:

@@ -74,11 +74,8 @@ class SST(Channel):
 
     def mine(self) -> OwnedVar:
         """Our own variable."""
-        self.enter()
-        try:
+        with self.operation():
             return self[self.row()]
-        finally:
-            self.leave()
 
     def __iter__(self) -> Iterator[Any]:
         """The variables of all participants: OwnedVars, of words or bytes as the table is."""

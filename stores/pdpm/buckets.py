@@ -148,15 +148,12 @@ class Buckets(Store):
 
     def _keys_of(self, bucket: int) -> list[bytes]:
         found = []
-        self.client.enter()
-        try:
+        with self.client:
             self.endpoint.read_words(bucket, self.words, BUCKET_WORDS)
             for word in self.words[FIRST_SLOT:BUCKET_WORDS]:
                 if word:
                     self.objects.load(word & REFERENCE_MASK)
                     found.append(self.objects.key())
-        finally:
-            self.client.leave()
         return found
 
     # ---- checking -------------------------------------------------------------------------------
@@ -178,8 +175,7 @@ class Buckets(Store):
             raise lost
 
     def _check_bucket(self, bucket: int, seen: dict[bytes, int]) -> None:
-        self.client.enter()
-        try:
+        with self.client:
             words = np.frombuffer(self.endpoint.read(bucket, BUCKET_SIZE), dtype="<u8").tolist()
             for index, word in enumerate(words[1:], 1):
                 at = bucket + 8 * index
@@ -187,8 +183,6 @@ class Buckets(Store):
                 # Another client may have replaced what was there since we read it.
                 if wrong and self.endpoint.load(at) == word:
                     raise StoreCorrupt(f"{self.name}: the word {word:#x} at {at:#x}: {wrong}")
-        finally:
-            self.client.leave()
 
     def _wrong_with(self, at: int, word: int, redo: bool, seen: dict[bytes, int]) -> str:
         """What is wrong with a slot, or with `redo`, or "" if nothing is."""

@@ -140,11 +140,8 @@ class Pdpm(Buckets):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
-            try:
+            with self.client:
                 outcome = once()
-            finally:
-                self.client.leave()
             if outcome == NO_MEMORY:
                 self.have_memory(key, mode, place.node, size)
             elif outcome == AGAIN:

@@ -125,9 +125,8 @@ class Survey:
     ) -> bool:
         """Add a row's keys, and its version; False if it is not whole."""
         store, rows = self.store, self.rows
-        store.client.enter()
-        lane = self.endpoint.background(True)
-        try:
+        with store.client:
+            self.endpoint.background(True)  # until the operation ends
             store.enter_table(store.tables[table])
             rows.read(0, row)
             if not rows.is_whole(0):
@@ -135,9 +134,6 @@ class Survey:
             versions[row] = rows.version(0)
             found |= {rows.key(0, slot): None for slot in range(SLOTS) if rows.header(0, slot)}
             return True
-        finally:
-            self.endpoint.background(lane)
-            store.client.leave()
 
     def _wait(self, table: int, row: int, attempt: int) -> None:
         """Wait for a row that is not whole; StoreCorrupt when nobody makes it so."""
@@ -198,9 +194,8 @@ class Survey:
     def _check_row(self, table: int, row: int, seen: dict[bytes, int]) -> str | None:
         """What is wrong with a row, "" if nothing is; None: it is not whole."""
         store, rows = self.store, self.rows
-        store.client.enter()
-        lane = self.endpoint.background(True)
-        try:
+        with store.client:
+            self.endpoint.background(True)  # until the operation ends
             store.enter_table(store.tables[table])
             rows.read(0, row)
             if not rows.is_whole(0):
@@ -214,9 +209,6 @@ class Survey:
             wrong = next(filter(None, (self._wrong(table, row, *e) for e in entries)), "")
             if self.endpoint.load(rows.trailer(row)) != version:
                 return None  # another client has changed it since
-        finally:
-            self.endpoint.background(lane)
-            store.client.leave()
         keys = [key for _, key in entries]
         if not wrong and len(set(keys)) < len(keys):
             wrong = f"a key is there twice: {keys}"
@@ -255,14 +247,10 @@ class Survey:
         """Whether a key is in both of its rows, and nobody is moving it."""
         store = self.store
         for attempt in range(BUSY_MAX):
-            store.client.enter()
-            lane = self.endpoint.background(True)
-            try:
+            with store.client:
+                self.endpoint.background(True)  # until the operation ends
                 both = store.copies_of(key)
                 first, second = store.first, store.second
-            finally:
-                self.endpoint.background(lane)
-                store.client.leave()
             if both is not None and both < 2:
                 return False
             locked = self._locked(table, first) or self._locked(table, second)

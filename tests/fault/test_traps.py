@@ -25,10 +25,10 @@ from limpet.fault.sim_shrink import kind_of
 from limpet.shm.fabric import BUILD
 from limpet.shm.liveness import Watcher, exists
 from limpet.shm.location import SHM_DIR
-from limpet.shm.membership import slot_address
+from limpet.shm.membership import Membership, slot_address
 from limpet.shm.pool import Memory
 from limpet.shm.simulated import SimulatedProcesses
-from limpet.shm.slots import INCARNATION_BITS, STARTED
+from limpet.shm.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.stores.pool import Pool
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
@@ -63,7 +63,7 @@ def test_trap_g1_suspect_that_is_taken_for_dead_is_caught_by_the_explorer(
     """Its lease is over, so it is recovered, and nobody makes sure that it is dead."""
     parameters = Exploration(seed=1, schedules=2000, crashes=0, stalls=2, scarce=True)
 
-    def believe(self: Any, pid: int, started: int, timeout_ms: int = 0) -> bool:
+    def believe(self: Any, pid: int, started: int, timeout_ms: int = 0, sure: Any = None) -> bool:
         return True
 
     with monkeypatch.context() as patched:
@@ -104,7 +104,10 @@ def test_trap_g2_torn_read_is_caught_by_the_explorer() -> None:
 
 @pytest.fixture
 def client_of_a_reused_pid(pools: Any) -> Iterator[tuple[Any, int]]:
-    """A pool, and a client id in it whose pid another process has by now: this one."""
+    """A pool, and a client id in it whose pid another process has by now: this one.
+
+    Without a life lock: there, pid and start time must do.
+    """
     pool = pools()
     (ident,) = gather(lambda: pool.client_id)  # it ends without leaving
     at = slot_address(ident >> INCARNATION_BITS)
@@ -112,6 +115,7 @@ def client_of_a_reused_pid(pools: Any) -> Iterator[tuple[Any, int]]:
     reused = word & ~(0xFFFFFF << 36) | os.getppid() << 36
     pool.endpoint.store(at, reused)
     pool.endpoint.store(at + STARTED, 1)
+    pool.endpoint.store(at + LOCKED, 0)
     yield pool, ident
     pool.endpoint.store(at, word)
 
@@ -140,6 +144,23 @@ def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Memory, "_rejoin", cloned)
     result = Matrix("race", 9).killed(OPERATIONS["update"])
     assert any("are held" in failure for failure in result.failures), result.failures
+
+
+# ---- G14: nothing here can ask about a process of another PID namespace --------------------------
+
+
+def test_trap_g14_life_lock_tells_of_a_process_in_another_pid_namespace(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pools()
+    (ident,) = gather(lambda: pool.client_id)  # it ends without leaving
+    namespace = slot_address(ident >> INCARNATION_BITS) + NAMESPACE
+    pool.endpoint.store(namespace, pool.endpoint.load(namespace) ^ 1)
+    assert _states(pool, ident) == ["dead"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Membership, "_is_locked_here", lambda self, slot: False)
+        assert _states(pool, ident) == ["live"], "it would keep everybody out for ever"
+    Pool.open(pool.url).close()
 
 
 # ---- G6: multiprocessing unlinks what others still use -------------------------------------------

@@ -43,6 +43,11 @@ def serving(pool: limpet.Pool, store: Any = None) -> Any:
     )
 
 
+def without_life_lock(pool: limpet.Pool, ident: int) -> None:
+    """Have the others judge that client as where there are no life locks: by pid and start time."""
+    pool.endpoint.store(slot_of(ident) + slots.LOCKED, 0)
+
+
 # ---- identity ------------------------------------------------------------------------------------
 
 
@@ -66,6 +71,7 @@ def test_reused_pid_does_not_look_alive(pools: Any) -> None:
     pool = pools()
     with serving(pool) as other:
         ident = other.do("join")
+        without_life_lock(pool, ident)
         started = slot_of(ident) + slots.STARTED
         pool.endpoint.store(started, pool.endpoint.load(started) - 1)
         assert [c["state"] for c in pool.clients() if c["client"] == ident] == ["dead"]
@@ -78,6 +84,7 @@ def test_process_declared_dead_can_do_nothing_more(pools: Any) -> None:
     store = pool.store("race", capacity=64)
     with serving(pool, store) as other:
         ident = other.do("join")
+        without_life_lock(pool, ident)
         pool.endpoint.store(slot_of(ident) + slots.STARTED, 1)
         pool.recover()
         with pytest.raises(RuntimeError, match="no longer a client of the pool"):

@@ -87,17 +87,13 @@ class Survey:
     def _keys(self, table: int, start: int) -> list[bytes]:
         """The keys of a batch of entries."""
         store, found = self.store, []
-        store.client.enter()
-        lane = self.endpoint.background(True)
-        try:
+        with store.client:
+            self.endpoint.background(True)  # until the operation ends
             entries = store.indexes[table].entries
             for entry in range(start, min(start + BATCH, entries.count)):
                 key = self._key(entries, entry)
                 if key is not None:
                     found.append(key)
-        finally:
-            self.endpoint.background(lane)
-            store.client.leave()
         return found
 
     def _key(self, entries: Any, entry: int) -> bytes | None:
@@ -141,18 +137,14 @@ class Survey:
 
     def _check_entry(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
         store = self.store
-        store.client.enter()
-        lane = self.endpoint.background(True)
-        try:
+        with store.client:
+            self.endpoint.background(True)  # until the operation ends
             index = store.indexes[table]
             index.refresh()
             wrong = self._wrong(table, entry, seen)
             if wrong and self._is_intended(table, entry):
                 return ""
             return wrong
-        finally:
-            self.endpoint.background(lane)
-            store.client.leave()
 
     def _wrong(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
         """What is wrong with an entry, or "" if nothing is, as far as can be told now."""

@@ -1,0 +1,75 @@
+"""`limpet drill cuts`: signal handlers that raise, in everything that limpet does."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import click
+from click.testing import CliRunner
+
+from limpet.cli.common import console, json_option, print_json, table
+from limpet.cli.pools import inspect, ls
+from limpet.cli.values import get, put
+from limpet.fault import cuts
+from limpet.fault.cut_works import SUBJECTS, Work, Works
+
+
+def command_works(pool: Any, draw: random.Random) -> Works:
+    """What the command line shows of a pool, and puts into it."""
+    pool.store("race", name="default", capacity=64)
+
+    def command(called: click.Command, *arguments: str) -> Work:
+        return lambda: CliRunner().invoke(called, arguments, catch_exceptions=False)
+
+    return {
+        "ls": command(ls),
+        "inspect": command(inspect, pool.url),
+        "inspect --json": command(inspect, pool.url, "--json"),
+        "put": command(put, pool.url, "k", "v"),
+        "get": command(get, pool.url, "k"),
+    }
+
+
+SUBJECTS["commands"] = command_works
+
+
+@click.command("cuts")
+@click.argument("subjects", nargs=-1, metavar="[SUBJECT]...")
+@click.option("--seconds", type=click.FloatRange(0), default=cuts.CutParameters.seconds,
+              show_default=True, help="Of storm, for each subject.")  # fmt: skip
+@click.option("--verbs", "verbs_max", type=click.IntRange(0),
+              default=cuts.CutParameters.verbs_max, show_default=True,
+              help="Sides of verbs that a work is cut at, at most.")  # fmt: skip
+@click.option("--stride", type=click.IntRange(1), default=1, show_default=True,
+              help="Cut only at every so many of them.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True,
+              help="Of every random choice.")  # fmt: skip
+@json_option
+def cut(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Have a signal handler raise, as Ctrl-C does, at every verb and at random bytecodes.
+
+    SUBJECTs are store kinds, `channels`, `transactions`, `pools` and `commands`; all if none is
+    named. Exit status 0 only if each handle works afterwards, and nothing is pinned or left.
+    """
+    unknown = sorted(set(subjects) - set(SUBJECTS))
+    if unknown:
+        raise click.UsageError(f"no subject {', '.join(unknown)}; there are {', '.join(SUBJECTS)}")
+    reports = [cuts.drill(cuts.CutParameters(subject, **given)) for subject in subjects or SUBJECTS]
+    if as_json:
+        print_json([dataclasses.asdict(report) for report in reports])
+    else:
+        columns = ("works", "cut at verbs", "cut in storms", "not cut", "seconds", "failures")
+        shown = table("signal handlers that raise", "subject", *columns, right=columns)
+        for report in reports:
+            shown.add_row(
+                report.subject, str(report.works), f"{report.at_verbs:,}", f"{report.in_storm:,}",
+                f"{report.uncut:,}", f"{report.seconds:.1f}", str(len(report.failures)),
+            )  # fmt: skip
+        console().print(shown)
+        for report in reports:
+            for failure in report.failures[:20]:
+                click.echo(f"{report.subject}: {failure}")
+    if any(report.failures for report in reports):
+        raise SystemExit(1)

@@ -1,0 +1,77 @@
+"""Signal handlers that raise, in small: `limpet drill cuts` does it for longer."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+import limpet
+from limpet.cli import drill_cuts
+from limpet.fault import cuts
+from limpet.fault.cut_works import SUBJECTS
+from limpet.fault.cuts import CutParameters, CutPool
+from limpet.shm import pool as pools
+from limpet.shm.fabric import BUILD
+from limpet.stores.pdpm.table import Pdpm
+
+ALIKE = {"fusee-cr", "fusee-nc", "dm-abd"}
+"""They run the same lines as another kind."""
+SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-sherman", "pools"}
+"""Left to `make soak` in the pure build, for their time."""
+assert drill_cuts.cut.name == "cuts"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [each for each in SUBJECTS if each not in ALIKE and (BUILD == "compiled" or each not in SLOW)],
+)
+def test_nothing_is_left_of_what_a_signal_handler_cuts_off(subject: str) -> None:
+    stride = 3 if BUILD == "compiled" else 17
+    report = cuts.drill(CutParameters(subject, seconds=0.5, verbs_max=100, stride=stride))
+    assert report.failures == []
+    assert report.in_storm + report.at_verbs > (20 if BUILD == "compiled" else 0)
+
+
+@pytest.mark.skipif(BUILD != "compiled", reason="the pure build finds such an operation by itself")
+def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between `enter` and the `try` after it a signal handler has raised."""
+
+    def entering(self: Pdpm, place: object, once: object, size: int = 0) -> object:
+        self.client.enter()
+        self.endpoint.load(self.client.slot)  # where a cut finds it
+        try:
+            return once()  # type: ignore[operator]
+        finally:
+            self.client.leave()
+
+    monkeypatch.setattr(Pdpm, "_run", entering)
+    report = cuts.drill(CutParameters("pdpm", seconds=0, verbs_max=12))
+    assert any("ReentrantUse" in failure for failure in report.failures), report.failures
+
+
+def test_pool_that_was_cut_off_while_it_was_made_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whole or not at all: the work goes on in a thread of its own, and is undone."""
+    url = f"shm://test-cut-create-{id(monkeypatch)}"
+    made = pools.create_segments
+
+    def slow(*given: object) -> object:
+        signal.raise_signal(cuts.SIGNAL)
+        return made(*given)  # type: ignore[arg-type]
+
+    def raising(number: int, frame: object) -> None:
+        raise cuts.Cut
+
+    monkeypatch.setattr(pools, "create_segments", slow)
+    before = signal.signal(cuts.SIGNAL, raising)
+    try:
+        with pytest.raises(cuts.Cut):
+            CutPool.create(url, node_size="1MiB", clients=4)
+    finally:
+        signal.signal(cuts.SIGNAL, before)
+    with pytest.raises(limpet.PoolNotFound):
+        limpet.open(url)
