@@ -128,7 +128,7 @@ class Pool(Memory):
                 cls = store_class(stored["kind"])
                 if cls.resolves:
                     parameters = _parameters(cls, stored, name)
-                    if hasattr(parameters, "cache_size"):
+                    if cls.replicated:
                         parameters = dataclasses.replace(parameters, cache_size=0)
                     return cls(self, stored["kind"], name, parameters)
         return None

@@ -532,7 +532,7 @@ class Swarm(ReplicatedGrowth):
         """As of every replicated store; then each register is made known to the new node."""
         found: dict[str, int] = ReplicatedGrowth.refill(self, node, _of_slots(pairs))
         for count, reference in enumerate(self.slots_taken()):
-            if not count & 0xFF:
+            if not count & 7:  # each takes reads and writes of a whole register
                 self.pool.membership.progress()
             level(self.register, reference, node)
         # A node that failed just now may have had the slots of registers, which were passed over.
