@@ -66,6 +66,10 @@ soak: .venv/tools
 	        over || $(BIN)/limpet drill explore $$store --schedules 10000 --crashes 2 \
 	            --stalls 2 --value-size 40; \
 	    done; \
+	    for store in rtx-race rtx-sherman; do \
+	        over || $(BIN)/limpet drill explore $$store --transactions --schedules 10000 --crashes 2 \
+	            --stalls 2 --value-size 40; \
+	    done; \
 	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
 	    over || $(BIN)/limpet drill cuts --seconds 10; \
 	    over || $(BIN)/limpet $(EXPLORE); \

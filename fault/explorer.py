@@ -56,6 +56,7 @@ from limpet.fault.schedule import (
 from limpet.fault.sim_exhaustive import Budget, exhaustive
 from limpet.fault.sim_program import (
     REPLACE,
+    TRANSACT,
     VALUE_SIZE,
     Call,
     Program,
@@ -76,6 +77,9 @@ MEASURED: Final = "ua ic ga da"
 """Operations whose steps are counted, to know how many that is."""
 REPLACED: Final = Call(REPLACE)
 BATCH: Final = 500
+TRANSACTIONAL: Final = frozenset(("rtx-sherman", "rtx-race"))
+TRANSACTION_STEPS: Final = 4
+"""A transaction takes so many times the steps of an operation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +89,11 @@ class Exploration:
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
     `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
     many as suit the kind, and one more than fail. `parameters` of the store, besides those that
-    suit the kind. `replace`: nodes that fail are given new memory. `value_size`: of each value, in
-    bytes; by default so large that memory is used again at once. `scarce`: no block is free, and
-    clients take them from each other. `fence`: the pool's policy. `failures_max`: when to stop.
+    suit the kind. `transactions`: half of the operations are transactions on all keys, which in a
+    tree are in leaves of their own (sim_transactions.py). `replace`: nodes that fail are given new
+    memory. `value_size`: of each value, in bytes; by default so large that memory is used again at
+    once. `scarce`: no block is free, and clients take them from each other. `fence`: the pool's
+    policy. `failures_max`: when to stop.
     """
 
     store: str = "race"
@@ -100,6 +106,7 @@ class Exploration:
     stalls: int = 1
     node_failures: int = 0
     replace: bool = False
+    transactions: bool = False
     nodes: int = 0
     parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bound: int = 2
@@ -132,6 +139,9 @@ class Exploration:
                 "nodes are not replaced where clients have caches of their own: simulated caches "
                 "cover the memory that nodes have at first"
             )
+        if self.store not in TRANSACTIONAL and (self.transactions or "t" in self.program):
+            kinds = " and ".join(sorted(TRANSACTIONAL))
+            raise ParameterError(f"{self.store} stores take part in no transactions; {kinds} do")
         if self.program and len(parse_program(self.program)) != self.clients:
             raise ParameterError(
                 f"the program {self.program!r} is not one for {self.clients} clients"
@@ -239,6 +249,7 @@ def stage_of(parameters: Exploration) -> Stage:
         value_size=parameters.value_size,
         coherent=parameters.coherent,
         scarce=parameters.scarce,
+        apart=parameters.transactions,
     )
 
 
@@ -249,6 +260,8 @@ def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
     op_steps = _op_steps(stage)
     replaces = any(REPLACED in calls for calls in program)
     longer: dict[object, int] = {REPLACED: _replace_steps(stage)} if replaces else {}
+    for call in {call for calls in program for call in calls if call.kind == TRANSACT}:
+        longer[call] = TRANSACTION_STEPS * op_steps
     faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
     chooser: Chooser
     if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
@@ -280,7 +293,12 @@ def _replace_steps(stage: Stage) -> int:
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
     rng = random.Random(f"{parameters.seed}:{number}")
     drawn = draw_program(
-        rng, parameters.clients, parameters.ops, parameters.crashes > 0, parameters.replace
+        rng,
+        parameters.clients,
+        parameters.ops,
+        parameters.crashes > 0,
+        parameters.replace,
+        parameters.transactions,
     )
     return rng, parse_program(parameters.program) if parameters.program else drawn
 
@@ -399,6 +417,8 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         words.append("--incoherent")
     if parameters.scarce:
         words.append("--scarce")
+    if parameters.transactions:
+        words.append("--transactions")
     return shlex.join(words)
 
 

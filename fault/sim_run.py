@@ -36,7 +36,16 @@ from limpet.fault.schedule import (
     Replay,
     Schedule,
 )
-from limpet.fault.sim_program import PRESENT, RECOVER, REPLACE, WRITES, Call, Program
+from limpet.fault.sim_program import (
+    ABSENT,
+    PRESENT,
+    RECOVER,
+    REPLACE,
+    TRANSACT,
+    WRITES,
+    Call,
+    Program,
+)
 from limpet.fault.sim_stage import (
     INITIAL,
     LEASE_US,
@@ -46,6 +55,7 @@ from limpet.fault.sim_stage import (
     SimulatedPool,
     Stage,
 )
+from limpet.fault.sim_transactions import TransactionHistory
 from limpet.shm.errors import KeyExists, LimpetError, NodeFailed, ParameterError
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
@@ -73,6 +83,7 @@ class Run:
         self.schedule: Schedule = {}
         self.trace: list[Step] = []
         self.history: list[Record] = []
+        self.transactions = TransactionHistory(stage, self._tick)
         self.failure = ""
         self.failed: set[int] = set()
         """The memory nodes that failed, once or more often."""
@@ -262,6 +273,13 @@ class Run:
             for node in range(self.stage.nodes):
                 self._replace(player.pool, node)
             return
+        if call.kind == TRANSACT:
+            name = b"%d.%d" % (player.number, player.op)
+            try:
+                self.transactions.run(player, call.key, name, PRESENT + ABSENT)
+            except NodeFailed as error:
+                self.failure = self.failure or self._borne(f"transaction {name!r}", error)
+            return
         label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
         self._perform(player.store, player.number, call.kind, call.key, label)
 
@@ -363,15 +381,17 @@ class Run:
         for node in self._gone:
             founder.fail_node(node)  # it looks at the memory itself, which is still there
         keys = sorted({record.key for record in self.history})
+        if self.transactions.done:
+            keys = [*PRESENT, *ABSENT]
         try:
             for look in ("before recovery", "after recovery"):
                 for key in keys:
                     self._perform(store, len(self.players), "get", key, None)
                 if look == "before recovery":
                     founder.recover()
-            report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
-            if not report.ok:
-                return f"history: {report.bad()[0].detail}"
+            wrong = self._wrong_history()
+            if wrong:
+                return f"history: {wrong}"
             self.failure = self.failure or self._checked(store)
             if self.failure:
                 return self.failure
@@ -383,6 +403,14 @@ class Run:
         if audit["held"]:
             return f"held: {audit['held']} bytes by nobody who lives: {audit}"
         return self._read_from_new_memory(keys) if self.replaced else ""
+
+    def _wrong_history(self) -> str:
+        """What is wrong with what all operations came to, or "" if nothing is."""
+        initial = dict.fromkeys(PRESENT, INITIAL)
+        if self.transactions.done:
+            return self.transactions.wrong(self.history, initial)
+        report = check(self.history, initial=initial, processes=1)
+        return "" if report.ok else report.bad()[0].detail
 
     def _read_from_new_memory(self, keys: list[bytes]) -> str:
         """What is wrong with what nodes that were replaced have: others are lost, and all is read.
@@ -398,10 +426,8 @@ class Run:
         self.failed.update(others)
         for key in keys if others else ():
             self._perform(store, len(self.players), "get", key, None)
-        report = check(self.history, initial=dict.fromkeys(PRESENT, INITIAL), processes=1)
-        if not report.ok:
-            return f"new memory: {report.bad()[0].detail}"
-        return self.failure
+        wrong = self._wrong_history()
+        return f"new memory: {wrong}" if wrong else self.failure
 
     def _left_for_good(self) -> bool:
         """Whether objects may be in use whose links went with all replicas of their table."""
@@ -419,7 +445,7 @@ class Run:
         found = hashlib.blake2b(digest_size=16)
         for client, verb, addr, outcome, _ in self.trace:
             found.update(b"%d %s %d %d;" % (client, verb.encode(), addr, outcome))
-        for record in self.history:
+        for record in (*self.history, *self.transactions.done):
             found.update(repr(record).encode())
         return found.hexdigest()
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.fault.kinds import proof_of
-from limpet.fault.sim_program import PRESENT, VALUE_SIZE
+from limpet.fault.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
 from limpet.shm.errors import StoreFull
@@ -253,12 +253,17 @@ class Player:
             allocator.slabs.setdefault(key, []).append(slab)
 
 
+SMALL_NODES: Final = {"node_size": 320, "key_size": 16}
+"""Parameters of a tree whose leaves have few entries."""
+
+
 class Stage:
     """A prepared pool with `clients` simulated clients of a store of this kind.
 
     `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
     those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
     memory is not hardware-coherent, and every client has a cache. `scarce`: no block is free.
+    `apart`: in a tree the keys of programs are in leaves of their own.
     `pool_class`: the handles of the simulated clients. A context manager.
     """
 
@@ -273,12 +278,18 @@ class Stage:
         value_size: int = VALUE_SIZE,
         coherent: bool = True,
         scarce: bool = False,
+        apart: bool = False,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
         proof = proof_of(kind)
         self.kind = kind
         self.nodes = nodes or proof.explorer_nodes
-        self.parameters = {**proof.explorer_parameters, **(parameters or {})}
+        self.apart = apart
+        self.parameters = {
+            **proof.explorer_parameters,
+            **(SMALL_NODES if apart and kind == "rtx-sherman" else {}),
+            **(parameters or {}),
+        }
         self.scarce = scarce
         self.value_size = value_size
         pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
@@ -372,6 +383,10 @@ class Stage:
                 player.store.put(name, self.value_of(INITIAL))
         for key in PRESENT[len(self.players) :]:
             self.store.put(key, self.value_of(INITIAL))
+        if self.apart and self.store.ordered:
+            for key in PRESENT + ABSENT:
+                for number in range(6):
+                    self.store.put(b"%s beside%d" % (key, number), bytes(16))
         if self.scarce:
             self._use_up()
         for player in self.players:

@@ -8,8 +8,10 @@ until the commit, which stages it in the nodes of trees (stores/sherman/staging.
 hash stores (stores/race/staging.py), and commits them (commit.py).
 
 A transaction that wrote nothing is over with its last read: it does not write to memory, and takes
-no lock, unless it meets conflicts again and again while it reads (cut.py). Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key
-that is put and deleted again and has no write in the end, and of the store of named objects.
+no lock, unless it meets conflicts again and again while it reads (cut.py).
+
+Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key that
+is put and deleted again and has no write in the end, and of the store of named objects.
 
 Who takes part, `transactional` in class Store, gives
     link                         how a hand names the store (stores/fusee/links.py)
