@@ -458,6 +458,7 @@ class Allocator:
         """How many blocks of the node are free; with replicas, those whose mirrors are, too."""
         if replicas == 1:
             return self.table.free_count(node)
+        self.table.unbacked = False  # also those without pages: there may be room again
         return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
 
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
