@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from limpet.fault.kinds import proof_of
 from limpet.fault.operations import Broken, demand
-from limpet.shm.errors import ParameterError, StoreFull
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull
 from limpet.shm.segments import destroy
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS, UNRECOVERED
@@ -316,8 +316,9 @@ def _one(kind: str, url: str, at: int, folder: Path | None) -> tuple[int, int, i
     try:
         made.work()
         return made.gate.requests, made.refused, made.reads
-    except Broken as error:
-        raise Broken(f"{kind}, memory full at request {at}: {error}") from error
+    except (Broken, LimpetError) as error:
+        what = f"{type(error).__name__}: {error}" if isinstance(error, LimpetError) else str(error)
+        raise Broken(f"{kind}, memory full at request {at}: {what}") from error
     finally:
         made.close()
         destroy(url)

@@ -346,8 +346,8 @@ class Allocator:
         blocks, which are for what gives memory back.
 
         `update`: they take the place of others, or are for a channel. All other memory leaves a
-        reserve for these: `BlockTable.reserve` free blocks of a node, and, when no more than those
-        are left, an object of each kind in the blocks of a client.
+        reserve for these: `BlockTable.reserve` free blocks of a node, and, when some of those have
+        gone, an object of each kind in the blocks of a client.
 
         How often an operation has looked for memory by now, if it had `looks` times before: what
         was ready may have been taken from us before it was used, so that it has to look again.
@@ -434,10 +434,11 @@ class Allocator:
         return sum(slab.ready_count - slab.kept for slab in slabs) >= count
 
     def _keep(self, node: int, slabs: list[Slab], replicas: int) -> None:
-        """Keep one of the objects for updates, if this is for something new and memory is short."""
+        """Keep one of the objects for updates, if this is for something new, and some of the blocks
+        that are for them have gone."""
         for slab in slabs:
             slab.kept = 0
-        if self.growing and self._free_count(node, replicas) <= self.table.reserve:
+        if self.growing and self._free_count(node, replicas) < self.table.reserve:
             for slab in slabs:
                 if slab.ready_count:
                     slab.kept = 1
@@ -458,6 +459,7 @@ class Allocator:
         """How many blocks of the node are free; with replicas, those whose mirrors are, too."""
         if replicas == 1:
             return self.table.free_count(node)
+        self.table.unbacked = False  # also those without pages: there may be room again
         return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
 
     def _sight_laggard(self, epoch: int) -> None:

@@ -29,7 +29,7 @@ cdef class HashStore(Index):
     cdef int _turn_to_row(self, int row) noexcept
     @cython.locals(left=u64, word=u64, size=u64)
     cdef int _expect_objects(self, int row) except -1
-    @cython.locals(size=u64, attempt=u64, outcome=int, swept=bint)
+    @cython.locals(size=u64, exact=u64, attempt=u64, outcome=int, swept=bint, widened=bint)
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(reference=u64, desired=u64, slot=u64)
     cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1

@@ -147,12 +147,10 @@ class HashStore(Index):
             key = as_bytes("key", key)
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        size = self.objects.size_of(key, value)
-        if self.allocator.coarse:
-            size = self.allocator.coarsened(size)
+        size = exact = self.objects.size_of(key, value)
         self.operations += 1
         attempt = 0
-        swept = False
+        swept = widened = False
         while True:
             self.client.enter()
             try:
@@ -160,7 +158,12 @@ class HashStore(Index):
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
-                self.have_memory(key, mode, key, size)
+                if size == exact and not widened and self.allocator.coarse:
+                    # First an object of a size that many others share, if there is one.
+                    widened = True
+                    size = self.allocator.coarsened(exact)
+                elif not self._obtain_memory(key, mode, size, size == exact):
+                    size = exact
             elif outcome == AGAIN:
                 attempt += 1
                 self.retries += 1
@@ -171,6 +174,17 @@ class HashStore(Index):
                 swept = True
             else:
                 return outcome
+
+    def _obtain_memory(self, key: bytes, mode: int, size: int, last: bool) -> bool:
+        """Have memory ready; False: there is none, of that size. Raises StoreFull if it is the
+        `last` size to be tried."""
+        try:
+            self.have_memory(key, mode, key, size)
+        except StoreFull:
+            if last:
+                raise
+            return False
+        return True
 
     def _give_way(self, attempt: int) -> None:
         """After AGAIN, wait for who is in the way, where somebody can be."""
