@@ -13,7 +13,8 @@ from typing import Final
 from mutant_tools import Mutant, store_in_force
 
 _PARTS: Final = (
-    "tracker", "data_array", "local_index", "journal", "repair", "survey", "lookup", "table",
+    "parameters", "tracker", "data_array", "local_index", "journal", "repair", "survey", "lookup",
+    "table",
 )  # fmt: skip
 SOURCES: Final = tuple(f"stores/loco/kvstore/{name}.py" for name in _PARTS)
 
@@ -109,6 +110,22 @@ LAP_OVERLOOKED: Final = Mutant(
     (
         ("if position - self.applied <= self.tracker.size:", "if True:"),
         ("        if word >> ROW_BITS != self._lap(number):\n            return -1\n", ""),
+    ),
+)
+SHORT_RING: Final = Mutant(
+    "l4-ring-shorter-than-the-table",
+    (("1 << (entries - 1).bit_length()", "1 << (entries // 4).bit_length()"),),
+)
+ANEW_UNDER_LOCK: Final = Mutant(
+    "l4-index-is-made-anew-under-a-lock",
+    (
+        (
+            """        elif not self.index.refresh_near(NEAR << 2 * attempt):
+            return False
+""",
+            """        self.index.refresh()
+""",
+        ),
     ),
 )
 TOLD_FIRST: Final = Mutant(

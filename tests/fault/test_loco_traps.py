@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 from loco_mutants import (
+    ANEW_UNDER_LOCK,
     BLESSED,
     CLAIM_STAYS,
     CLAIM_WITHOUT_LOCK,
@@ -20,6 +21,7 @@ from loco_mutants import (
     LINK_LAST,
     NO_REPAIR,
     NOT_UP_TO_DATE,
+    SHORT_RING,
     TOLD_FIRST,
     VALID_FIRST,
     VALID_IN_CHECKSUM,
@@ -245,7 +247,40 @@ def _two_mean_to_claim_one_entry(pools: Any) -> None:
     clients.sound()
 
 
+def _a_client_comes_late(pools: Any) -> None:
+    pool = pools(node_size="1MiB")
+    store = pool.store("loco", name="test", capacity=400, value_size=8)
+    late = pools.again(pool).store("loco", name="test")
+    assert late.get(b"k") is None
+    before = late.stats()["background"]["reads"]
+    for number in range(80):
+        store.insert(b"%d" % number, NEW)
+        store.delete(b"%d" % number)
+    assert late.get(b"k") is None
+    reads = late.stats()["background"]["reads"] - before
+    assert reads <= 2 * 160 + 9, "it has looked at the whole table"
+
+
+def _a_late_client_inserts(pools: Any) -> None:
+    clients = Clients(pools, 1, tracker=4)
+    (late,) = clients.puppets
+    assert late.store.get(b"k") is None
+    for key in clients.keys()[:4]:
+        clients.store.insert(key, OLD)
+        clients.store.delete(key)
+    first = clients.store.entries.address(0)
+    assert not late.begin(
+        lambda: late.store.insert(b"k", NEW), verb_on_address("read_words", first)
+    )
+    assert not clients.store.lock(0, 0).locked(), "others wait for who makes its index anew"
+    assert late.go()
+    assert clients.store.get(b"k") == NEW
+    clients.sound()
+
+
 BY_PUPPETS: Final = (
+    (SHORT_RING, _a_client_comes_late),
+    (ANEW_UNDER_LOCK, _a_late_client_inserts),
     (NOT_UP_TO_DATE, _index_is_there_before),
     (VALID_FIRST, _insert_stands_still_before_it_is_told),
     (TOLD_FIRST, _insert_stands_still_before_it_is_written),

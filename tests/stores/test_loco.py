@@ -17,13 +17,19 @@ from process_tools import children, gather
 
 import limpet
 from limpet.shm.fabric import hash64
+from limpet.shm.layout import NodeLayout
+from limpet.shm.parameters import PoolParameters
 from limpet.stores.loco.kvstore import survey
 from limpet.stores.loco.kvstore.fields import (
     CHECKSUM,
+    CLAIM,
     CLAIMED,
     COUNTER_MAX,
     COUNTER_SHIFT,
+    INSERTING,
+    INTENT_ENTRY_MASK,
     KEY,
+    LATE_MAX,
     LINK,
     LOCK_SHIFT,
     ROW_BITS,
@@ -125,6 +131,87 @@ def test_a_tracker_tells_what_was_appended_while_its_ring_has_it(pools: Any) -> 
     assert numbers == list(range(10))
     assert tracker.position() == 10
     assert [tracker.message(number) for number in range(11)] == [-1] * 6 + [6, 7, 8, 9, -1]
+
+
+@pytest.mark.parametrize("capacity", [1, 56, 57, 1000, 300_000])
+def test_a_ring_has_a_message_for_every_entry(capacity: int) -> None:
+    pool = PoolParameters(nodes=2, node_size=1 << 28)
+    parameters = LocoParameters.for_pool(pool, NodeLayout.of(pool), capacity=capacity)
+    assert parameters.entries <= parameters.tracker <= max(64, 2 * parameters.entries)
+
+
+# ---- late clients (L4) ---------------------------------------------------------------------------
+
+
+def looks(store: Any) -> int:
+    return int(store.stats()["background"]["reads"])
+
+
+def test_a_late_reader_looks_at_what_it_missed_and_not_at_the_table(pools: Any) -> None:
+    store = make(pools, {"node_size": "2MiB"}, capacity=1500, value_size=8)
+    late = pools.again(store.pool).store("loco", name="test")
+    assert late.get(b"k") is None
+    before, changes = looks(late), 0
+    for _ in range(3):
+        for number in range(260):
+            store.insert(b"%d" % number, OLD)
+            store.delete(b"%d" % number)
+            changes += 2
+        assert late.get(b"k") is None
+        assert looks(late) - before <= 2 * changes + 9  # the message, and its entry
+
+
+def test_a_writer_makes_no_index_while_it_holds_a_lock(pools: Any) -> None:
+    store = make(pools, capacity=60, locks=1, tracker=4)
+    watched = pools.keep(WatchedPool.open(store.pool.url))
+    late = watched.store("loco", name="test")
+    held = []
+
+    def look(verb: str, address: int) -> None:
+        if verb == "read_words" and address == late.entries.address(0):
+            held.append(store.lock(0, 0).locked())
+
+    watched.endpoint.after = look
+    assert late.get(b"k") is None
+    for work in (
+        lambda: late.put(b"k", NEW),
+        lambda: late.delete(b"k"),
+        lambda: late.recover(),
+    ):
+        store.put_many(dict.fromkeys(KEYS, OLD))
+        for key in KEYS:
+            store.delete(key)
+        journal = store.tables[0] + store.parameters.locks_at + store.parameters.journal_at
+        store.endpoint.store(journal + CLAIM, 1)  # of another life: nothing is to be repaired
+        store.endpoint.store(journal, INSERTING)
+        work()
+        assert store.endpoint.load(journal) & INTENT_ENTRY_MASK == 0
+    assert held == [False] * 4
+    assert store.get(b"k") is None
+    store.check()
+
+
+def test_a_writer_that_is_late_every_time_gets_on(pools: Any) -> None:
+    """Others announce more than the ring has room for whenever it makes its index anew."""
+    store = make(pools, capacity=60, locks=2, tracker=4)
+    mine, theirs = (next(key for key in KEYS if hash64(key) & 1 == number) for number in range(2))
+    watched = pools.keep(WatchedPool.open(store.pool.url))
+    late = watched.store("loco", name="test")
+    times = [0]
+
+    def disturb(verb: str, address: int) -> None:
+        if verb == "read_words" and address == late.entries.address(late.entries.count - 1):
+            times[0] += 1
+            for _ in range(3):
+                store.insert(theirs, OLD)
+                store.delete(theirs)
+
+    watched.endpoint.after = disturb
+    late.put(mine, NEW)
+    watched.endpoint.after = None
+    assert times[0] == 2 + LATE_MAX
+    assert late.get(mine) == store.get(mine) == NEW
+    store.check()
 
 
 # ---- nobody is waited for (L1) -------------------------------------------------------------------
@@ -410,3 +497,51 @@ def test_a_damaged_journal_is_an_error(pools: Any) -> None:
     with pytest.raises(limpet.StoreCorrupt, match=r"journal.*damaged"):
         store.put(b"k", NEW)
     assert store.get(b"k") == OLD
+
+
+TRACKER_DAMAGES: list[tuple[str, Callable[[Any, int], int]]] = [
+    ("names entry", lambda store, lap: lap << ROW_BITS | store.entries.count),
+    ("names entry", lambda store, lap: lap << ROW_BITS | (1 << ROW_BITS) - 1),
+    ("the place of the next", lambda store, lap: (1 << 64) - 1),
+    ("the place of the next", lambda store, lap: lap + 1 << ROW_BITS),
+]
+
+
+@pytest.mark.parametrize(("says", "word"), TRACKER_DAMAGES)
+def test_a_damaged_tracker_is_an_error(
+    pools: Any, says: str, word: Callable[[Any, int], int]
+) -> None:
+    """It is no signal, and no loop without an end; a client with a new index reads on."""
+    store = make(pools, capacity=1000, value_size=8)
+    store.put(b"k", OLD)
+    tracker, endpoint = store.index.tracker, store.endpoint
+    position = tracker.position()
+    announced = says == "names entry"
+    endpoint.store(tracker.ring + 8 * position, word(store, 1))
+    endpoint.store(tracker.at, position + announced)
+    if announced:
+        with pytest.raises(limpet.StoreCorrupt, match=says):
+            store.get(b"k")
+    else:
+        assert store.get(b"k") == OLD
+    with pytest.raises(limpet.StoreCorrupt, match=says):
+        store.insert(b"new", NEW)
+    reader = pools.again(store.pool).store("loco", name="test")
+    assert reader.get(b"k") == OLD
+    assert reader.get(b"new") is None
+
+
+@pytest.mark.parametrize("position", [1 << 63, (1 << 64) - 1, 5])
+def test_a_damaged_position_of_a_tracker_gives_no_wrong_value(pools: Any, position: int) -> None:
+    store = make(pools, capacity=20, tracker=64, value_size=8)
+    store.put_many(dict.fromkeys(KEYS, OLD))
+    store.endpoint.store(store.index.tracker.at, position)
+    for key in KEYS:
+        assert store.get(key) == OLD
+    if position > 1 << 62:
+        with pytest.raises(limpet.StoreCorrupt, match="the tracker"):
+            store.insert(b"new", NEW)
+        assert store.get(b"new") is None
+    else:  # messages tell where the end is
+        store.insert(b"new", NEW)
+        assert store.get(b"new") == NEW

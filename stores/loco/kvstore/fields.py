@@ -56,7 +56,14 @@ ROW_BITS: Final = 28
 ROW_MASK: Final = (1 << ROW_BITS) - 1
 LAP_MASK: Final = (1 << 64 - ROW_BITS) - 1
 RING_MIN: Final = 2
-RING_MAX: Final = 1 << 20
+RING_MAX: Final = 1 << ROW_BITS
+
+NEAR: Final = 1024
+"""Messages that a client applies while it holds a lock; four times as many at each next attempt."""
+LATE_MAX: Final = 8
+"""After so many attempts, each of them late again, it makes its index anew while it holds the lock.
+For that, others have to announce more messages than the ring has room for each time that it makes
+its index anew; so the ring has to be much shorter than the table."""
 
 TORN: Final = 8
 """An outcome: the entry's checksum does not hold."""

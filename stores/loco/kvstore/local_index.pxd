@@ -33,6 +33,8 @@ cdef class LocalIndex:
     cpdef int forget(self) except -1
     @cython.locals(position=u64)
     cpdef int refresh(self) except -1
+    @cython.locals(position=u64)
+    cpdef bint refresh_near(self, u64 limit) except -1
     cpdef int expect(self, u64 hashed) noexcept
     cpdef long long find(self, u64 hashed) noexcept
     @cython.locals(word=u64)
@@ -41,7 +43,8 @@ cdef class LocalIndex:
     cpdef bint has(self, u64 entry, u64 hashed) noexcept
     cdef u64 _word(self, u64 entry, u64 hashed) noexcept
     @cython.locals(entry='long long', lane=bint)
-    cdef int _catch_up(self, u64 position) except -1
+    cdef int _catch_up(self, u64 position, bint anew) except -1
+    cpdef object _damaged(self, u64 entry)
     @cython.locals(entry=u64, position=u64)
     cdef int _rebuild(self) except -1
     @cython.locals(state=u64)

@@ -18,7 +18,9 @@ keeps its interpreter busy would hold up all inserts and deletes (trap L1). Here
 for: who looks a key up brings the index up to date first (`refresh`): it loads the position of the
 tracker, and applies what was announced since. An index that is not up to date is not looked into,
 which is what the acknowledgements are for. A message that was overwritten in the ring has been
-overtaken: then the index is made anew from the whole data array.
+overtaken: then the index is made anew from the whole data array. A client that holds a lock does
+not do that, nor does it apply more than some messages (`refresh_near`): it gives the lock back, and
+brings its index up to date without it (trap L4; lookup.py).
 
 To apply a message is to look at the entry that it names, and to take over which key is there: that
 of a valid or a claimed entry. If the entry begins another life while it is looked at, or is claimed
@@ -39,6 +41,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
+from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64, words_prefetch
 from limpet.stores.loco.kvstore.fields import (
     CLAIMED,
@@ -94,7 +97,17 @@ class LocalIndex:
         """Apply all that was announced so far. One load, if nothing was."""
         position = self.tracker.position()
         if position != self.applied or not self.known:
-            self._catch_up(position)
+            self._catch_up(position, True)
+
+    def refresh_near(self, limit: int) -> bool:
+        """The same, if it takes no more than `limit` messages; whether it is up to date now."""
+        position = self.tracker.position()
+        if position == self.applied or not self.known:
+            return self.known
+        if position - self.applied > limit:
+            return False
+        self._catch_up(position, False)
+        return self.known
 
     def expect(self, hashed: int) -> None:
         """The key with this hash is looked up soon."""
@@ -126,8 +139,11 @@ class LocalIndex:
 
     # ---- applying -------------------------------------------------------------------------------
 
-    def _catch_up(self, position: int) -> None:
-        """Apply what was announced before `position`, in the background lane."""
+    def _catch_up(self, position: int, anew: bool) -> None:
+        """Apply what was announced before `position`, in the background lane.
+
+        `anew`: what was overtaken makes the index anew; else it is not known any more.
+        """
         lane = self.endpoint.background(True)
         try:
             # One by one: who is interrupted begins again at the message that it was at.
@@ -137,13 +153,21 @@ class LocalIndex:
                     entry = self.tracker.message(self.applied)
                 if entry < 0:
                     self.known = False
+                elif entry >= self.entries.count:
+                    raise self._damaged(entry)
                 else:
                     self.look(entry)
                     self.applied += 1
-            if not self.known:
+            if anew and not self.known:
                 self._rebuild()
         finally:
             self.endpoint.background(lane)
+
+    def _damaged(self, entry: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"message {self.applied} of the tracker at {self.tracker.at:#x} names entry {entry} of "
+            f"{self.entries.count}: memory was damaged; destroy the pool"
+        )
 
     def _rebuild(self) -> None:
         """Look at all entries."""

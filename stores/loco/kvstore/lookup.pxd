@@ -11,6 +11,8 @@ from limpet.stores.loco.ticket_lock cimport TicketLock
 
 cdef u64 REFERENCE_MASK
 cdef int PATIENCE
+cdef u64 NEAR
+cdef int LATE_MAX
 cdef u64 WAITERS
 cdef int TORN
 cdef u64 PHASE_MASK
@@ -54,13 +56,17 @@ cdef class Lookup(InlineStore):
     cdef bytes _value(self)
     @cython.locals(link=u64)
     cdef bytes _value_here(self)
-    @cython.locals(held=bint, lock=TicketLock, journal=u64)
+    @cython.locals(attempt=int, ready=bint, lock=TicketLock)
     cdef TicketLock enter_locked(self, bytes key)
+    @cython.locals(held=bint, lock=TicketLock, journal=u64)
+    cdef TicketLock _take_lock(self, bytes key)
     cdef TicketLock _enter_held(self, TicketLock lock, bytes key)
     cdef int leave_locked(self, TicketLock lock) except -1
     cpdef TicketLock lock(self, u64 table, u64 number)
     @cython.locals(base=u64)
     cpdef int enter_journal(self, u64 table, u64 number) except -1
-    cdef int _begin_change(self) except -1
+    cdef bint _begin_change(self, int attempt) except -1
+    @cython.locals(lane=bint, lock=TicketLock)
+    cdef bint _mend_once(self, u64 table, u64 number, int attempt) except -1
     @cython.locals(link_address=u64, vacant=u64, number=u64, link=u64)
     cpdef int vacate(self, u64 entry, u64 state) except -1

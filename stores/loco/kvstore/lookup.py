@@ -15,7 +15,7 @@ from limpet.stores import regions
 from limpet.stores.contract import as_bytes
 from limpet.stores.inline import InlineStore
 from limpet.stores.loco.kvstore.data_array import DataArray
-from limpet.stores.loco.kvstore.fields import PHASE_MASK, TORN, VACANT
+from limpet.stores.loco.kvstore.fields import LATE_MAX, NEAR, PHASE_MASK, TORN, VACANT
 from limpet.stores.loco.kvstore.journal import Journal
 from limpet.stores.loco.kvstore.key_locks import KeyLocks
 from limpet.stores.loco.kvstore.local_index import LocalIndex
@@ -217,7 +217,8 @@ class Lookup(InlineStore):
         """The same, holding the lock: whoever was writing has ended, or died and been repaired."""
         lock = self.enter_locked(key)
         try:
-            outcome = self._get_once(key)
+            outcome = self._look_up(key)
+            self.endpoint.wait()
             if outcome == DONE:
                 return self._value()
             if outcome == TORN:
@@ -237,18 +238,42 @@ class Lookup(InlineStore):
     def enter_locked(self, key: bytes) -> TicketLock:
         """Begin an operation that holds the lock of a key; the lock.
 
-        The key's index is up to date then, and what the lock's last holder left is repaired.
+        The key's index is up to date then, and what the lock's last holder left is repaired. A
+        client that is late gives the lock back, brings its index up to date, and tries again.
         """
+        attempt = 0
+        while True:
+            lock = self._take_lock(key)
+            ready = False
+            try:
+                ready = self._begin_change(attempt)
+            finally:
+                if not ready:
+                    self.leave_locked(lock)
+            if ready:
+                return lock
+            attempt += 1
+            self.retries += 1
+            self.client.enter()
+            try:
+                self.choose(key)
+                self.index.refresh()
+            finally:
+                self.client.leave()
+
+    def _take_lock(self, key: bytes) -> TicketLock:
+        """Begin an operation, with the lock of a key; the lock."""
         held = False
         self.client.enter()
         try:
             self.choose(key)
+            if not self.index.known:
+                self.index.refresh()
             lock = self.lock(self.table, self.hash & self.lock_count - 1)
             self.enter_journal(self.table, self.hash & self.lock_count - 1)
             held = lock.grab()
             if held:
                 # CRASH(locked): nothing was begun; who waits for the lock passes it over.
-                self._begin_change()
                 return lock
             self.endpoint.wait()
         except BaseException:
@@ -273,7 +298,6 @@ class Lookup(InlineStore):
         try:
             self.choose(key)
             self.enter_journal(self.table, self.hash & self.lock_count - 1)
-            self._begin_change()
         except BaseException:
             self.leave_locked(lock)
             raise
@@ -300,12 +324,19 @@ class Lookup(InlineStore):
         base = self.tables[table]
         self.journal.at = base + self.locks_at + number * self.record_size + self.journal_at
 
-    def _begin_change(self) -> None:
-        """Having a lock, be up to date, and repair what its last holder left."""
-        self.index.refresh()
+    def _begin_change(self, attempt: int) -> bool:
+        """Having a lock, be up to date, and repair what its last holder left.
+
+        False: the index is late, and nothing was done.
+        """
+        if attempt >= LATE_MAX:
+            self.index.refresh()
+        elif not self.index.refresh_near(NEAR << 2 * attempt):
+            return False
         if self.journal.intent():
             self.repairs += 1
             repair(self)
+        return True
 
     def vacate(self, entry: int, state: int) -> None:
         """Tell everybody that an entry is not valid, and have it be nobody's.
@@ -334,20 +365,30 @@ class Lookup(InlineStore):
     def _mend(self, table: int) -> None:
         """Repair what dead holders of a table's locks left."""
         for number in range(self.lock_count):
-            self.client.enter()
-            lane = self.endpoint.background(True)
+            attempt = 0
+            while not self._mend_once(table, number, attempt):
+                attempt += 1
+
+    def _mend_once(self, table: int, number: int, attempt: int) -> bool:
+        """Repair what a dead holder of this lock left; False: our index is late, once more."""
+        self.client.enter()
+        lane = self.endpoint.background(True)
+        try:
+            self.enter_table(table)
+            self.enter_journal(table, number)
+            if not self.journal.intent():
+                return True
+            self.index.refresh()
+            lock = self.lock(table, number)
+            if not lock.grab() and not lock.seize():
+                return True
             try:
-                self.enter_table(table)
-                self.enter_journal(table, number)
-                lock = self.lock(table, number)
-                if self.journal.intent() and (lock.grab() or lock.seize()):
-                    try:
-                        self._begin_change()
-                    finally:
-                        lock.drop()
+                return self._begin_change(attempt)
             finally:
-                self.endpoint.background(lane)
-                self.client.leave()
+                lock.drop()
+        finally:
+            self.endpoint.background(lane)
+            self.client.leave()
 
     def survey(self) -> Survey:
         return Survey(self)

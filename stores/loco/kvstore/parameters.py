@@ -31,8 +31,8 @@ LOCKS: Final = 64
 LOCKS_MAX: Final = 1 << LOCK_BITS
 WAITERS: Final = 16
 """Places of each ticket lock; who finds none free waits without order."""
-TRACKER: Final = (64, 4096)
-"""Messages that a tracker's ring has room for by default: from the first to the second."""
+TRACKER_MIN: Final = 64
+"""Messages that a tracker's ring has room for by default, at least."""
 CAPACITY_MAX: Final = 1 << 34
 
 
@@ -85,7 +85,7 @@ class LocoParameters:
         """The parameters for a pool.
 
         By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
-        message for every fourth entry: an index is made anew from all entries as soon as from more.
+        message for every entry, so that a late client never looks at more than it missed.
         """
         check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
         check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
@@ -93,7 +93,7 @@ class LocoParameters:
         capacity = capacity_for(pool, layout, capacity, each, CAPACITY_MAX)
         entries = int(share_of(capacity, pool)) + 8
         if tracker is None:
-            tracker = min(TRACKER[1], max(TRACKER[0], 1 << (entries // 4).bit_length()))
+            tracker = max(TRACKER_MIN, 1 << (entries - 1).bit_length())
         return cls(capacity, pool.nodes, entries, key_size, value_size, locks, tracker)
 
     @property

@@ -7,6 +7,7 @@ cdef u64 POSITION
 cdef u64 RING
 cdef int ROW_BITS
 cdef u64 ROW_MASK
+cdef u64 POSITION_MAX
 
 cdef class Tracker:
     cdef readonly Endpoint endpoint
@@ -24,3 +25,4 @@ cdef class Tracker:
     cpdef long long append(self, u64 entry) except -2
     @cython.locals(endpoint=Endpoint, number=u64, slot=u64, there=u64, lap=u64)
     cdef long long _try(self, u64 entry) except -2
+    cpdef object _damaged(self, u64 number, u64 there)

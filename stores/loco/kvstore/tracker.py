@@ -18,15 +18,27 @@ Nobody can take p + 1 before. When `append` returns, the position is above p.
 What a kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
 append announces it, and nothing depended on it yet.
 
+How long the ring is: by default as many messages as the table has entries, or more (trap L4). To
+make an index anew is to look at every entry, so it never costs more than the messages that were
+missed. A shorter ring saves 8 bytes a message; a client that is late by more than its length makes
+its index anew, and the next time again.
+
+Damage: a message may name an entry that the array does not have; the index says so. The word of
+message p has p's lap or the one before, as long as the position is p; any other is damage, and
+`append` says so instead of trying for ever. So is a position above 2^62.
+
 A lap is 36 bits. It would have to come round while one client stands still between its load and its
 CAS, and the word to have the same entry: after 2^36 laps.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from limpet.shm.errors import StoreCorrupt
 from limpet.stores.loco.kvstore.fields import LAP_MASK, POSITION, RING, ROW_BITS, ROW_MASK
+
+POSITION_MAX: Final = 1 << 62
 
 
 class Tracker:
@@ -62,7 +74,7 @@ class Tracker:
     def append(self, entry: int) -> int:
         """Have everybody look at this entry before they look anything up; the message's number.
 
-        2 round trips.
+        2 round trips. Raises StoreCorrupt.
         """
         number = -1
         while number < 0:
@@ -77,14 +89,25 @@ class Tracker:
         there = endpoint.load(slot)
         endpoint.wait()
         lap = self._lap(number)
+        if number > POSITION_MAX:
+            raise self._damaged(number, there)
         if there >> ROW_BITS == lap:
             endpoint.cas(self.at, number, number + 1)
             return -1
         if there >> ROW_BITS != (lap - 1 & LAP_MASK):
-            return -1  # the ring has gone round since
+            # ORDER: after the message: if the position is the same, the ring has not gone round.
+            if endpoint.load(self.at) == number:
+                raise self._damaged(number, there)
+            return -1
         if endpoint.cas(slot, there, lap << ROW_BITS | entry) != there:
             return -1
         endpoint.wait()
         # CRASH(unannounced): who appends next announces it.
         endpoint.cas(self.at, number, number + 1)
         return number
+
+    def _damaged(self, number: int, there: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"the tracker at {self.at:#x} has {number} messages, and the place of the next one has "
+            f"the word {there:#x}: memory was damaged; destroy the pool"
+        )
