@@ -13,6 +13,7 @@ cdef int FULL
 cdef u64 HEAD
 cdef u64 NUMBER
 cdef u64 OLDEST
+cdef u64 POSITION_MAX
 cdef u64 WRITER
 
 cdef class RingBuffer(Channel):
@@ -45,7 +46,7 @@ cdef class RingBuffer(Channel):
     cdef int _send_once(self, bytes data) except -1
     @cython.locals(endpoint=Endpoint, length=u64, at=u64)
     cdef int _append(self, bytes data) except -1
-    @cython.locals(at=u64, mine=u64, ident=u64, position=u64, size=u64, number=u64)
+    @cython.locals(at=u64, mine=u64, ident=u64)
     cdef int _become_writer(self) except -1
     @cython.locals(number=u64, position=u64, oldest=u64, size=u64, last=u64)
     cdef u64 _number_at(self, u64 end) except? 0
@@ -54,11 +55,14 @@ cdef class RingBuffer(Channel):
     cpdef bint _counts(self, u64 ident) except -1
     @cython.locals(oldest=u64)
     cdef int _overwrite(self, u64 end) except -1
+    cdef u64 _length(self, u64 size, u64 room, u64 position) except 0
+    cdef u64 _sound(self, u64 position) except? 0
+    cpdef object _damaged(self, u64 position)
     cdef int _check_open(self) except -1
     cdef bytes _receive_once(self)
     @cython.locals(behind=u64)
     cdef u64 _behind(self, u64 at, u64 size) noexcept
-    @cython.locals(endpoint=Endpoint, at=u64, start=u64, size=u64, number=u64, data=bytes, oldest=u64)
+    @cython.locals(endpoint=Endpoint, at=u64, start=u64, size=u64, number=u64, data=bytes, oldest=u64, length=u64)
     cdef bytes _next(self)
     @cython.locals(start=u64, rest=u64)
     cdef bytes _body(self, u64 at, u64 size)

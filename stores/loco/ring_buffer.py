@@ -31,6 +31,9 @@ message after it was read, then it is whole.
 The writer is who sends first. When it is dead, or has closed, the next one who sends is: by CAS
 from the old id; a process that is alive keeps the others out (ChannelFull).
 
+A reader that was overtaken has read anybody's payload (trap L5), so it looks at `oldest` before it
+computes with a size. A message that does not end at `end` or before is damage: StoreCorrupt.
+
 What a kill leaves behind: a writer's message before the end has moved is none, and `oldest` may be
 beyond what it had to be; its successor goes on behind the last message. A reader's row.
 """
@@ -48,6 +51,7 @@ from limpet.shm.errors import (
     ChannelRemoved,
     NodeFailed,
     ParameterError,
+    StoreCorrupt,
     ValueTooLarge,
 )
 from limpet.shm.parameters import parse_size
@@ -65,29 +69,19 @@ from limpet.stores.loco.ring_fields import (
     NUMBER,
     OLD,
     OLDEST,
+    POSITION_MAX,
     ROOM,
     SIZE,
     SKIP,
     WRITER,
 )
-from limpet.stores.loco.sst import SST
+from limpet.stores.loco.ring_positions import Positions
 from limpet.stores.loco.waiting import Waiting
 from limpet.stores.outcomes import DONE, FULL
 
 CLIENT_MASK = (1 << 48) - 1
 """The id in a participant's word."""
 assert NUMBER + 8 <= WRITER < NEWS < ROOM < DATA
-
-
-class Positions(SST):
-    """How far each reader has read; a newcomer begins at `first`."""
-
-    first = 0
-
-    def joined(self) -> None:
-        var = self[self.own_row]
-        var.store(self.first)
-        var.place()
 
 
 class RingBuffer(Channel):
@@ -247,8 +241,10 @@ class RingBuffer(Channel):
             # CRASH(writer): the next one who sends sees that it is dead.
             if self.endpoint.cas(at, ident, mine) == ident:
                 break
-        self.end = self.endpoint.load(self.address + END)
-        self.oldest = self.endpoint.load(self.address + OLDEST)
+        self.end = self._sound(self.endpoint.load(self.address + END))
+        self.oldest = self._sound(self.endpoint.load(self.address + OLDEST))
+        if self.oldest > self.end or self.end - self.oldest > self.size:
+            raise self._damaged(self.end)
         self.number = self._number_at(self.end)
         self.limit = 0
         self.writer_as = mine
@@ -261,7 +257,7 @@ class RingBuffer(Channel):
             oldest = self.endpoint.load(self.address + OLDEST)
             if position < oldest or position > end:
                 # The first look, or one that was overtaken while it went on.
-                position = oldest
+                position = self._sound(oldest)
                 number = self.endpoint.load(self.address + NUMBER)
                 if oldest > end:
                     end = oldest
@@ -269,7 +265,7 @@ class RingBuffer(Channel):
                 size, last = self._head_at(position)
                 # ORDER: after the head: it is one if it was not overwritten meanwhile.
                 if self.endpoint.load(self.address + OLDEST) <= position:
-                    position += HEAD + (size + 7 & ~7)
+                    position += self._length(size, end - position, position)
                     number = last + 1
         return number
 
@@ -298,7 +294,7 @@ class RingBuffer(Channel):
         """Before memory is used up to the position `end`: forget the messages that were there."""
         oldest = self.oldest
         while oldest + self.size < end:
-            oldest += HEAD + (self._head_at(oldest)[0] + 7 & ~7)
+            oldest += self._length(self._head_at(oldest)[0], self.end - oldest, oldest)
         if oldest == self.end:
             self.endpoint.store(self.address + NUMBER, self.number)
         self.oldest = oldest
@@ -311,6 +307,25 @@ class RingBuffer(Channel):
         return (
             self.endpoint.load(at + position % self.size),
             self.endpoint.load(at + (position + 8) % self.size),
+        )
+
+    def _length(self, size: int, room: int, position: int) -> int:
+        """Bytes of the message at a position, with its head: at most `room`, or StoreCorrupt."""
+        # ORDER: the size by itself before the sum, which might wrap.
+        if room > self.size or size > room or HEAD + (size + 7 & ~7) > room:
+            raise self._damaged(position)
+        return HEAD + (size + 7 & ~7)
+
+    def _sound(self, position: int) -> int:
+        """A position that was read from memory; StoreCorrupt, if it cannot be one."""
+        if position > POSITION_MAX or position & 7:
+            raise self._damaged(position)
+        return position
+
+    def _damaged(self, position: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.name!r} of {self.pool.url}: there is no message at position {position}: memory "
+            "was damaged; remove the ring, and make it anew"
         )
 
     # ---- readers --------------------------------------------------------------------------------
@@ -349,7 +364,7 @@ class RingBuffer(Channel):
         self.unsafe = EVER if self.skips else self.seen_end
         self.expected = 0
         if start == OLD:
-            self.position = self.endpoint.load(self.address + OLDEST)
+            self.position = self._sound(self.endpoint.load(self.address + OLDEST))
         elif self.skips:
             self.expected = self._number_at(self.position) + 1
             end = self.endpoint.load(self.address + END)
@@ -426,21 +441,24 @@ class RingBuffer(Channel):
             at = self._behind(at, 8)
             number = endpoint.load(start + at)
             data = b""
-            if HEAD + size <= self.size:
+            if size <= self.size - HEAD:
                 data = self._body(self._behind(at, HEAD - 8), size)
             endpoint.wait()
             if self.position < self.unsafe:
                 # ORDER: after the message, which is whole if the writer has not come so far.
                 oldest = endpoint.load(self.address + OLDEST)
                 if oldest > self.position:
-                    self.position = oldest
+                    self.position = self._sound(oldest)
                     if self.seen_end < oldest:
                         self.seen_end = oldest
                     # ORDER: if there is nothing to read from here on, a writer may wait for us.
                     endpoint.swap(self.ack, self.position)
                     self.room.wake()
                     continue
-            self.position += HEAD + (size + 7 & ~7)
+            length = self._length(size, self.seen_end - self.position, self.position)
+            if number > POSITION_MAX or number + 1 < self.expected:
+                raise self._damaged(self.position)
+            self.position += length
             if self.expected:
                 self.lost += number + 1 - self.expected
             self.expected = number + 2

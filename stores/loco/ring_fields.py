@@ -18,5 +18,7 @@ BLOCK: Final = "block"
 SKIP: Final = "skip"
 NOW: Final = "now"
 OLD: Final = "oldest"
+POSITION_MAX: Final = 1 << 62
+"""A writer begins at no greater one: at 10 GB a second that takes 14 years."""
 EVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 """Positions up to which a reader looks whether it was overtaken."""

@@ -22,7 +22,7 @@ import limpet
 from limpet.shm.fabric import Endpoint
 from limpet.stores.loco.fields import SLEEPERS
 from limpet.stores.loco.ring_buffer import RingBuffer
-from limpet.stores.loco.ring_fields import END, NUMBER, OLDEST, ROOM
+from limpet.stores.loco.ring_fields import DATA, END, NUMBER, OLDEST, ROOM
 
 COMPILED = limpet.build == "compiled"
 
@@ -239,6 +239,76 @@ def test_messages_that_are_overtaken_while_they_are_read_are_whole(pools: Any) -
         return count
 
     assert gather(sender, reader, reader)[0] is None
+
+
+def test_a_reader_that_was_overtaken_computes_with_no_word_of_a_payload(pools: Any) -> None:
+    """They are all ones: the sum with the size of a head wraps."""
+    pool = pools()
+    sender = pool.ring("r", 512, overrun="skip", codec="bytes")
+    watched = pools.keep(WatchedPool.open(pool.url))
+    reader = watched.ring("r", 512, overrun="skip", codec="bytes")
+    reader.subscribe()
+    start = reader.address + DATA
+    for number in range(24):
+        sender.send(b"seen")
+        at = start + reader.position % 512
+
+        def overtake(verb: str, address: int, at: int = at) -> None:
+            if verb == "load" and address == at:
+                watched.endpoint.before = None
+                for size in (200, 240 + 8 * (number % 25), 240):
+                    sender.send(b"\xff" * size)
+
+        watched.endpoint.before = overtake
+        message = reader.receive(timeout=0)
+        assert message == b"\xff" * len(message)
+        everything(reader)
+    assert reader.lost > 0
+
+
+BEYOND = [(1 << 64) - 1, (1 << 64) - 8, (1 << 64) - 16, 1 << 63, 1 << 40, 1000]
+DAMAGES = [("size", word) for word in BEYOND] + [
+    (place, word) for place in ("end", "oldest", "number") for word in [*BEYOND, 0, 64]
+]
+
+
+@pytest.mark.parametrize("overrun", ["block", "skip"])
+@pytest.mark.parametrize(("place", "word"), DAMAGES)
+def test_a_damaged_ring_is_an_error_and_ends(
+    pools: Any, place: str, word: int, overrun: str
+) -> None:
+    """It is never a wrong message, nor a reader or a writer that does not end."""
+    parameters = {"size": 512, "overrun": overrun, "codec": "bytes"}
+    pool = pools()
+    sender = pool.ring("r", **parameters)
+    readers = [pools.again(pool).ring("r", **parameters) for _ in range(2)]
+    readers[0].subscribe()
+    for _ in range(5):
+        sender.send(b"right")
+    where = {"size": DATA, "end": END, "oldest": OLDEST, "number": DATA + 8}[place]
+    pool.endpoint.store(sender.address + where, word)
+    found, errors = [], 0
+    for reader in readers:
+        try:
+            reader.subscribe("oldest")
+            found += everything(reader)
+        except limpet.StoreCorrupt as error:
+            errors += 1
+            assert "damaged" in str(error)
+    assert set(found) <= {b"right"}
+    if place == "size":
+        assert errors == 2
+    sender.close()
+    successor = pools.again(pool).ring("r", **parameters)
+    try:
+        for _ in range(40):
+            successor.send(b"right", timeout=0)
+    except queue.Full:
+        assert overrun == "block"
+    except limpet.StoreCorrupt as error:
+        errors += 1
+        assert "damaged" in str(error)
+    assert errors or place == "number" or word <= 64
 
 
 def test_one_process_sends_until_it_closes_or_dies(pools: Any) -> None:
