@@ -112,6 +112,7 @@ cdef class Image:
     cdef bint _in_place
 
     cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1
+    cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1
     cdef int _mourn(self) except -1
     cpdef int read(self, u64 addr, Py_ssize_t count) except -1
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7

@@ -245,6 +245,13 @@ cdef inline bint is_within(Image image, Py_ssize_t offset, Py_ssize_t size) noex
     return image._eras[0] == image._era
 
 
+cdef inline bint has_words(Image image, Py_ssize_t first, Py_ssize_t count) noexcept:
+    """The same of words; no product that might wrap."""
+    if unlikely(first < 0 or count < 0 or count > (image._size >> 3) - first, 0):
+        return False
+    return image._eras[0] == image._era
+
+
 cdef inline bint is_gone(Image image) noexcept:
     """Whether what was looked at in an image may have been lost before."""
     limpet_used()
@@ -888,7 +895,7 @@ cdef class Image:
             self.forget()
             return endpoint.read_words(addr, self.words, count)
         mapped = bytes_at(endpoint, addr, size)
-        if unlikely(mapped == NULL or count < 1 or count * 8 > self.words.shape[0] * 8 or addr & 7, 0):
+        if unlikely(mapped == NULL or count < 1 or count > self.words.shape[0] or addr & 7, 0):
             self.forget()
             return endpoint.read_words(addr, self.words, count)
         if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
@@ -913,13 +920,18 @@ cdef class Image:
             raise AddressError("the memory that was read is not mapped any more")
         raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
 
+    cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{count} words from word {first} on are outside of the image")
+
     cdef int _mourn(self) except -1:
         return self.endpoint._mourn(self._addr >> 40)
 
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
         """A word of it."""
-        if not is_within(self, 8 * index, 8):
-            self._refuse(8 * index, 8)
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
         cdef u64 found = (<const u64*>self._at)[index]
         if unlikely(is_gone(self), 0):
             self._mourn()
@@ -972,8 +984,8 @@ cdef class Image:
         """
         if unlikely(data is None, 0):
             raise TypeError("expected bytes, not None")
-        if not is_within(self, 8 * first, 8 * count):
-            self._refuse(8 * first, 8 * count)
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = count
         cdef Py_ssize_t middle, at, size
@@ -1004,8 +1016,8 @@ cdef class Image:
         """The word `index`, if the first piece that it names is `data`; else 0."""
         if unlikely(data is None, 0):
             raise TypeError("expected bytes, not None")
-        if not is_within(self, 8 * index, 8):
-            self._refuse(8 * index, 8)
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef u64 slot = (<const u64*>self._at)[index]
         cdef Py_ssize_t at = slot & 0xFFFF
@@ -1024,8 +1036,8 @@ cdef class Image:
         cdef Py_ssize_t index = 0
         cdef Py_ssize_t at, size, behind
         cdef u64 slot
-        if not is_within(self, 8 * first, 8 * count):
-            self._refuse(8 * first, 8 * count)
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
         while index < count:
             slot = (<const u64*>self._at)[first + index]
             if slot >> 48:

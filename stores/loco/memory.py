@@ -381,8 +381,10 @@ class ChannelMemory(Renewing):
             return []
         described = self.endpoint.read(value + DESCRIPTION, length)
         try:
-            first, stride, count = json.loads(described).get("links", (0, 0, 0))
-        except ValueError:
+            first, stride, count = map(int, json.loads(described).get("links", (0, 0, 0)))
+        except (ValueError, TypeError, AttributeError):
+            return []
+        if min(first, count) < 0 or stride < 8 or first + stride * count > sizes >> 16:
             return []
         start = _memory(value, length) + first
         return [start + stride * number for number in range(count)]

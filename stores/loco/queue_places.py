@@ -411,6 +411,9 @@ class Places(Channel):
         self._ready()
         head, tail = self.endpoint.load(self.head), self.endpoint.load(self.tail)
         count = 0
+        # of what was before the last `maxsize` tickets, nothing is there any more
+        if head < tail and tail - head > self.maxsize:
+            head = tail - self.maxsize
         while head < tail:
             number = head // self.maxsize
             word = self.endpoint.load(self._slot(head - number * self.maxsize))

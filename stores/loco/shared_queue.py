@@ -18,7 +18,13 @@ import queue
 from collections.abc import Iterable
 from typing import Any
 
-from limpet.shm.errors import ChannelRemoved, NodeFailed, ParameterError, TasksLost
+from limpet.shm.errors import (
+    ChannelRemoved,
+    NodeFailed,
+    ParameterError,
+    StoreCorrupt,
+    TasksLost,
+)
 from limpet.stores.loco.deadline import deadline_of, left_us, still_us
 from limpet.stores.loco.queue_fields import (
     BATCH,
@@ -310,6 +316,11 @@ class SharedQueue(Places):
         self._ready()
         tail = endpoint.load(self.tail)
         at = endpoint.load(self.head)
+        if at < tail and tail - at > self.maxsize:
+            raise StoreCorrupt(
+                f"{self!r} says that tickets {at} to {tail} are in its {self.maxsize} places: "
+                "memory was damaged; remove the queue, and make it anew"
+            )
         empty = True
         cut, words = [], []
         while at < tail and empty:

@@ -5,7 +5,7 @@ from limpet.stores.contract cimport as_bytes
 from limpet.stores.inline cimport InlineStore
 from limpet.stores.objects cimport Objects
 from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
-from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
 
 cdef u64 ADDRESS_MASK

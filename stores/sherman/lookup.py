@@ -38,7 +38,7 @@ from limpet.stores.sherman.fields import (
     PLACE_MASK,
     PLACE_SHIFT,
 )
-from limpet.stores.sherman.page import Page
+from limpet.stores.sherman.page import Page, link_of
 from limpet.stores.sherman.parameters import ShermanParameters, TreeParameters
 from limpet.stores.sherman.routes import Routes
 from limpet.stores.sherman.survey import Survey
@@ -281,6 +281,8 @@ class Lookup(InlineStore):
     def _learn_children(self, routes: Routes) -> None:
         """Note all leaves below the inner node that was read."""
         page = self.page
+        if not page.count:
+            raise StoreCorrupt(f"{self.name}: an inner node of tree {self.tree} is empty: damaged")
         lows = [page.key(index) for index in range(page.count)]
         leaves = [page.link(index) for index in range(page.count)]
         routes.learn_all(lows, leaves, page.high())
@@ -326,7 +328,7 @@ class Lookup(InlineStore):
         value = self.page.value_of(slot)
         if not slot & EXTENT:
             return value
-        self.objects.load(int.from_bytes(value, "little"))
+        self.objects.load(link_of(value))
         self.endpoint.wait()
         return self.objects.value()
 

@@ -24,6 +24,8 @@ cdef int SIBLING
 cdef int SLOTS
 cdef int VALUE_SHIFT
 
+cpdef u64 link_of(bytes value) except? 0
+
 cdef class Page:
     cdef readonly Endpoint endpoint
     cdef readonly u64 size

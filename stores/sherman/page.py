@@ -46,6 +46,13 @@ from limpet.stores.sherman.fields import (
 )
 
 
+def link_of(value: bytes) -> int:
+    """The address or reference that a value is. Raises StoreCorrupt if it cannot be one."""
+    if len(value) != 8:
+        raise StoreCorrupt(f"a link of {len(value)} bytes in a node: memory was damaged")
+    return int.from_bytes(value, "little")
+
+
 class Page:
     """A node that was read, or is made. What changes it changes a copy, `words`."""
 
@@ -199,10 +206,13 @@ class Page:
         return self.image.word(SLOTS + index) & LENGTH_MASK
 
     def child(self, key: bytes) -> int:
-        """The object of the child in whose range the key is; of an inner node."""
+        """The object of the child in whose range the key is; of an inner node. Raises StoreCorrupt
+        if there is none."""
         index = self.find(key)
         if not self.exact:
             index -= 1
+        if index < 0:
+            raise StoreCorrupt(f"a node of level {self.level} has no child for {key!r}: damaged")
         return self.link(index)
 
     def key(self, index: int) -> bytes:
@@ -228,8 +238,8 @@ class Page:
         return bool(self.image.word(SLOTS + index) & EXTENT)
 
     def link(self, index: int) -> int:
-        """The address or reference that is the value of an entry."""
-        return int.from_bytes(self.value(index), "little")
+        """The address or reference that is the value of an entry. Raises StoreCorrupt."""
+        return link_of(self.value(index))
 
     def fits(self, key: bytes, size: int) -> bool:
         """Whether there is room for one more entry, with a value of that size."""
