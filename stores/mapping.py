@@ -74,6 +74,15 @@ class SharedDict(MutableMapping[Any, Any]):
                 return key, self.pop(key)
         raise KeyError("popitem(): the mapping is empty")
 
+    def clear(self) -> None:
+        """Take out every entry that is there all the while: one pass over the keys.
+
+        An entry that another process sets meanwhile may stay.
+        """
+        for key in self.store:
+            with contextlib.suppress(KeyError):  # then another process was faster
+                self.store.delete(key)
+
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """As for a dict, and atomic: of several processes, one sets the value that all get."""
         name = self.codec.encode_key(key)

@@ -400,3 +400,54 @@ def test_pop_gives_a_key_to_one_process(pools: Any) -> None:
     found = sorted(key for taken in gather(*[lambda s=s: child(s // 2) for s in range(4)])
                    for key in taken)  # fmt: skip
     assert found == keys
+
+
+# ---- clear --------------------------------------------------------------------------------------
+
+
+def verbs(store: Any) -> int:
+    counted = store.stats()
+    return sum(
+        lane[verb]
+        for lane in (counted, counted["background"])
+        for verb in ("reads", "writes", "cas", "atomics")
+    )
+
+
+def test_clear_takes_one_pass_over_the_keys_of_any_kind(pools: Any, kind: str) -> None:
+    """Not one for each entry: that was quadratic."""
+    d = SharedDict(pools(nodes=3).store(kind, name="d", capacity=1000), Codec.named("bytes"))
+    keys = [b"%04d" % number for number in range(60 if PURE else 300)]
+    d.update(dict.fromkeys(keys, b"v"))
+    start = verbs(d.store)
+    for key in keys:
+        del d[key]
+    deletes = verbs(d.store) - start
+    d.update(dict.fromkeys(keys, b"v"))
+    start = verbs(d.store)
+    assert len(list(d)) == len(keys)
+    one_pass = verbs(d.store) - start
+    start = verbs(d.store)
+    d.clear()
+    assert verbs(d.store) - start <= 2 * (deletes + one_pass)
+    assert len(d) == 0
+    assert list(d) == []
+    sound(d.store)
+
+
+def test_clear_leaves_no_entry_that_was_there_while_others_set_some(pools: Any) -> None:
+    d = pools().dict("d", capacity=1000)
+    count = 100 if PURE else 400
+    d.update(dict.fromkeys(range(count), "old"))
+
+    def other(number: int) -> None:
+        for step in range(count // 4):
+            d[number, step] = "new"
+
+    def clear() -> None:
+        d.clear()
+        assert not any(key in d for key in range(count))
+
+    gather(clear, clear, lambda: other(0), lambda: other(1))
+    assert all(value == "new" for value in d.values())
+    sound(d.store)
