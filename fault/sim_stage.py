@@ -27,6 +27,7 @@ from limpet.fault.kinds import proof_of
 from limpet.fault.sim_program import PRESENT, VALUE_SIZE
 from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
+from limpet.shm.errors import StoreFull
 from limpet.shm.fabric import Endpoint
 from limpet.shm.membership import slot_address
 from limpet.shm.node import MemoryNode
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from limpet.fault.sim_run import Run
 
 BLOCK_SIZE: Final = 16 << 10
+NODE_SIZE_MAX: Final = 32 << 20
+"""Of what is made larger until there is room for what clients have at first."""
 OBJECTS: Final = 4
 LEASE_US: Final = 1_000
 RUN_S: Final = 16.0
@@ -293,23 +296,40 @@ class Stage:
         """How many steps an operation takes; set by who has counted them."""
         self.replace_steps = 0
         """Likewise, to replace a node."""
-        url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
+        size = self._node_size(proof.explorer_node_size, clients)
         try:
-            size = self._node_size(proof.explorer_node_size, clients)
-            founder = StagePool.create(
-                url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
-                clients=clients + 2, lease_us=LEASE_US, fence=fence, coherent=coherent,
-                coherent_bytes=0 if coherent else size // 2,
-            )  # fmt: skip
-            self.pools.append(founder)
-            try:
-                self.players = [Player(i, self._join(pool_class)) for i in range(clients)]
-            finally:
-                destroy(url)
-            self._prepare()
+            while not self._is_made(size, clients, coherent, pool_class):
+                size *= 2
         except BaseException:
             self.close()
             raise
+
+    def _is_made(
+        self, size: int, clients: int, coherent: bool, pool_class: type[SimulatedPool]
+    ) -> bool:
+        """Make the pool, with nodes of this size, and prepare it; False: that takes larger ones."""
+        url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
+        founder = StagePool.create(
+            url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
+            clients=clients + 2, lease_us=LEASE_US, fence=self.fence, coherent=coherent,
+            coherent_bytes=0 if coherent else size // 2,
+        )  # fmt: skip
+        self.pools.append(founder)
+        try:
+            self.players = [Player(i, self._join(pool_class)) for i in range(clients)]
+        finally:
+            destroy(url)
+        try:
+            self._prepare()
+        except StoreFull:
+            if size >= NODE_SIZE_MAX:
+                raise
+            for pool in reversed(self.pools):
+                pool.close()
+            self.pools.clear()
+            self.nodes_memory = NodesMemory()
+            return False
+        return True
 
     def _node_size(self, least: int, clients: int) -> int:
         """Bytes of a node: with replicas, so many that everybody can have the heads of groups."""

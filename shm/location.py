@@ -70,6 +70,11 @@ class Location:
         return self.folder / f"limpet.{self.name}.{suffix}"
 
 
+def full_url(url: str) -> str:
+    """The same; a bare name stands for shm://NAME."""
+    return f"shm://{url}" if isinstance(url, str) and _NAME.fullmatch(url) else url
+
+
 def parse_url(url: str) -> Location:
     """The location that `url` names; ParameterError, saying what is wrong with it, if none."""
     if not isinstance(url, str):

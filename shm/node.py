@@ -24,6 +24,7 @@ import ctypes
 import dataclasses
 import mmap
 import os
+import stat
 import struct
 import time
 import weakref
@@ -42,7 +43,7 @@ from limpet.shm.errors import (
 )
 from limpet.shm.inventory import list_pools, unlink_all
 from limpet.shm.layout import CONTROL_NODE, SUPERBLOCK_SIZE
-from limpet.shm.location import Location, parse_url
+from limpet.shm.location import Location, full_url, parse_url
 from limpet.shm.logind import remove_ipc_warning
 from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
 from limpet.shm.placement import NodeOptions
@@ -69,6 +70,7 @@ __all__ = [
     "finish",
     "list_pools",
     "open_",
+    "full_url",
     "parse_url",
     "plan",
     "probe",
@@ -182,7 +184,7 @@ def create(
         if location.scheme == "dax":
             node = _create_on_device(location, index, size, generation)
         else:
-            node = _create_file(location, index, size, generation)
+            node = _create_file(location, index, size, generation, options)
         undo.callback(discard, node)
         _settle(node, options, created=True)
         undo.pop_all()
@@ -277,7 +279,9 @@ def _check_size(size: int, page: int, what: str) -> None:
         raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
 
 
-def _create_file(location: Location, index: int, size: int, generation: int) -> MemoryNode:
+def _create_file(
+    location: Location, index: int, size: int, generation: int, options: NodeOptions
+) -> MemoryNode:
     where = location.segment(index)
     _check_size(size, _page_size(location), f"{where}: its size")
     location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -293,12 +297,27 @@ def _create_file(location: Location, index: int, size: int, generation: int) -> 
         undo.callback(path.unlink, missing_ok=True)
         try:
             os.ftruncate(fd, size)
+            _share(location, index, fd, options)
         except OSError:
             os.close(fd)
             raise
         node = MemoryNode(where, index, size, Place(path), fd, generation)
         undo.pop_all()
         return node
+
+
+def _share(location: Location, index: int, fd: int, options: NodeOptions) -> None:
+    """Give a new file the mode and the group that the pool has."""
+    if index == CONTROL_NODE:
+        mode, group = options.mode, options.group_number()
+    else:
+        control = location.path(CONTROL_NODE).stat()
+        mode, group = stat.S_IMODE(control.st_mode), control.st_gid
+    made = os.fstat(fd)
+    if group not in (-1, made.st_gid):
+        os.fchown(fd, -1, group)
+    if stat.S_IMODE(made.st_mode) != mode:
+        os.fchmod(fd, mode)
 
 
 def _create_exclusive(location: Location, path: Path, where: str) -> int:

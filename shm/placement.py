@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import errno
+import grp
 import mmap
 import os
 import platform
@@ -34,18 +35,30 @@ class NodeOptions:
     `numa_node`: the NUMA node to bind to, or one for each memory node (the control segment goes
     with the first); used by the creator only. `prefault`: touch every page now, so that a lack of
     memory shows now. `huge_pages`: on hugetlbfs, or on a tmpfs whose mount allows them.
-    `any_owner`: also open or destroy what another user owns.
+    `any_owner`: also open or destroy what another user owns. `mode`: permissions of the files of
+    the segments, for the owner and others who may read and write, as 0o660; `group`: name or number
+    of the group that they are for, if not the creator's. Both are used by the creator only: a node
+    that is replaced has those of the control segment.
     """
 
     numa_node: int | tuple[int, ...] | None = None
     prefault: bool = False
     huge_pages: bool = False
     any_owner: bool = False
+    mode: int = 0o600
+    group: int | str | None = None
 
     def __post_init__(self) -> None:
         for name in ("prefault", "huge_pages", "any_owner"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        mode = self.mode
+        if isinstance(mode, bool) or not isinstance(mode, int) or mode not in _MODES:
+            raise ParameterError(
+                "mode must be 0o600 or, for others, too, 0o660, 0o606 or 0o666, not "
+                + (oct(mode) if type(mode) is int else repr(mode))
+            )
+        self.group_number()
         wanted = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
         for node in wanted or (-1,):
             if node is None and self.numa_node is None:
@@ -56,6 +69,20 @@ class NodeOptions:
                     f"not {self.numa_node!r}"
                 )
 
+    def group_number(self) -> int:
+        """The number of the group that the segments are for; -1: the creator's."""
+        group = self.group
+        if group is None:
+            return -1
+        if isinstance(group, str):
+            try:
+                return grp.getgrnam(group).gr_gid
+            except KeyError as error:
+                raise ParameterError(f"there is no group {group!r}") from error
+        if isinstance(group, bool) or not isinstance(group, int) or group < 0:
+            raise ParameterError(f"group must be the name or the number of one, not {group!r}")
+        return group
+
     def numa_node_of(self, index: int) -> int | None:
         """The NUMA node for memory node `index`; pass 0 for the control segment."""
         if not isinstance(self.numa_node, tuple):
@@ -65,6 +92,7 @@ class NodeOptions:
         return self.numa_node[index]
 
 
+_MODES: Final = (0o600, 0o660, 0o606, 0o666)
 _NUMA_RANGE: Final = range(NUMA_NODES_MAX)
 
 

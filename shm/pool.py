@@ -201,15 +201,17 @@ class Memory:
         numa_node: int | tuple[int, ...] | None = None,
         prefault: bool = False,
         huge_pages: bool = False,
+        mode: int = 0o600,
+        group: int | str | None = None,
         **parameters: Any,
     ) -> Self:
         """Create a pool and open it.
 
         `nodes`, `node_size` (bytes, or text such as "64MiB"), and the fields of `PoolParameters`;
-        `numa_node`, `prefault`, `huge_pages` as in `NodeOptions`. Raises PoolExists,
-        ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
+        `numa_node`, `prefault`, `huge_pages`, `mode`, `group` as in `NodeOptions`. Raises
+        PoolExists, ParameterError, PoolPermission, CoherenceError; then nothing is left behind.
         """
-        options = node_options(numa_node, prefault, huge_pages)
+        options = node_options(numa_node, prefault, huge_pages, mode=mode, group=group)
         _latency_ns(latency)
         made, uuid, checked = create_segments(url, nodes, node_size, options, parameters)
         try:

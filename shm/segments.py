@@ -16,6 +16,7 @@ from limpet.shm.layout import (
     CONTROL_NODE,
     EPOCH,
     NODE_STATES,
+    PAGE,
     NodeLayout,
     address,
     control_size,
@@ -27,7 +28,7 @@ from limpet.shm.states import IN_SERVICE, generation_of, state_of
 
 
 def canonical(url: str) -> str:
-    return nodes.parse_url(url).url
+    return nodes.parse_url(nodes.full_url(url)).url
 
 
 def node_options(
@@ -35,9 +36,16 @@ def node_options(
     prefault: bool,
     huge_pages: bool,
     any_owner: bool = False,
+    mode: int = 0o600,
+    group: int | str | None = None,
 ) -> nodes.NodeOptions:
     return nodes.NodeOptions(
-        numa_node=numa_node, prefault=prefault, huge_pages=huge_pages, any_owner=any_owner
+        numa_node=numa_node,
+        prefault=prefault,
+        huge_pages=huge_pages,
+        any_owner=any_owner,
+        mode=mode,
+        group=group,
     )
 
 
@@ -49,7 +57,7 @@ def create_segments(
     given: dict[str, Any],
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
-    location = nodes.parse_url(url)
+    location = nodes.parse_url(nodes.full_url(url))
     if location.scheme == "shm" and (warning := remove_ipc_warning()):
         log.warning("%s: %s", location, warning)
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
@@ -59,6 +67,8 @@ def create_segments(
             f"it has {', '.join(sorted(known))}"
         )
     size = None if node_size is None else parse_size(node_size)
+    if size is not None and isinstance(node_size, str):
+        size -= size % PAGE  # "1GB" is not a whole number of pages
     for name in ("block_size", "coherent_bytes"):
         if name in given:
             given[name] = parse_size(given[name])
@@ -101,7 +111,7 @@ def open_segments(
     url: str, options: nodes.NodeOptions
 ) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
     """The segments of a pool that is there, without those of nodes out of service."""
-    location = nodes.parse_url(url)
+    location = nodes.parse_url(nodes.full_url(url))
     control, block = nodes.open_(location, CONTROL_NODE, options=options)
     opened = [control]
     try:
@@ -135,7 +145,7 @@ def open_segments(
 
 def unlink_quietly(url: str) -> None:
     with contextlib.suppress(PoolNotFound):
-        nodes.unlink_all(nodes.parse_url(url))
+        nodes.unlink_all(nodes.parse_url(nodes.full_url(url)))
 
 
 def destroy(url: str, *, any_owner: bool = False) -> list[str]:
@@ -144,4 +154,4 @@ def destroy(url: str, *, any_owner: bool = False) -> list[str]:
     Processes that have it open go on with what they have mapped; nobody can open it any more.
     Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
     """
-    return nodes.unlink_all(nodes.parse_url(url), any_owner=any_owner)
+    return nodes.unlink_all(nodes.parse_url(nodes.full_url(url)), any_owner=any_owner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 
 from limpet.shm.directory import READY
 from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
+from limpet.shm.parameters import parse_size
 from limpet.shm.pool import Memory, alive
 from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
@@ -144,9 +146,7 @@ class Pool(Memory):
                 self.parameters, self.layout, **kind_named(kind).fixed, **parameters
             )
         except TypeError as error:
-            raise ParameterError(
-                f"a {kind} store does not take these parameters: {error}"
-            ) from error
+            raise ParameterError(_why_not(kind, cls.Parameters, parameters, error)) from error
         stored = self.exclusively(lambda: self._entry(kind, name, made))
         if stored["kind"] != kind:
             raise StoreMismatch(
@@ -287,56 +287,84 @@ class Pool(Memory):
         """The counter of that name, a signed number of 64 bits: 0 at first."""
         return self.channels.open(Counter, name)
 
-    def array(self, name: str, length: int, typecode: str = "q") -> Array:
+    def array(self, name: str, length: int | None = None, typecode: str | None = None) -> Array:
         """The array of that name: zeros at first, each element of eight bytes atomic.
 
-        `typecode`: "q" signed, "Q" unsigned, "d" double.
+        `typecode`: "q" signed, the usual one, "Q" unsigned, "d" double. What is not given is as
+        the array that is there has it; ParameterError: there is none, and no `length`.
         """
-        return self.channels.open(Array, name, length=length, typecode=typecode)
+        found: Array = self.channels.attach(
+            Array,
+            name,
+            {"length": length, "typecode": typecode},
+            {"length": None, "typecode": "q"},
+        )
+        return found
 
     def lock(
         self,
         name: str,
         *,
-        recursive: bool = False,
-        places: int = PLACES,
-        overtaking: bool = True,
+        recursive: bool | None = None,
+        places: int | None = None,
+        overtaking: bool | None = None,
     ) -> Lock:
         """The lock of that name, free if it was not there; as threading.Lock, among processes.
 
-        Parameters: see `Lock`; all who use it give the same ones. Raises StoreMismatch.
+        Parameters: see `Lock`. One that is not given is as the lock that is there has it. Raises
+        StoreMismatch when one that is given is another than that.
         """
-        found: Lock = self.channels.open(
-            Lock, name, recursive=recursive, places=places, overtaking=overtaking
+        found: Lock = self.channels.attach(
+            Lock,
+            name,
+            {"recursive": recursive, "places": places, "overtaking": overtaking},
+            {"recursive": False, "places": PLACES, "overtaking": True},
         )
         return found
 
     def queue(
         self,
         name: str,
-        maxsize: int = MAXSIZE,
+        maxsize: int | None = None,
         *,
-        item_size: int = ITEM_SIZE,
-        codec: str = "pickle",
+        item_size: int | None = None,
+        codec: str | None = None,
     ) -> SharedQueue:
         """The queue of that name: made if it is not there, else attached to. First in, first out.
 
-        Parameters: see `SharedQueue`; all who use it give the same ones. Raises StoreMismatch.
+        Parameters: see `SharedQueue`. One that is not given is as the queue that is there has it.
+        Raises StoreMismatch when one that is given is another than that.
         """
-        found: SharedQueue = self.channels.open(
-            SharedQueue, name, maxsize=maxsize, item_size=item_size, codec=codec
+        found: SharedQueue = self.channels.attach(
+            SharedQueue,
+            name,
+            {"maxsize": maxsize, "item_size": item_size, "codec": codec},
+            {"maxsize": MAXSIZE, "item_size": ITEM_SIZE, "codec": "pickle"},
         )
         return found
 
     def ring(
-        self, name: str, size: int | str = SIZE, *, overrun: str = BLOCK, codec: str = "pickle"
+        self,
+        name: str,
+        size: int | str | None = None,
+        *,
+        overrun: str | None = None,
+        codec: str | None = None,
     ) -> RingBuffer:
         """The ring buffer of that name: a broadcast from one process, who sends, to all that read.
 
-        Parameters: see `RingBuffer`; all who use it give the same ones. Raises StoreMismatch.
+        Parameters: see `RingBuffer`. One that is not given is as the ring that is there has it.
+        Raises StoreMismatch when one that is given is another than that.
         """
-        found: RingBuffer = self.channels.open(
-            RingBuffer, name, size=size, overrun=overrun, codec=codec
+        found: RingBuffer = self.channels.attach(
+            RingBuffer,
+            name,
+            {
+                "size": None if size is None else parse_size(size),
+                "overrun": overrun,
+                "codec": codec,
+            },
+            {"size": SIZE, "overrun": BLOCK, "codec": "pickle"},
         )
         return found
 
@@ -368,6 +396,24 @@ def _check_name(name: str) -> None:
         raise ParameterError(
             f"a store's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, not {name!r}"
         )
+
+
+def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:
+    """Why a kind of store does not take the parameters that were given."""
+    fixed = kind_named(kind).fixed
+    known = {
+        name
+        for base in cls.__mro__
+        if "for_pool" in vars(base)
+        for name, found in inspect.signature(base.for_pool).parameters.items()
+        if found.kind is inspect.Parameter.KEYWORD_ONLY and name not in fixed
+    }
+    if unknown := sorted(set(given) - known):
+        return (
+            f"a {kind} store has no parameter {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(known))}"
+        )
+    return f"a {kind} store does not take these parameters: {error}"
 
 
 def _parameters(cls: Any, stored: dict[str, Any], where: str) -> Any:

@@ -111,6 +111,40 @@ class Manager:
             )
         return found
 
+    def attach(self, cls: Any, name: str, given: dict[str, Any], usual: dict[str, Any]) -> Any:
+        """As `open`. A parameter that is None in `given` is that of the channel that is there, or,
+        if there is none, the `usual` one.
+
+        Raises ParameterError if there is no channel and a parameter has no usual value.
+        """
+        given = {key: value for key, value in given.items() if value is not None}
+        while True:
+            there = {} if given.keys() >= usual.keys() else self._parameters_of(cls, name)
+            chosen = {key: there.get(key, value) for key, value in usual.items()} | given
+            if lacking := [key for key, value in chosen.items() if value is None]:
+                raise ParameterError(
+                    f"{self.pool.url} has no {cls.__name__.lower()} {name!r}; to make one, say its "
+                    f"{' and '.join(lacking)}"
+                )
+            try:
+                return self.open(cls, name, **chosen)
+            except StoreMismatch:
+                # Another process may have made it, or another one, since we looked.
+                if self._parameters_of(cls, name) == there:
+                    raise
+
+    def _parameters_of(self, cls: Any, name: str) -> dict[str, Any]:
+        """The parameters of a channel that is there; {}: there is none, as far as is known."""
+        with opening():
+            found = self.handles.get((cls, name))
+        if found is not None and not found.removed():
+            return dict(found.parameters)
+        described: dict[str, Any] = {}
+        if _is_name(name) and self._has_memory():
+            with contextlib.suppress(NodeFailed):  # `open` says so
+                described = self.memory.describe(name.encode())
+        return dict(described.get("parameters") or {})
+
     def follow(self, mark: Any) -> None:
         """Tell it, as long as it is there, which nodes are replaced."""
         self._marks.add(weakref.ref(mark, self._marks.discard))
