@@ -21,6 +21,7 @@ from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
 from limpet.stores.loco.array import Array
 from limpet.stores.loco.barrier import Barrier
+from limpet.stores.loco.condition import Condition
 from limpet.stores.loco.counter import Counter
 from limpet.stores.loco.event import Event
 from limpet.stores.loco.lock import PLACES, Lock
@@ -321,6 +322,11 @@ class Pool(Memory):
             {"recursive": False, "places": PLACES, "overtaking": True},
         )
         return found
+
+    def condition(self, name: str) -> Condition:
+        """The condition of that name, with a lock of its own, as `threading.Condition`, for threads
+        of any processes."""
+        return self.channels.open(Condition, name)
 
     def queue(
         self,

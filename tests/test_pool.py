@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import pickle
 import signal
+import stat
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -486,3 +488,78 @@ def test_watch_reports_the_dead(pool: limpet.Pool) -> None:
     assert len(found["clients"]) == 1
     assert found["time_ns"] > 0
     assert store.get(b"k") == b"v"
+
+
+# ---- names, sizes and users ----------------------------------------------------------------------
+
+
+def test_a_bare_name_is_that_of_shared_memory_as_on_the_command_line(pools: Any) -> None:
+    url = pools().url
+    name = url.removeprefix("shm://")
+    with limpet.open(name) as pool:
+        assert pool.url == url
+    assert limpet.destroy(name)
+    with limpet.create(name, node_size="1MiB") as pool:
+        assert pool.url == url
+    with pytest.raises(limpet.PoolExists):
+        limpet.create(name)
+    with pytest.raises(limpet.ParameterError):
+        limpet.open("no/name")
+
+
+@pytest.mark.parametrize(("text", "size"), [("1MB", 999_424), ("1M", 999_424), ("1MiB", 1 << 20)])
+def test_a_size_in_text_is_rounded_down_to_whole_pages(pools: Any, text: str, size: int) -> None:
+    assert pools(node_size=text).parameters.node_size == size
+    with pytest.raises(limpet.ParameterError, match="multiple of 4096"):
+        pools(node_size=1_000_000)
+
+
+def test_segments_have_the_mode_of_the_pool_and_so_has_a_node_that_is_replaced(pools: Any) -> None:
+    pool = pools(nodes=2, mode=0o660, group=os.getgid())
+    pool.fail_node(1)
+    pool.replace_node(1)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in segments_of(pool)}
+    assert modes == {0o660}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in segments_of(pools())} == {0o600}
+
+
+def segments_of(pool: Any) -> list[Path]:
+    return list(Path("/dev/shm").glob(f"limpet.{pool.url.removeprefix('shm://')}.*"))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o777, 0, True, "660"])
+def test_a_mode_lets_others_read_and_write_or_nothing(pools: Any, mode: Any) -> None:
+    if mode == 0o600:
+        pools(mode=mode)
+    else:
+        with pytest.raises(limpet.ParameterError, match="mode must be"):
+            pools(mode=mode)
+    with pytest.raises(limpet.ParameterError, match="no group 'no such group'"):
+        pools(group="no such group")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes the right to be another user")
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_another_user_of_the_group_opens_a_pool_that_was_made_for_it(pools: Any, mode: int) -> None:
+    theirs, group = 54_321, 54_322
+    pool = pools(mode=mode, group=group, fence="wait")
+    pool.dict("d")["k"] = "root's"
+
+    def other(any_owner: bool) -> Any:
+        os.setgroups([])
+        os.setgid(group)
+        os.setuid(theirs)
+        try:
+            with limpet.open(pool.url, any_owner=any_owner) as mine:
+                found = mine.dict("d")["k"]
+                mine.dict("d")["k"] = "theirs"
+                return found
+        except limpet.PoolPermission:
+            return "refused"
+
+    assert gather(lambda: other(False)) == ["refused"]
+    if mode == 0o600:
+        assert gather(lambda: other(True)) == ["refused"]
+    else:
+        assert gather(lambda: other(True)) == ["root's"]
+        assert pool.dict("d")["k"] == "theirs"

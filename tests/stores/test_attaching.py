@@ -58,9 +58,9 @@ def test_a_channel_that_is_not_there_is_made_with_the_usual_parameters(
 
 def test_an_array_that_is_not_there_needs_a_length(pools: Any) -> None:
     pool = pools()
-    with pytest.raises(limpet.ParameterError, match="no array 'x'.*length"):
+    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*length"):
         pool.array("x")
-    with pytest.raises(limpet.ParameterError, match="no array 'x'.*length"):
+    with pytest.raises(limpet.ParameterError, match=r"no array 'x'.*length"):
         pool.array("x", typecode="d")
     assert pool.array("x", 3)[:] == [0, 0, 0]
 

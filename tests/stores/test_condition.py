@@ -1,0 +1,128 @@
+"""Conditions: as those of threading, between the threads of several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+from process_tools import children, gather, start
+
+import limpet
+from limpet.stores.loco.fields import LINE, SLEEPERS
+
+WAITS_S = 20.0
+
+
+def sleeps(pool: Any, condition: Any) -> None:
+    """Wait until somebody sleeps there."""
+    end = time.monotonic() + WAITS_S
+    while not pool.endpoint.load(condition.address + LINE) & SLEEPERS:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_a_process_is_woken_by_another_one(pools: Any) -> None:
+    pool = pools()
+    condition, ready = pool.condition("c"), pool.counter("ready")
+
+    def waiter() -> bool:
+        with condition:
+            return bool(condition.wait_for(lambda: ready.value, timeout=WAITS_S))
+
+    def notifier() -> None:
+        sleeps(pool, condition)
+        with condition:
+            ready.add(1)
+            condition.notify()
+
+    assert gather(waiter, waiter, notifier)[:2] == [True, True]
+    assert not condition.lock.locked()
+
+
+def test_what_is_notified_before_a_thread_sleeps_is_not_missed(pools: Any) -> None:
+    """One gives the lock back, and the other notifies at once."""
+    pool = pools()
+    condition, turn = pool.condition("c"), pool.counter("turn")
+    rounds = 200
+
+    def player(mine: int) -> int:
+        for _ in range(rounds):
+            with condition:
+                assert condition.wait_for(lambda: turn.value % 2 == mine, timeout=WAITS_S)
+                turn.add(1)
+                condition.notify_all()
+        return turn.value
+
+    gather(lambda: player(0), lambda: player(1))
+    assert turn.value == 2 * rounds
+
+
+def test_a_thread_that_waits_learns_that_the_lock_was_left_by_a_dead_process(pools: Any) -> None:
+    pool = pools()
+    condition = pool.condition("c")
+
+    def waiter() -> tuple[bool, bool]:
+        with condition:
+            return condition.wait(timeout=WAITS_S), condition.inherited
+
+    def victim() -> None:
+        sleeps(pool, condition)
+        condition.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with children([waiter]) as [(pid, out)]:
+        dead, end = start(victim)
+        end.close()
+        os.waitpid(dead, 0)
+        assert out.read()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_condition_has_the_interface_of_threadings(pools: Any) -> None:
+    pool = pools()
+    condition = pool.condition("c")
+    for work in (condition.wait, condition.notify, condition.notify_all, condition.release):
+        with pytest.raises(RuntimeError):
+            work()
+    with condition, condition:
+        assert not condition.wait(timeout=0.01)
+        assert not condition.wait_for(lambda: False, timeout=0.01)
+        assert condition.wait_for(lambda: 7) == 7
+        condition.notify(0)
+        condition.notify(3)
+        condition.notify_all()
+        assert not pools.again(pool).condition("c").acquire(blocking=False)
+    assert condition.acquire(timeout=0)
+    condition.release()
+    assert pool.condition("c") is condition
+
+
+def test_threads_of_one_process_use_one_condition(pools: Any) -> None:
+    condition = pools().condition("c")
+    found: list[int] = []
+
+    def work(number: int) -> None:
+        with condition:
+            assert condition.wait_for(lambda: len(found) == number, timeout=WAITS_S)
+            found.append(number)
+            condition.notify_all()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in reversed(range(4))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == list(range(4))
+
+
+def test_a_condition_that_is_removed_says_so(pools: Any) -> None:
+    pool = pools()
+    condition = pool.condition("c")
+    pool.channels.remove("c")
+    with pytest.raises(limpet.ChannelRemoved):
+        condition.acquire()
+    assert pool.audit()["leaked"] == 0
