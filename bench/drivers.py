@@ -10,6 +10,7 @@ writes at once; what those are is said at each driver. None of them writes to a 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import importlib.util
 import itertools
@@ -180,6 +181,8 @@ class LimpetDriver(Driver):
         self.parameters = {"replicas": self.nodes} if replicated else {}
         self.url = f"shm://bench-{os.getpid()}-{secrets.token_hex(4)}"
         self.pool: Any = None
+        self.begun = False
+        """Whether there may be a pool of that name, though we have no handle of it."""
 
     def missing(self) -> None:
         return None
@@ -195,6 +198,8 @@ class LimpetDriver(Driver):
         self.workload = workload
         record = workload.key_bytes + workload.value_bytes + 64
         size = max(64 << 20, 1 << (8 * workload.records * record).bit_length())
+        # ORDER: a signal handler may raise when the pool is there, and is not assigned yet.
+        self.begun = True
         self.pool = limpet.create(self.url, nodes=self.nodes, node_size=size)
 
     def _store(self, pool: Any) -> Any:
@@ -221,7 +226,13 @@ class LimpetDriver(Driver):
     def stop(self) -> None:
         import limpet
 
-        if self.pool is not None:
-            self.pool.close()
+        if not self.begun:
+            return
+        try:
+            if self.pool is not None:
+                self.pool.close()
+        finally:
             self.pool = None
-            limpet.destroy(self.url)
+            with contextlib.suppress(limpet.PoolNotFound):
+                limpet.destroy(self.url)
+            self.begun = False

@@ -172,5 +172,6 @@ def _run(options: peers.Options, drivers: list[peers.Driver]) -> peers.Outcome:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """On SIGTERM, leave through every clean-up."""
+    """On SIGTERM, leave through every clean-up, which another one does not interrupt."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -239,3 +239,29 @@ def test_limpet_driver_of_a_replicated_kind_has_a_node_for_each_replica() -> Non
 def test_limpet_driver_refuses_what_is_no_kind(name: str) -> None:
     with pytest.raises(limpet.ParameterError):
         LimpetDriver(name)
+
+
+@pytest.mark.parametrize("where", ["create", "close"])
+def test_a_signal_at_the_edges_of_a_pools_life_leaves_no_pool(
+    where: str, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it was made and its handle is not assigned yet; and while that is closed."""
+    real = limpet.create
+
+    def create(*arguments: Any, **parameters: Any) -> Any:
+        pool = real(*arguments, **parameters)
+        if where == "create":
+            pool.close()
+            raise SystemExit(143)
+        close = pool.close
+
+        def interrupted() -> None:
+            close()
+            raise SystemExit(143)
+
+        monkeypatch.setattr(pool, "close", interrupted)
+        return pool
+
+    monkeypatch.setattr(limpet, "create", create)
+    with pytest.raises(SystemExit):
+        peers.run(peers.Options(workload=WORKLOAD, rounds=0), [LimpetDriver("race")])
