@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import multiprocessing
 import os
@@ -263,5 +264,12 @@ def test_a_signal_at_the_edges_of_a_pools_life_leaves_no_pool(
         return pool
 
     monkeypatch.setattr(limpet, "create", create)
+
+    def life() -> None:
+        with contextlib.ExitStack() as stack:
+            driver = LimpetDriver("race")
+            stack.callback(driver.stop)
+            driver.start(WORKLOAD)
+
     with pytest.raises(SystemExit):
-        peers.run(peers.Options(workload=WORKLOAD, rounds=0), [LimpetDriver("race")])
+        life()
