@@ -57,6 +57,15 @@ def test_stage_has_room_for_many_clients_and_replicas() -> None:
     assert explore(parameters).failures == ()
 
 
+def test_stage_has_room_where_subtables_are_split_at_first() -> None:
+    """Pairs and subtables take groups of their own; its preparation raised StoreFull."""
+    parameters = Exploration(
+        store="fusee", clients=4, ops=3, schedules=3, seed=1, nodes=5, value_size=40,
+        parameters={"replicas": 4, "bucket_size": 1},
+    )  # fmt: skip
+    assert explore(parameters).failures == ()
+
+
 def test_fusee_holds_with_one_replica() -> None:
     assert explored("fusee", 200, 1, 0).failures == ()
 
