@@ -110,10 +110,10 @@ class Cut(Commit):
             raise
         return (DONE, found) if whole else (AGAIN, {})
 
-    def replenish(self, sparing: int = 0) -> None:
+    def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for the log. Outside of operations. Raises StoreFull."""
         size = Log.size(self.room)
-        self.allocator.coherent().replenish_all(self.node, [size], 1, sparing)
+        self.allocator.coherent().replenish_all(self.node, [size], 1, sparing, 0, update)
 
     def _read_all(
         self, log: Log, state: int, held: dict[int, ObjectRead]
