@@ -35,13 +35,13 @@ from limpet.shm.fabric import Endpoint
 from limpet.shm.heap import Heap
 from limpet.shm.inventory import unlink_generations
 from limpet.shm.layout import (
-    CATALOGUE,
-    CATALOGUE_ENTRIES,
     CATALOGUE_ENTRY_SIZE,
     CONTROL_NODE,
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
+    catalogue_address,
+    catalogue_entries,
 )
 from limpet.shm.membership import Membership, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
@@ -164,12 +164,14 @@ class Memory:
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
-        self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
+        self.regions = Regions(
+            self.blocks, self.grace, self.membership, parameters.nodes, self.allocator
+        )
         self.catalogue = Directory(
             self.endpoint,
-            CATALOGUE,
-            CATALOGUE_ENTRIES,
+            catalogue_address(parameters),
+            catalogue_entries(parameters),
             CATALOGUE_ENTRY_SIZE,
             f"{self.url}: catalogue",
         )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import KeyExists, StoreError
+from limpet.shm.layout import ENTRIES_MAX
 from limpet.stores.outcomes import BATCH, EXISTS, INSERT, MISSING, PUT, UPDATE
 
 
@@ -41,6 +42,8 @@ class Store:
     """
 
     ordered = False
+    entries_max = ENTRIES_MAX
+    """It has an entry of the catalogue with a number below this."""
     grows = False
     """Whether there is room for keys as long as there is memory."""
     replicated = False

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from limpet.shm.directory import READY
-from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
+from limpet.shm.errors import ParameterError, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.pool import Memory, alive
 from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
@@ -131,6 +131,12 @@ class Pool(Memory):
 
     def _entry(self, kind: str, name: str, made: Any) -> dict[str, Any]:
         def plan(index: int) -> bytes:
+            most = store_class(kind).entries_max
+            if index >= most:
+                raise StoreFull(
+                    f"{self.url}: no room for {name!r}: a {kind} store takes one of the first "
+                    f"{most} places for stores, and they are taken; drop one of the stores there"
+                )
             return json.dumps(
                 {"kind": kind, "parameters": dataclasses.asdict(made)}, sort_keys=True
             ).encode()
@@ -309,7 +315,8 @@ class Pool(Memory):
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)
-        return np.concatenate([empty, *(store.references() for store in self.known_stores())])
+        stores = (store.references() for store in self.known_stores())
+        return np.concatenate([empty, self.regions.references(), *stores])
 
     def known_stores(self) -> Iterator[Any]:
         """A new handle of each store of the pool. Called within `exclusively`."""

@@ -33,7 +33,15 @@ from limpet.shm.states import IN_SERVICE
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.fusee.growth import ReplicatedGrowth
-from limpet.stores.fusee.links import BUFFER, OLD, PLACE_BITS, Link, is_entry, is_slot
+from limpet.stores.fusee.links import (
+    BUFFER,
+    BUFFER_ENTRIES,
+    OLD,
+    PLACE_BITS,
+    Link,
+    is_entry,
+    is_slot,
+)
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.outcomes import (
     AGAIN,
@@ -77,6 +85,7 @@ class Swarm(ReplicatedGrowth):
 
     Parameters = SwarmParameters
     majorities = True
+    entries_max = BUFFER_ENTRIES
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
         super().__init__(pool, kind, name, parameters)
