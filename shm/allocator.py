@@ -487,7 +487,7 @@ class Allocator:
             found = self.client.pinned(hunger.look) or found
         if not found and not hunger.waited:
             hunger.waited = True
-            found = self._await_period(self.grace.close_period())
+            found = self.await_period(self.grace.close_period())
         return found
 
     def _make_room(self, attempt: int) -> bool:
@@ -500,7 +500,7 @@ class Allocator:
         waiting = self._oldest_pending()
         if waiting is None:
             return False
-        return self._await_period(waiting)
+        return self.await_period(waiting)
 
     def _release_empty(self) -> bool:
         """Give back every block of which all objects are ready, and spans without an object."""
@@ -575,7 +575,7 @@ class Allocator:
         epochs += self.table.stamps(self.grace.horizon(), self.membership.parameters.nodes)
         return min(epochs) if epochs else None
 
-    def _await_period(self, epoch: int) -> bool:
+    def await_period(self, epoch: int) -> bool:
         """Wait until nobody is pinned at `epoch`; False when somebody stands still and may stay."""
         attempt = 0
         while laggards := self.grace.laggards(epoch):

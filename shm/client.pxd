@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef u64 DROPS
 cdef u64 EPOCH
 cdef int HAND
 cdef int HAND_SIZE
@@ -22,6 +23,7 @@ cdef class Client:
     cdef readonly u64 word
     cdef u64 sequence
     cdef readonly int held
+    cdef readonly u64 drops
     cdef public object steady
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
@@ -31,6 +33,8 @@ cdef class Client:
     cpdef int pin(self) except -1
     cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1
+    @cython.locals(pin=u64, counter=u64)
+    cpdef int go_on(self) except -1
     cdef int disown(self) except -1
     cpdef int unpin(self) except -1
     @cython.locals(lane=bint)

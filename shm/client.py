@@ -17,7 +17,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import ClientError, PoolClosed
-from limpet.shm.layout import EPOCH
+from limpet.shm.layout import DROPS, EPOCH
 from limpet.shm.slots import HAND, HAND_SIZE, INCARNATION_MASK, PIN, PIN_SHIFT
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.drops = 0
+        """Stores that had been dropped when this client pinned last."""
         self.steady: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
@@ -78,6 +80,7 @@ class Client:
             self.disown()
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
         endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
+        self.drops = endpoint.load(DROPS)
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
 
@@ -94,6 +97,13 @@ class Client:
         """Move our pin back to another client's, `pin`, if that one is older."""
         if pin and pin < self.endpoint.load(self.slot + PIN):
             self.endpoint.swap(self.slot + PIN, pin)
+
+    def go_on(self) -> None:
+        """If we are pinned, show that we do not stand still; the epoch stays."""
+        pin = self.endpoint.load(self.slot + PIN)
+        if pin:
+            counter = pin + 1 & (1 << PIN_SHIFT) - 1
+            self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def disown(self) -> None:
         if not self.ident:

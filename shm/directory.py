@@ -14,6 +14,7 @@ States
     PLANNED   name and payload are final; the client is making what they describe
     READY     it is made; the serial tells it from an earlier or later one of the same name
     DROPPING  the client is giving back what was made; 0: the next client that meets it goes on
+    EMPTYING  likewise, and a part of it is gone already (stores/dropping.py)
     VOID      nothing is made; any creator may claim the entry
 
 A creator looks through all entries up to the first EMPTY one. If none is of its name, it claims the
@@ -49,10 +50,11 @@ PLANNED: Final = 2
 READY: Final = 3
 VOID: Final = 4
 DROPPING: Final = 5
-STATES: Final = ("empty", "claimed", "planned", "ready", "void", "dropping")
-AT_WORK: Final = (CLAIMED, PLANNED, DROPPING)
+EMPTYING: Final = 6
+STATES: Final = ("empty", "claimed", "planned", "ready", "void", "dropping", "emptying")
+AT_WORK: Final = (CLAIMED, PLANNED, DROPPING, EMPTYING)
 """States whose word has the client at work in it."""
-NAMED: Final = (PLANNED, READY, DROPPING)
+NAMED: Final = (PLANNED, READY, DROPPING, EMPTYING)
 """States in which name and payload are there."""
 
 LENGTHS: Final = 8
@@ -122,7 +124,7 @@ class Directory:
         """The entry, if what it says fits its state word; it may be changing meanwhile."""
         at = self._at(index)
         state = word >> 60
-        if state > DROPPING:
+        if state > EMPTYING:
             return None
         client = word & CLIENT_MASK if state in AT_WORK else 0
         if state in (EMPTY, CLAIMED):
@@ -185,7 +187,7 @@ class Directory:
         plan: Callable[[int], bytes],
         make: Callable[[int, bytes], None],
         undo: Callable[[int, bytes], None],
-        drop: Callable[[Entry], None] | None = None,
+        drop: Callable[[Entry], object] | None = None,
     ) -> tuple[Entry, bool]:
         """The READY entry of that name, made if it was not there; and whether we made it.
 
@@ -237,19 +239,21 @@ class Directory:
         at = self._at(entry.number)
         return entry if self.endpoint.cas(at, entry.word, VOID << 60) == entry.word else None
 
-    def begin_dropping(self, entry: Entry, client: int) -> Entry | None:
-        """Have a READY or DROPPING entry dropped by `client`, 0: by nobody; None: it has changed.
+    def take(self, entry: Entry, state: int, client: int) -> Entry | None:
+        """Have an entry in `state`, with `client` at work; None: it is not as it was seen.
 
-        Only if its client is `client`, or gone.
+        The client that was at work is `client`, or gone.
         """
-        word = _word(DROPPING, entry.name, client)
+        word = _word(state, entry.name, client)
         if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
             return None
-        return entry._replace(state=DROPPING, client=client, word=word)
+        return entry._replace(state=state, client=client, word=word)
 
-    def end_dropping(self, entry: Entry) -> None:
-        """All that the DROPPING entry had is given back: any creator may claim it."""
-        self.endpoint.cas(self._at(entry.number), entry.word, VOID << 60)
+    def let_go(self, index: int, client: int) -> None:
+        """If `client` drops what the entry has, it does so no longer; any other may go on."""
+        word = self.endpoint.load(self._at(index))
+        if word >> 60 in (DROPPING, EMPTYING) and word & CLIENT_MASK == client:
+            self.endpoint.cas(self._at(index), word, word & ~CLIENT_MASK)
 
     def claim_void(self, entry: Entry, client: int) -> Entry | None:
         """Have a VOID entry for `client`, to clear it; None: it has changed."""
@@ -277,7 +281,7 @@ class Directory:
         self.endpoint.store(at + LENGTHS, len(name) | len(payload) << 16)
 
     def _mine(
-        self, name: bytes, membership: Membership, drop: Callable[[Entry], None] | None
+        self, name: bytes, membership: Membership, drop: Callable[[Entry], object] | None
     ) -> tuple[Entry, int]:
         """The READY entry of that name, or one that we hold now, CLAIMED or PLANNED; its word."""
         claim = -1
@@ -316,13 +320,13 @@ class Directory:
             self.endpoint.pause(attempt)
 
     def _take_over(
-        self, entry: Entry, name: bytes, client: int, drop: Callable[[Entry], None] | None
+        self, entry: Entry, name: bytes, client: int, drop: Callable[[Entry], object] | None
     ) -> Entry | None:
         """Go on with what a dead client was doing: the plan that is ours now, or None: look again.
 
-        Also of a DROPPING entry that nobody works at.
+        Also of an entry that nobody drops any longer.
         """
-        if entry.state == DROPPING:
+        if entry.state in (DROPPING, EMPTYING):
             if drop is None:
                 raise PoolCorrupt(f"{self.where}: entry {entry.number} cannot be dropped")
             drop(entry)

@@ -13,8 +13,9 @@ Memory node, offsets in bytes
 
 Control segment, offsets in bytes
     0            superblock
-    4096         epoch: word (epoch.py); its cache line has only this and the next
+    4096         epoch: word (epoch.py); its cache line has only this and the next two
     4104         pressure: word; counts takings of blocks from living owners (pressure.py)
+    4112         drops: word; counts stores that were dropped (stores/dropping.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
     4288         tickets: word; numbers of vacant slots given out so far (tickets.py)
@@ -62,6 +63,7 @@ def address(node: int, offset: int) -> int:
 
 EPOCH: Final = address(CONTROL_NODE, 4096)
 PRESSURE: Final = address(CONTROL_NODE, 4104)
+DROPS: Final = address(CONTROL_NODE, 4112)
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)

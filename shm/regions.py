@@ -226,12 +226,12 @@ class Regions:
     def _drop(self, node: int, entry: Entry) -> None:
         """Give back the region of an entry that is READY, or that a dead client was dropping."""
         directory = self.directories[node]
-        dropping = directory.begin_dropping(entry, self.membership.ident)
+        dropping = directory.take(entry, DROPPING, self.membership.ident)
         if dropping is not None:
             self._unlink(node, entry.number)
             self._release(node, self._extent(node, entry.payload)[3])
             # After a kill until here, `sweep` or the next creator of the name ends it.
-            directory.end_dropping(dropping)
+            directory.give_up(dropping)
 
     def _release(self, node: int, mark: int) -> None:
         """Give back the blocks with the mark of a region whose entry is void, or being dropped."""

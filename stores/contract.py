@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.errors import KeyExists, StoreError
+from limpet.shm.errors import KeyExists, StoreDropped, StoreError
 from limpet.shm.layout import ENTRIES_MAX
 from limpet.stores.outcomes import BATCH, EXISTS, INSERT, MISSING, PUT, UPDATE
 
@@ -71,11 +71,29 @@ class Store:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
+        self.number, self.word = pool.entry_of(name)
+        """Of the store's entry in the catalogue: its number, and its state word."""
+        self.drops = self.client.drops
         self.operations = 0
         self.retries = 0
         self.foretells = False
         """Whether the store has an `_expect_keys` of its own."""
         pool.handles.add(self)
+
+    def enter(self) -> None:
+        """Begin an operation, as `Client.enter` does; StoreDropped when the store was dropped."""
+        self.client.enter()
+        if self.client.drops != self.drops:
+            self._after_a_drop()
+
+    def _after_a_drop(self) -> None:
+        if not self.pool.catalogue.is_ready(self.number, self.word):
+            self.client.leave()
+            raise StoreDropped(
+                f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "
+                "pool.dict() makes a new one of that name"
+            )
+        self.drops = self.client.drops
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:
@@ -250,4 +268,4 @@ class Store:
 
 
 def _attached(pool: Any, kind: str, name: str) -> Any:
-    return pool.store(kind, name=name)
+    return pool.attached(kind, name)[0]

@@ -40,7 +40,7 @@ class InlineStore(Store):
         for start in range(0, len(wanted), BATCH):
             # one pin a batch: a pin held for long looks like a process that stands still
             batch = wanted[start : start + BATCH]
-            self.client.enter()
+            self.enter()
             try:
                 left = self._get_batch(batch, found)
             finally:

@@ -81,7 +81,7 @@ class Chains(Store):
     def keys(self) -> Any:
         """Every key, a chain at a time; as weakly consistent as `iter` says."""
         for head in self._heads():
-            self.client.enter()
+            self.enter()
             try:
                 version = self.endpoint.load(head)
                 key = self.objects.key() if version and self._last_of(version) else None
@@ -139,7 +139,7 @@ class Chains(Store):
             raise lost
 
     def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
-        self.client.enter()
+        self.enter()
         try:
             version = self.endpoint.load(head)
             keys = set()

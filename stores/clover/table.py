@@ -163,7 +163,7 @@ class Clover(Chains):
         self.operations += 1
         attempt = full = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = once()
             finally:

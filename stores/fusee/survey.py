@@ -34,7 +34,7 @@ class SurveyedTables(RestoredTables):
     def _outliving(self, look: Callable[[], Any]) -> Any:
         """What `look` returns, by a view that is settled; again when a node is lost meanwhile."""
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 self._renew()
             finally:
@@ -55,7 +55,7 @@ class SurveyedTables(RestoredTables):
         return self._linked_all()[0]
 
     def _keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
-        self.client.enter()
+        self.enter()
         try:
             while True:
                 try:

@@ -58,7 +58,7 @@ class Fusee(ReplicatedGrowth):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        self.client.enter()
+        self.enter()
         try:
             while True:
                 try:

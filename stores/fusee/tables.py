@@ -73,7 +73,7 @@ class ReplicatedTables(Growing):
         HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
         self.logged = objects
         self.replicas = parameters.replicas
-        self.number_of_store = pool.catalogue.find(name.encode()).number
+        self.number_of_store = pool.entry_of(name)[0]
         self.view = pool.view
         self.tickets = Tickets(self.client)
         self.bases = array("Q", bytes(8 * REPLICAS_ROW * parameters.subtables))
@@ -261,7 +261,7 @@ class ReplicatedTables(Growing):
 
     def _outlived(self, node: int) -> bool:
         """As `_outlive`, between operations."""
-        self.client.enter()
+        self.enter()
         try:
             return self._outlive(node)
         finally:

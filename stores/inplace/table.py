@@ -172,7 +172,7 @@ class InPlace(Sherman):
         return commit
 
     def _link_once(self, commit: InPlaceCommit, level: int, entry: tuple[bytes, bytes, int]) -> int:
-        self.client.enter()
+        self.enter()
         try:
             commit.begin(self.link)
             outcome = self.staging(commit).change(level, entry)

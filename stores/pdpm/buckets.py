@@ -148,7 +148,7 @@ class Buckets(Store):
 
     def _keys_of(self, bucket: int) -> list[bytes]:
         found = []
-        self.client.enter()
+        self.enter()
         try:
             self.endpoint.read_words(bucket, self.words, BUCKET_WORDS)
             for word in self.words[FIRST_SLOT:BUCKET_WORDS]:
@@ -178,7 +178,7 @@ class Buckets(Store):
             raise lost
 
     def _check_bucket(self, bucket: int, seen: dict[bytes, int]) -> None:
-        self.client.enter()
+        self.enter()
         try:
             words = np.frombuffer(self.endpoint.read(bucket, BUCKET_SIZE), dtype="<u8").tolist()
             for index, word in enumerate(words[1:], 1):

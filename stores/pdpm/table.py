@@ -133,7 +133,7 @@ class Pdpm(Buckets):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = once()
             finally:

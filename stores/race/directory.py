@@ -288,7 +288,7 @@ class Directory(Race):
 
     def _keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
         """The keys of a group of an entry's subtable; None: it is split."""
-        self.client.enter()
+        self.enter()
         try:
             return self._keys_there(table, number, group)
         finally:
@@ -333,7 +333,7 @@ class Directory(Race):
     def _check_at(self, table: int, number: int, group: int, seen: dict[bytes, int]) -> bool:
         """Check a group of an entry's subtable; False: it is split."""
         entry = self._entry(table, number)
-        self.client.enter()
+        self.enter()
         try:
             while True:
                 pointer = self.endpoint.load(entry)

@@ -100,7 +100,7 @@ class Growing(Directory):
 
     def _grow(self, key: bytes) -> int:
         """Split the subtable of a key, or make it, if it still has to be. DONE or NO_MEMORY."""
-        self.client.enter()
+        self.enter()
         try:
             self._choose(key)
             self._found_places()

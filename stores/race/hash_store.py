@@ -55,7 +55,7 @@ class HashStore(Index):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        self.client.enter()
+        self.enter()
         try:
             self._choose(key)
             if self._find(key):
@@ -71,7 +71,7 @@ class HashStore(Index):
         self.operations += len(wanted)
         for start in range(0, len(wanted), BATCH):
             # one pin a batch: a pin held for long looks like a process that stands still
-            self.client.enter()
+            self.enter()
             try:
                 self._get_batch(wanted[start : start + BATCH], found)
             finally:
@@ -125,7 +125,7 @@ class HashStore(Index):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._delete_once(data)
             finally:
@@ -152,7 +152,7 @@ class HashStore(Index):
         attempt = 0
         swept = False
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._write_once(key, value, size, mode, attempt)
             finally:

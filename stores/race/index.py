@@ -251,7 +251,7 @@ class Index(Store):
 
     def _keys_of(self, group: int) -> list[bytes]:
         """The keys of the group at this address."""
-        self.client.enter()
+        self.enter()
         try:
             return self._keys_here(group)
         finally:
@@ -287,7 +287,7 @@ class Index(Store):
 
     def _check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
         """Check a group of the subtable of this number, which is at `base`."""
-        self.client.enter()
+        self.enter()
         try:
             self._check_here(number, base, group, seen)
         finally:

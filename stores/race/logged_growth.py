@@ -122,7 +122,7 @@ class LoggedGrowing(Growing):
         self.objects_needed = 5
         """Two halves, their images, and the log, which takes memory of the same size."""
         self.stop_offset = parameters.stop_offset
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         self.locks = ObjectLocks(self)
         self.recovery = Recovery(self, self.locks)
         self.busy = 0
@@ -141,7 +141,7 @@ class LoggedGrowing(Growing):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 if not self._is_stopped(self._table_of(key)):
                     self._choose(key)

@@ -80,7 +80,7 @@ class Transactional(Growing):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.repair = Repair(self, self.locks)
         self.busy = 0
@@ -115,7 +115,7 @@ class Transactional(Growing):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 self._choose(key)
                 if self._find(key):
@@ -284,7 +284,7 @@ class Transactional(Growing):
         """What `work` returns, called in an operation that has looked the key up."""
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 self.look_up(key)
                 if not self.busy:

@@ -82,7 +82,7 @@ class Raw(Growing):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        self.client.enter()
+        self.enter()
         try:
             reference = self._known(key)
             if reference:
@@ -126,7 +126,7 @@ class Raw(Growing):
         """Delete; KeyError if the key is not there. 2 round trips if the place is remembered."""
         data = as_bytes("key", key)
         self.operations += 1
-        self.client.enter()
+        self.enter()
         try:
             reference = self._known(data) or self._seek(data)
             at = reference & ADDRESS_MASK

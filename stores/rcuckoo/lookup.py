@@ -46,7 +46,7 @@ class Lookup(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         clients = pool.parameters.clients
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         size = parameters.table_size(clients)
         self.tables = array("Q", regions.attach(pool, name, parameters.tables, size))
         self.journal_size = parameters.journal_size
@@ -90,7 +90,7 @@ class Lookup(InlineStore):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._get_once(key)
                 if outcome == DONE:

@@ -125,7 +125,7 @@ class Survey:
     ) -> bool:
         """Add a row's keys, and its version; False if it is not whole."""
         store, rows = self.store, self.rows
-        store.client.enter()
+        store.enter()
         lane = self.endpoint.background(True)
         try:
             store.enter_table(store.tables[table])
@@ -198,7 +198,7 @@ class Survey:
     def _check_row(self, table: int, row: int, seen: dict[bytes, int]) -> str | None:
         """What is wrong with a row, "" if nothing is; None: it is not whole."""
         store, rows = self.store, self.rows
-        store.client.enter()
+        store.enter()
         lane = self.endpoint.background(True)
         try:
             store.enter_table(store.tables[table])
@@ -255,7 +255,7 @@ class Survey:
         """Whether a key is in both of its rows, and nobody is moving it."""
         store = self.store
         for attempt in range(BUSY_MAX):
-            store.client.enter()
+            store.enter()
             lane = self.endpoint.background(True)
             try:
                 both = store.copies_of(key)

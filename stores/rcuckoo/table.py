@@ -113,7 +113,7 @@ class Rcuckoo(Lookup):
         attempt = lost = 0
         tried = False
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._change_once(key, value, size, mode, attempt > 0)
                 if outcome == LOST and not self._plan():

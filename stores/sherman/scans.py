@@ -76,7 +76,7 @@ class Scans(Lookup):
         attempt = 0
         hashed = hash64(start)
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 if not ahead:
                     ahead = self._look_ahead(tree, hashed, leaf)

@@ -115,7 +115,7 @@ class Sherman(Scans):
         attempt = 0
         early = self.opt2 and not size and mode != INSERT
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._change_once(key, value, size, mode, early)
             finally:
@@ -324,7 +324,7 @@ class Sherman(Scans):
             commit.replenish(0 if mode == DELETE else SPARED_BLOCKS)
 
     def _logged_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
-        self.client.enter()
+        self.enter()
         try:
             commit.begin(self.link)
             staging = self.staging(commit)
@@ -360,7 +360,7 @@ class Sherman(Scans):
         """After a transaction has deleted a key: merge its leaf, if that is sparse."""
         lane = self.endpoint.background(True)
         try:
-            self.client.enter()
+            self.enter()
             try:
                 sparse = self._find_leaf(key) == DONE and self._is_sparse()
             finally:

@@ -124,7 +124,7 @@ class Swarm(ReplicatedGrowth):
         self.operations += 1
         while True:
             at = self._foresee(key)
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._get_once(key, at)
                 if outcome == DONE:
@@ -190,7 +190,7 @@ class Swarm(ReplicatedGrowth):
         wanted = (0, 0, 0, 0)
         while True:
             at = self._foresee(key)
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._write_at(key, value, at, mode, attempt)
                 if outcome == NO_MEMORY:
@@ -214,7 +214,7 @@ class Swarm(ReplicatedGrowth):
         key = as_bytes("key", key)
         self.operations += 1
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._delete_once(key)
             finally:

@@ -98,6 +98,10 @@ def test_claim_that_is_not_looked_at_again_makes_a_name_twice(
         return [entry for entry in found if entry.state != CLAIMED], place
 
     monkeypatch.setattr(Directory, "_search", blind)
-    with pytest.raises((AssertionError, limpet.LimpetError)):
+
+    def run_all() -> None:
         for seed in range(MUTANT_SCHEDULES):
             run(stage, 2 * seed)
+
+    with pytest.raises((AssertionError, limpet.LimpetError)):
+        run_all()

@@ -15,7 +15,6 @@ import limpet
 from limpet.shm.directory import READY, VOID
 from limpet.shm.fabric import BUILD, hash64
 
-
 BLOCKS = 20_000
 """Bytes of a region that takes whole blocks in the pools of these tests; few take an object."""
 

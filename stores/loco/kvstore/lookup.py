@@ -101,7 +101,7 @@ class Lookup(InlineStore):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
+            self.enter()
             try:
                 outcome = self._get_once(key)
                 if outcome == DONE:
@@ -240,7 +240,7 @@ class Lookup(InlineStore):
         The key's index is up to date then, and what the lock's last holder left is repaired.
         """
         held = False
-        self.client.enter()
+        self.enter()
         try:
             self.choose(key)
             lock = self.lock(self.table, self.hash & self.lock_count - 1)
@@ -266,7 +266,7 @@ class Lookup(InlineStore):
     def _enter_held(self, lock: TicketLock, key: bytes) -> TicketLock:
         """The same, once we have waited for the lock."""
         try:
-            self.client.enter()
+            self.enter()
         except BaseException:
             lock.release()
             raise
@@ -334,7 +334,7 @@ class Lookup(InlineStore):
     def _mend(self, table: int) -> None:
         """Repair what dead holders of a table's locks left."""
         for number in range(self.lock_count):
-            self.client.enter()
+            self.enter()
             lane = self.endpoint.background(True)
             try:
                 self.enter_table(table)

@@ -87,7 +87,7 @@ class Survey:
     def _keys(self, table: int, start: int) -> list[bytes]:
         """The keys of a batch of entries."""
         store, found = self.store, []
-        store.client.enter()
+        store.enter()
         lane = self.endpoint.background(True)
         try:
             entries = store.indexes[table].entries
@@ -141,7 +141,7 @@ class Survey:
 
     def _check_entry(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
         store = self.store
-        store.client.enter()
+        store.enter()
         lane = self.endpoint.background(True)
         try:
             index = store.indexes[table]
