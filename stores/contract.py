@@ -89,6 +89,7 @@ class Store:
     def _after_a_drop(self) -> None:
         if not self.pool.catalogue.is_ready(self.number, self.word):
             self.client.leave()
+            self.let_go()
             raise StoreDropped(
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "
                 "pool.dict() makes a new one of that name"
@@ -238,7 +239,7 @@ class Store:
         """Forget what this handle knows besides what is in memory."""
 
     def let_go(self) -> None:
-        """The pool's handle was closed: let go of what this one has outside of memory."""
+        """The pool's handle was closed, or the store dropped: let go of what is not in memory."""
 
     def recover(self) -> dict[str, Any]:
         """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""

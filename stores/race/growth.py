@@ -114,8 +114,8 @@ class Growing(Directory):
             if self.depth == self.depth_max:
                 raise StoreFull(
                     f"{self.name}: the subtable of the key {key!r} is full and cannot be split, as "
-                    f"it was {self.depth} times; the store was made with capacity "
-                    f"{self.parameters.capacity}"
+                    f"it was {self.depth} times; the store was made with capacity="
+                    f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
                 )
             return self._split()
         finally:

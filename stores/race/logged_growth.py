@@ -93,9 +93,10 @@ class DtxGrowingParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
     ) -> DtxGrowingParameters:
         base = GrowingParameters.for_pool(
-            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size
+            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
         )
         return cls(**dataclasses.asdict(base), clients=pool.clients)
 
