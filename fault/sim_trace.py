@@ -56,7 +56,7 @@ def _control_place(stage: Stage, addr: int) -> str:
         if NODE_STATES <= addr < NODE_STATES + 2048:
             return f"state of node {(addr - NODE_STATES) // 8}"
         return "event ring" if addr >= EVENT_RING else f"control segment + {addr & OFFSET_MASK}"
-    catalogue = catalogue_address(stage.founder.parameters)
+    catalogue = catalogue_address(stage.founder.parameters.clients)
     if addr >= catalogue:
         return f"catalogue + {addr - catalogue}"
     field = (addr - CLIENT_SLOTS) % SLOT_SIZE

@@ -111,6 +111,8 @@ class Audit:
         self.references = references
         self.listed = listed
         self.emptying = emptying
+        self.in_regions = np.empty(0, dtype=np.uint64)
+        """References to the objects that named regions lie in, of the last look."""
         self.block_size = blocks.heap.layout.block_size
 
     def run(self) -> dict[str, int]:
@@ -210,6 +212,7 @@ class Audit:
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
         reachable = np.unique(self.references())
+        self.in_regions = np.unique(self.regions.references())
         self.client.go_on()
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
@@ -439,7 +442,9 @@ class Audit:
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
         in_hand = ~linked & _among(references, held)
-        found["reachable"] += int(linked.sum()) * size
+        in_regions = int((linked & _among(references, self.in_regions)).sum())
+        found["reachable"] += (int(linked.sum()) - in_regions) * size
+        found["reserved"] += in_regions * size
         found["held"] += int(in_hand.sum()) * size
         found["free"] += (count - len(used)) * size
         found["reserved"] += length * self.block_size - count * size

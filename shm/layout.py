@@ -85,20 +85,20 @@ def _entries(size: int, least: int) -> int:
     return max(least, min(size // BYTES_PER_ENTRY, ENTRIES_MAX))
 
 
-def catalogue_entries(parameters: PoolParameters) -> int:
-    """Entries of the catalogue: so many stores can be in a pool at one time."""
-    return _entries(parameters.nodes * parameters.node_size, CATALOGUE_ENTRIES_MIN)
+def catalogue_entries(memory: int) -> int:
+    """Entries of the catalogue of a pool whose nodes have so many bytes: at most so many stores."""
+    return _entries(memory, CATALOGUE_ENTRIES_MIN)
 
 
-def catalogue_address(parameters: PoolParameters) -> int:
-    """Address of the catalogue."""
-    return _round_up(CLIENT_SLOTS + parameters.clients * SLOT_SIZE, PAGE)
+def catalogue_address(clients: int) -> int:
+    """Address of the catalogue of a pool with so many client slots."""
+    return _round_up(CLIENT_SLOTS + clients * SLOT_SIZE, PAGE)
 
 
-def control_size(parameters: PoolParameters) -> int:
-    """Bytes of the control segment."""
-    catalogue = catalogue_address(parameters) & OFFSET_MASK
-    return _round_up(catalogue + catalogue_entries(parameters) * CATALOGUE_ENTRY_SIZE, PAGE)
+def control_size(clients: int, memory: int) -> int:
+    """Bytes of the control segment of a pool with so many client slots, and bytes of nodes."""
+    catalogue = catalogue_address(clients) & OFFSET_MASK
+    return _round_up(catalogue + catalogue_entries(memory) * CATALOGUE_ENTRY_SIZE, PAGE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,8 +170,8 @@ class Memory:
         )
         self.catalogue = Directory(
             self.endpoint,
-            catalogue_address(parameters),
-            catalogue_entries(parameters),
+            catalogue_address(parameters.clients),
+            catalogue_entries(parameters.memory),
             CATALOGUE_ENTRY_SIZE,
             f"{self.url}: catalogue",
         )

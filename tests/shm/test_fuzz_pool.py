@@ -56,7 +56,7 @@ PARAMETERS = PoolParameters(
 )
 """`wait`: a word that happens to name a process must not get it killed."""
 LAYOUT = NodeLayout.of(PARAMETERS)
-CATALOGUE = catalogue_address(PARAMETERS)
+CATALOGUE = catalogue_address(CLIENTS)
 CLASSES = len(object_sizes(PARAMETERS.block_size))
 PAIRS = {b"%d" % i: bytes([i]) * (i * i % 3000) for i in range(60)} | {b"large": bytes(40_000)}
 

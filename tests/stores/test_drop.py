@@ -32,7 +32,9 @@ def in_use(pool: limpet.Pool) -> tuple[int, int]:
     """Bytes that stores have: objects, and regions of whole blocks."""
     found = pool.audit()
     assert found["leaked"] == found["held"] == 0
-    blocks = sum(count for node in range(3) for _, count, _ in pool.regions.extents(node))
+    blocks = sum(
+        count for node in range(pool.parameters.nodes) for _, count, _ in pool.regions.extents(node)
+    )
     return found["reachable"], blocks
 
 
