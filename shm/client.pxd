@@ -23,13 +23,14 @@ cdef class Client:
     cdef readonly u64 word
     cdef u64 sequence
     cdef readonly int held
+    cdef u64 epoch
     cdef readonly u64 drops
     cdef public object steady
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
-    @cython.locals(endpoint=Endpoint)
+    @cython.locals(endpoint=Endpoint, epoch=u64)
     cpdef int pin(self) except -1
     cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1

@@ -40,8 +40,10 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.epoch = 0
+        """That of the last pin."""
         self.drops = 0
-        """Stores that had been dropped when this client pinned last."""
+        """Stores that had been dropped by that epoch."""
         self.steady: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
@@ -78,9 +80,13 @@ class Client:
         self.sequence = (self.sequence + 1) & 0xFFFFF
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
+        epoch = endpoint.load(EPOCH)
+        if epoch != self.epoch:
+            # ORDER: after the epoch: a store's end is in DROPS before its period is closed.
+            self.drops = endpoint.load(DROPS)
+            self.epoch = epoch
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
-        endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
-        self.drops = endpoint.load(DROPS)
+        endpoint.swap(self.slot + PIN, epoch << PIN_SHIFT | self.sequence)
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
 

@@ -3,12 +3,13 @@ when the client that drops it is killed.
 
 The entry of the store in the catalogue says how far that is (directory.py):
 
-    READY     -> DROPPING   from now on nobody attaches to the store. DROPS is counted up. An
-                            operation looks at DROPS when it is pinned, and at its store's entry
-                            when DROPS has changed; it raises StoreDropped. So when all operations
-                            that were pinned before have ended, none will ever touch the store
-                            again. A client that stands still in one is fenced by the pool's
-                            policy; a dead one is recovered, with what it has in hand.
+    READY     -> DROPPING   from now on no client attaches to the store. DROPS is counted up, and
+                            then the epoch. An operation that pins another epoch than the one
+                            before it looks at DROPS, and at its store's entry when DROPS has
+                            changed; it raises StoreDropped. So when all operations that had pinned
+                            an earlier epoch have ended, none will ever touch the store again. A
+                            client that stands still in one is fenced by the pool's policy; a dead
+                            one is recovered, with what it has in hand.
     DROPPING  -> EMPTYING   from now on nobody walks through the store. Its objects are freed, in
                             any order: they link to each other, but nobody follows that.
     EMPTYING  -> VOID       its regions are given back.
