@@ -156,7 +156,7 @@ class StagePool(Pool):
     def discard(self, segment: MemoryNode) -> None:
         """Nothing to do: it goes with the run."""
 
-    def drop(self, node: int) -> None:
+    def unmap_node(self, node: int) -> None:
         """Forget what we have of a node; others, and the next run, have it still."""
         self.endpoint.release(node)
         self._segments[:] = [segment for segment in self._segments if segment.index != node]
@@ -169,7 +169,7 @@ class StagePool(Pool):
             return False
         for segment in self._first:
             if segment not in self._segments:
-                self.drop(segment.index)
+                self.unmap_node(segment.index)
                 self._attach(segment, node_word(segment.generation, IN_SERVICE))
         self._segments[:] = self._first
         return True

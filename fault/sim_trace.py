@@ -8,17 +8,18 @@ from typing import Final
 from limpet.fault.sim_stage import Stage
 from limpet.shm import slots
 from limpet.shm.layout import (
-    CATALOGUE,
     CLIENT_SLOTS,
     CONTROL_NODE,
     EPOCH,
     EVENT_COUNT,
+    EVENT_RING,
     NODE_SHIFT,
     NODE_STATES,
     OFFSET_MASK,
     PRESSURE,
     SLOT_SIZE,
     SLOTS_USED,
+    catalogue_address,
 )
 from limpet.shm.simulated import ATOMICS, CAS, LOAD, MCAS, PAUSE, STORE, SWAP, Step
 
@@ -54,7 +55,10 @@ def _control_place(stage: Stage, addr: int) -> str:
     if addr < CLIENT_SLOTS:
         if NODE_STATES <= addr < NODE_STATES + 2048:
             return f"state of node {(addr - NODE_STATES) // 8}"
-        return f"catalogue + {addr - CATALOGUE}" if addr >= CATALOGUE else "event ring"
+        return "event ring" if addr >= EVENT_RING else f"control segment + {addr & OFFSET_MASK}"
+    catalogue = catalogue_address(stage.founder.parameters.clients)
+    if addr >= catalogue:
+        return f"catalogue + {addr - catalogue}"
     field = (addr - CLIENT_SLOTS) % SLOT_SIZE
     owner = next((p.number for p in stage.players if p.identity[1] == addr - field), None)
     whose = "founder" if owner is None else f"client {owner}"

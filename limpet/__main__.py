@@ -13,7 +13,7 @@ from limpet.cli.drill import drill
 from limpet.cli.full import full
 from limpet.cli.pools import create, destroy, inspect, ls, replace_node, watch
 from limpet.cli.proof import check, matrix
-from limpet.cli.values import delete, get, put
+from limpet.cli.values import delete, drop, get, put
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,7 +27,7 @@ def main() -> None:
 
 for command in (matrix, check, bank, full):
     drill.add_command(command)
-of_pools = (create, ls, inspect, get, put, delete, watch, replace_node, destroy)
+of_pools = (create, ls, inspect, get, put, delete, drop, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, bench):
     main.add_command(command)
 

@@ -356,9 +356,19 @@ class Allocator:
         waiting for the slow; NodeFailed when the node is lost, or a node for its replicas is and is
         not marked as failed; ParameterError for a number of replicas that cannot be.
         """
-        self.heap.placement.check(replicas)
         self.client.begin()
         lane = self.heap.endpoint.background(True)
+        try:
+            return self.replenish_within(node, sizes, replicas, sparing, looks)
+        finally:
+            self.heap.endpoint.background(lane)
+            self.client.end()
+
+    def replenish_within(
+        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0, looks: int = 0
+    ) -> int:
+        """`replenish_all`, for a caller that keeps the other threads out already; not pinned."""
+        self.heap.placement.check(replicas)
         try:
             self.membership.sweep_sometimes()
             ident = self.client.ident
@@ -395,8 +405,6 @@ class Allocator:
             self.spared = {}
             self.sparing = 0
             self.growing = False
-            self.heap.endpoint.background(lane)
-            self.client.end()
 
     def _counted(self, sizes: list[int]) -> list[tuple[int, int]]:
         """Of these sizes, one for each kind of memory that they take, and how many take it."""

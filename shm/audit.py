@@ -37,7 +37,7 @@ import numpy as np
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.membership import hand_in, slot_address
-from limpet.shm.slots import INCARNATION_BITS, PIN, PIN_SHIFT, client_id
+from limpet.shm.slots import INCARNATION_BITS, client_id
 from limpet.shm.words import (
     FREE,
     LARGE,
@@ -86,7 +86,8 @@ class Audit:
     """One audit of a pool.
 
     `references` gives all references that stores link to, as uint64; `listed` those that a pair of
-    a hand, with a link that its store knows, stands for besides its own.
+    a hand, with a link that its store knows, stands for besides its own; `emptying`, whether a
+    store is being dropped: what it had is linked no more, and is held until it is free.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Audit:
         client: Client,
         references: Callable[[], Words],
         listed: Callable[[int, int], list[int]],
+        emptying: Callable[[], bool],
     ) -> None:
         self.blocks = blocks
         self.heap = blocks.heap
@@ -108,6 +110,9 @@ class Audit:
         self.endpoint = blocks.endpoint
         self.references = references
         self.listed = listed
+        self.emptying = emptying
+        self.in_regions = np.empty(0, dtype=np.uint64)
+        """References to the objects that named regions lie in, of the last look."""
         self.block_size = blocks.heap.layout.block_size
 
     def run(self) -> dict[str, int]:
@@ -123,12 +128,40 @@ class Audit:
             finally:
                 self.client.unpin()
             suspects &= again
+        if suspects and self.emptying():
+            suspects = set()
         leaked = sum(size for _, size, _ in suspects)
         if suspects:
             self._tell(suspects)
         found["held"] += found["leaked"] - leaked
         found["leaked"] = leaked
         return found
+
+    def free_unreachable(self) -> int:
+        """Free the objects that `run` calls leaked; how many."""
+        _, suspects = self._look()
+        for looks in range(LOOKS_MAX, 0, -1):
+            if not suspects:
+                break
+            self._let_operations_end()
+            self.client.pin()
+            try:
+                # ORDER: no node is being filled, and used bits copied, until these are cleared.
+                self.client.steady()
+                suspects &= self._look()[1]
+                if looks == 1:
+                    # ORDER: under the pin of the last look, so none of them is used anew by now.
+                    return self._free({at for at, _, _ in suspects if not self._is_block(at)})
+            finally:
+                self.client.unpin()
+        return 0
+
+    def _free(self, references: set[int]) -> int:
+        for count, reference in enumerate(references):
+            if not count & 0xFF:
+                self.client.go_on()
+            self.heap.free(reference)
+        return len(references)
 
     def strays(self) -> list[int]:
         """References to objects that no store links to and nobody has in hand, the dead included.
@@ -172,13 +205,6 @@ class Audit:
             attempt += 1
             self.endpoint.pause(attempt)
 
-    def _go_on(self) -> None:
-        """If we are pinned, show that we do not stand still; the epoch stays."""
-        pin = self.endpoint.load(self.client.slot + PIN)
-        if pin:
-            counter = pin + 1 & (1 << PIN_SHIFT) - 1
-            self.endpoint.store(self.client.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
-
     def _look(self) -> tuple[dict[str, int], set[Suspect]]:
         found = dict.fromkeys(KEYS, 0)
         suspects: set[Suspect] = set()
@@ -186,7 +212,8 @@ class Audit:
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
         reachable = np.unique(self.references())
-        self._go_on()
+        self.in_regions = np.unique(self.regions.references())
+        self.client.go_on()
         for node, contents in enumerate(nodes):
             found["total"] += self.heap.layout.node_size
             if contents is None:
@@ -201,7 +228,7 @@ class Audit:
         confirmed: set[Suspect] = set()
         for at, size, k in suspects:
             if not len(confirmed) & 0xFF:
-                self._go_on()
+                self.client.go_on()
             try:
                 is_block = self._is_block(at)
                 if self._astray(at) if is_block else at not in in_hand and self.heap.used_at(at, k):
@@ -272,7 +299,7 @@ class Audit:
         try:
             words = self.blocks.words(node)
             used = {}
-            self._go_on()
+            self.client.go_on()
             for block in np.flatnonzero(np.isin(words >> np.uint64(60), _HOLDERS)).tolist():
                 if self._damaged(block, int(words[block])):
                     continue  # will count as leaked
@@ -415,7 +442,9 @@ class Audit:
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
         in_hand = ~linked & _among(references, held)
-        found["reachable"] += int(linked.sum()) * size
+        in_regions = int((linked & _among(references, self.in_regions)).sum())
+        found["reachable"] += (int(linked.sum()) - in_regions) * size
+        found["reserved"] += in_regions * size
         found["held"] += int(in_hand.sum()) * size
         found["free"] += (count - len(used)) * size
         found["reserved"] += length * self.block_size - count * size

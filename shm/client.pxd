@@ -3,6 +3,7 @@ cimport cython
 from limpet.shm.heap cimport Heap
 from limpet.shm.verbs cimport Endpoint, u64
 
+cdef u64 DROPS
 cdef u64 DYING
 cdef u64 EPOCH
 cdef int HAND
@@ -25,6 +26,8 @@ cdef class Client:
     cdef readonly u64 word
     cdef u64 sequence
     cdef readonly int held
+    cdef u64 epoch
+    cdef readonly u64 drops
     cdef public object steady
     cdef bint lane
     cdef object __weakref__
@@ -33,10 +36,12 @@ cdef class Client:
     cpdef int begin(self) except -1
     cpdef int end(self) except -1
     cpdef int rest(self) except -1
-    @cython.locals(endpoint=Endpoint)
+    @cython.locals(endpoint=Endpoint, epoch=u64)
     cpdef int pin(self) except -1
     cpdef pinned(self, work)
     cpdef int share_pin(self, u64 pin) except -1
+    @cython.locals(pin=u64, counter=u64)
+    cpdef int go_on(self) except -1
     cdef int disown(self) except -1
     @cython.locals(done=bint)
     cpdef int unpin(self) except -1

@@ -20,7 +20,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from limpet.shm.errors import ClientError, LimpetError, PoolClosed
-from limpet.shm.layout import EPOCH
+from limpet.shm.layout import DROPS, EPOCH
 from limpet.shm.slots import (
     DYING,
     HAND,
@@ -52,6 +52,10 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
+        self.epoch = 0
+        """That of the last pin."""
+        self.drops = 0
+        """Stores that had been dropped by that epoch."""
         self.lane = False
         # The endpoint must not keep its client alive.
         unpin = weakref.WeakMethod(self.cut_off)
@@ -100,8 +104,13 @@ class Client:
         self.sequence = (self.sequence + 1) & 0xFFFFF
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
+        epoch = endpoint.load(EPOCH)
+        if epoch != self.epoch:
+            # ORDER: after the epoch: a store's end is in DROPS before its period is closed.
+            self.drops = endpoint.load(DROPS)
+            self.epoch = epoch
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
-        endpoint.swap(self.slot + PIN, endpoint.load(EPOCH) << PIN_SHIFT | self.sequence)
+        endpoint.swap(self.slot + PIN, epoch << PIN_SHIFT | self.sequence)
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
 
@@ -118,6 +127,13 @@ class Client:
         """Move our pin back to another client's, `pin`, if that one is older."""
         if pin and pin < self.endpoint.load(self.slot + PIN):
             self.endpoint.swap(self.slot + PIN, pin)
+
+    def go_on(self) -> None:
+        """If we are pinned, show that we do not stand still; the epoch stays."""
+        pin = self.endpoint.load(self.slot + PIN)
+        if pin:
+            counter = pin + 1 & (1 << PIN_SHIFT) - 1
+            self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def disown(self) -> None:
         if not self.ident:

@@ -101,6 +101,10 @@ class StoreMismatch(StoreError):
     """A store of this name exists with another kind or other parameters."""
 
 
+class StoreDropped(StoreError):
+    """The store was dropped, with all that it had; the operation did nothing."""
+
+
 class StoreFull(StoreError):
     """No room: the index, a node, or a table of the pool is full. Nothing changed."""
 

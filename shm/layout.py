@@ -5,15 +5,17 @@ Address (64 bits)
 
 Memory node, offsets in bytes
     0            superblock (superblock.py)
-    4096         region directory: 64 entries of 256 bytes (directory.py)
-    20480        block table: one word a block (heap.py)
+    4096         region directory: an entry of 256 bytes for each 64 KiB of the node, at least 64
+                 and at most 4096 (directory.py)
+    then         block table: one word a block (heap.py)
     then         used bitmaps: block_size / 32 bits a block
     then         blocks, the first at a multiple of 4096
 
 Control segment, offsets in bytes
     0            superblock
-    4096         epoch: word (epoch.py); its cache line has only this and the next
+    4096         epoch: word (epoch.py); its cache line has only this and the next two
     4104         pressure: word; counts takings of blocks from living owners (pressure.py)
+    4112         drops: word; counts stores that were dropped (stores/dropping.py)
     4160         slots_used: word; no client slot at or above it was ever taken
     4224         event_count: word; events written so far
     4288         tickets: word; numbers of vacant slots given out so far (tickets.py)
@@ -21,8 +23,9 @@ Control segment, offsets in bytes
     4360         leader: word; the client that is changing the view, or 0 (view.py)
     8192         node states: 256 words (states.py)
     12288        event ring: 128 entries of 64 bytes (membership.py)
-    20480        catalogue: 128 entries of 2048 bytes (directory.py)
-    282624       client slots: 512 bytes each (client.py)
+    20480        client slots: 512 bytes each (client.py)
+    then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
+                 most 4096 (directory.py); begins at a multiple of 4096
 """
 
 from __future__ import annotations
@@ -39,10 +42,13 @@ CONTROL_NODE: Final = 255
 SUPERBLOCK_SIZE: Final = 4096
 PAGE: Final = 4096
 
-REGION_ENTRIES: Final = 64
+BYTES_PER_ENTRY: Final = 1 << 16
+"""Bytes of memory for which there is one entry of a directory."""
+ENTRIES_MAX: Final = 4096
+REGION_ENTRIES_MIN: Final = 64
 REGION_ENTRY_SIZE: Final = 256
-CATALOGUE_ENTRIES: Final = 128
-CATALOGUE_ENTRY_SIZE: Final = 2048
+CATALOGUE_ENTRIES_MIN: Final = 128
+CATALOGUE_ENTRY_SIZE: Final = 1024
 
 EVENTS: Final = 128
 EVENT_SIZE: Final = 64
@@ -57,6 +63,7 @@ def address(node: int, offset: int) -> int:
 
 EPOCH: Final = address(CONTROL_NODE, 4096)
 PRESSURE: Final = address(CONTROL_NODE, 4104)
+DROPS: Final = address(CONTROL_NODE, 4112)
 SLOTS_USED: Final = address(CONTROL_NODE, 4160)
 EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
 TICKETS: Final = address(CONTROL_NODE, 4288)
@@ -64,20 +71,34 @@ VIEW: Final = address(CONTROL_NODE, 4352)
 LEADER: Final = address(CONTROL_NODE, 4360)
 NODE_STATES: Final = address(CONTROL_NODE, 8192)
 EVENT_RING: Final = address(CONTROL_NODE, 12288)
-CATALOGUE: Final = address(CONTROL_NODE, 20480)
-CLIENT_SLOTS: Final = CATALOGUE + CATALOGUE_ENTRIES * CATALOGUE_ENTRY_SIZE
+CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
 
-assert EVENT_RING + EVENTS * EVENT_SIZE == CATALOGUE
-assert CLIENT_SLOTS & OFFSET_MASK == 282624
+assert EVENT_RING + EVENTS * EVENT_SIZE == CLIENT_SLOTS
 
 
 def _round_up(value: int, to: int) -> int:
     return -(-value // to) * to
 
 
-def control_size(parameters: PoolParameters) -> int:
-    """Bytes of the control segment."""
-    return _round_up((CLIENT_SLOTS & OFFSET_MASK) + parameters.clients * SLOT_SIZE, PAGE)
+def _entries(size: int, least: int) -> int:
+    """How many entries a directory has for `size` bytes of memory."""
+    return max(least, min(size // BYTES_PER_ENTRY, ENTRIES_MAX))
+
+
+def catalogue_entries(memory: int) -> int:
+    """Entries of the catalogue of a pool whose nodes have so many bytes: at most so many stores."""
+    return _entries(memory, CATALOGUE_ENTRIES_MIN)
+
+
+def catalogue_address(clients: int) -> int:
+    """Address of the catalogue of a pool with so many client slots."""
+    return _round_up(CLIENT_SLOTS + clients * SLOT_SIZE, PAGE)
+
+
+def control_size(clients: int, memory: int) -> int:
+    """Bytes of the control segment of a pool with so many client slots, and bytes of nodes."""
+    catalogue = catalogue_address(clients) & OFFSET_MASK
+    return _round_up(catalogue + catalogue_entries(memory) * CATALOGUE_ENTRY_SIZE, PAGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +109,7 @@ class NodeLayout:
     block_size: int
     block_count: int
     region_directory: int
+    region_entries: int
     block_table: int
     bitmaps: int
     bitmap_size: int
@@ -98,7 +120,8 @@ class NodeLayout:
         """As many blocks as fit, with a table word and a bitmap for each."""
         block_size = parameters.block_size
         bitmap_size = block_size // OBJECT_SIZE_MIN // 8
-        table = SUPERBLOCK_SIZE + REGION_ENTRIES * REGION_ENTRY_SIZE
+        entries = _entries(parameters.node_size, REGION_ENTRIES_MIN)
+        table = SUPERBLOCK_SIZE + entries * REGION_ENTRY_SIZE
         count = (parameters.node_size - table) // (block_size + bitmap_size + 8)
         while True:
             bitmaps = table + _round_up(count * 8, 64)
@@ -109,6 +132,7 @@ class NodeLayout:
                     block_size=block_size,
                     block_count=count,
                     region_directory=SUPERBLOCK_SIZE,
+                    region_entries=entries,
                     block_table=table,
                     bitmaps=bitmaps,
                     bitmap_size=bitmap_size,

@@ -28,6 +28,7 @@ import stat
 import struct
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import posix_ipc
@@ -45,7 +46,7 @@ from limpet.shm.inventory import list_pools, unlink_all
 from limpet.shm.layout import CONTROL_NODE, SUPERBLOCK_SIZE
 from limpet.shm.location import Location, full_url, parse_url
 from limpet.shm.logind import remove_ipc_warning
-from limpet.shm.parameters import NODE_SIZE_MAX, PoolParameters
+from limpet.shm.parameters import NODE_SIZE_MAX, NODES_MAX, PoolParameters, check_whole
 from limpet.shm.placement import NodeOptions
 from limpet.shm.probe import (
     READ_ONLY,
@@ -145,9 +146,14 @@ class Plan:
 
 
 def plan(
-    location: Location, *, nodes: int | None, node_size: int | None, control_size: int
+    location: Location,
+    *,
+    nodes: int | None,
+    node_size: int | None,
+    control_size: Callable[[int], int],
 ) -> Plan:
-    """Fit a pool to its backend; None means the default.
+    """Fit a pool to its backend; None means the default. `control_size`: of the control segment,
+    for so many bytes of nodes.
 
     The control size is rounded up to the page size of the backend, a given node size is not. On
     dax there is a node for every device, and by default it is as large as every device allows.
@@ -158,8 +164,9 @@ def plan(
         size = PoolParameters.node_size if node_size is None else node_size
         if node_size is None:
             size = -(-size // page) * page
+        check_whole("nodes", count, 1, NODES_MAX)
         _check_size(size, page, f"{location}: node_size")
-        return Plan(count, size, -(-control_size // page) * page)
+        return Plan(count, size, -(-control_size(count * size) // page) * page)
     devices = [dax.device(path) for path in location.devices]
     if nodes not in (None, len(devices)):
         raise ParameterError(
@@ -167,14 +174,16 @@ def plan(
             "name the devices that the pool shall use"
         )
     align = max(device.align for device in devices)
-    control_size = devices[0].round_up(control_size)
-    room = min([devices[0].size - control_size, *(device.size for device in devices[1:])])
+    whole = sum(device.size for device in devices)
+    memory = whole if node_size is None else min(whole, len(devices) * node_size)
+    control = devices[0].round_up(control_size(memory))
+    room = min([devices[0].size - control, *(device.size for device in devices[1:])])
     room = min(room // align * align, NODE_SIZE_MAX)
     size = room if node_size is None else node_size
     if room <= 0 or size > room:
         raise ParameterError(f"{location}: a node of {size} bytes does not fit; {room} bytes would")
     _check_size(size, align, f"{location}: node_size")
-    return Plan(len(devices), size, control_size)
+    return Plan(len(devices), size, control)
 
 
 def create(

@@ -135,6 +135,11 @@ class PoolParameters:
         else:
             check_fields(self, coherent_bytes=(NODE_SIZE_MIN // 2, self.node_size))
 
+    @property
+    def memory(self) -> int:
+        """Bytes of all memory nodes."""
+        return self.nodes * self.node_size
+
     def to_json(self) -> bytes:
         return json.dumps(dataclasses.asdict(self), sort_keys=True).encode()
 

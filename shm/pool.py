@@ -35,13 +35,13 @@ from limpet.shm.fabric import Endpoint
 from limpet.shm.heap import Heap
 from limpet.shm.inventory import unlink_generations
 from limpet.shm.layout import (
-    CATALOGUE,
-    CATALOGUE_ENTRIES,
     CATALOGUE_ENTRY_SIZE,
     CONTROL_NODE,
     NODE_STATES,
     SLOTS_USED,
     NodeLayout,
+    catalogue_address,
+    catalogue_entries,
 )
 from limpet.shm.life_locks import LifeLocks
 from limpet.shm.membership import Membership, slot_address
@@ -169,12 +169,14 @@ class Memory:
         control = self._segments[-1]
         self._locks = self.membership.locks = LifeLocks(control.fd, control.address)
         self.view = View(self.client, self.grace, self.membership, parameters.nodes)
-        self.regions = Regions(self.blocks, self.grace, self.membership, parameters.nodes)
         self.allocator = Allocator(self.client, self.blocks, self.grace, self.membership)
+        self.regions = Regions(
+            self.blocks, self.grace, self.membership, parameters.nodes, self.allocator
+        )
         self.catalogue = Directory(
             self.endpoint,
-            CATALOGUE,
-            CATALOGUE_ENTRIES,
+            catalogue_address(parameters.clients),
+            catalogue_entries(parameters.memory),
             CATALOGUE_ENTRY_SIZE,
             f"{self.url}: catalogue",
         )
@@ -420,13 +422,13 @@ class Memory:
 
     def use(self, segment: nodes.MemoryNode, state: int) -> None:
         """Use this segment in place of the one that its node had."""
-        self.drop(segment.index)
+        self.unmap_node(segment.index)
         self._segments.insert(0, segment)
         self._attach(segment, state)
         for handle in list(self.handles):
             handle.replaced(segment.index)
 
-    def drop(self, node: int) -> None:
+    def unmap_node(self, node: int) -> None:
         """Unmap what we have of a node."""
         self.endpoint.release(node)
         for segment in [segment for segment in self._segments if segment.index == node]:
@@ -573,15 +575,15 @@ class Memory:
 
     def audit(self) -> dict[str, int]:
         """Where every byte of the memory nodes is: see `limpet.shm.audit`."""
-        return self.exclusively(self._audit().run)  # type: ignore[no-any-return]
+        return self.exclusively(self._auditor().run)  # type: ignore[no-any-return]
 
-    def _audit(self) -> Audit:
+    def _auditor(self) -> Audit:
         inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
-        return Audit(*inside, self.references, self.listed)
+        return Audit(*inside, self.references, self.listed, self._emptying)
 
     def strays(self) -> list[int]:
         """References to objects with replicas that nobody will ever find again; for a leader."""
-        return [found for found in self._audit().strays() if found & REPLICAS_BITS]
+        return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def refill(self, node: int) -> dict[str, int]:
         """Make on a node with new memory what the replicated stores have on it; for a leader."""
@@ -590,6 +592,17 @@ class Memory:
     def listed(self, reference: int, home: int) -> list[int]:
         """References that a pair of a hand with a replicated link stands for, besides its own."""
         raise NotImplementedError
+
+    def free_unreachable(self) -> int:
+        """Free the objects that no store links to and no client has in hand; how many.
+
+        For what a client that died in the midst of dropping a store left. Within `exclusively`.
+        """
+        return self._auditor().free_unreachable()
+
+    def _emptying(self) -> bool:
+        """Whether objects may be found nowhere since a client is freeing them."""
+        return False
 
     def references(self) -> Words:
         """All object references that the pool's stores link to. Called within `exclusively`."""

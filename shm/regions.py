@@ -1,30 +1,39 @@
-"""Named regions: runs of blocks that hold one store's index, found through the node's directory.
+"""Named regions: memory that holds one store's index, found through the node's directory.
+
+A region that takes more than half a block is a run of whole blocks. A smaller one lies in an
+object, which the entry of the directory links to (`link`, directory.py); so a pool has room for
+many small stores.
 
 Payload of a region's directory entry: four words: first block, number of blocks, bytes, mark. The
-mark (40 random bits and the entry's number) is also in the region's block words, so that a block
-can be told from one of an earlier region of the same name.
+mark (36 random bits and the entry's number) is also in the region's block words, so that a block
+can be told from one of an earlier region of the same name. A region in an object has 0 blocks.
 
-A region is READY only after it is filled with zeros and made by its store; from then on it stays.
+A region is READY only after it is filled with zeros and made by its store; from then on it stays,
+until its store is dropped. The object of a region is filled with zeros before it is linked; it is
+freed as every object is (client.py): in hand, then unlinked by a CAS, then free.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.directory import PLANNED, READY, Directory
+from limpet.shm.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
-from limpet.shm.layout import REGION_ENTRIES, REGION_ENTRY_SIZE, address
+from limpet.shm.layout import REGION_ENTRY_SIZE, address
 from limpet.shm.states import FORMER, generation_of
-from limpet.shm.words import OWNER_MASK, REGION, free_word
+from limpet.shm.words import ADDRESS_MASK, OWNER_MASK, REGION, free_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.shm.blocks import BlockTable
+    from limpet.shm.allocator import Allocator
+    from limpet.shm.blocks import BlockTable, Words
+    from limpet.shm.directory import Entry
     from limpet.shm.epoch import Grace
     from limpet.shm.membership import Membership
 
@@ -32,6 +41,8 @@ _PAYLOAD: Final = struct.Struct("<4Q")
 INTERNAL: Final = "."
 """What names of limpet's own stores begin with, for which there is a reserve."""
 _ZEROS: Final = bytes(1 << 16)
+_LINE: Final = 64
+"""Regions begin at a cache line; objects do so at a multiple of 16 bytes."""
 
 
 class Region(NamedTuple):
@@ -45,12 +56,19 @@ class Regions:
     """The region directories of a pool's nodes."""
 
     def __init__(
-        self, blocks: BlockTable, grace: Grace, membership: Membership, nodes: int
+        self,
+        blocks: BlockTable,
+        grace: Grace,
+        membership: Membership,
+        nodes: int,
+        allocator: Allocator,
     ) -> None:
         self.blocks = blocks
         self.grace = grace
         self.membership = membership
         self.nodes = nodes
+        self.allocator = allocator
+        self.client = membership.client
         layout = blocks.heap.layout
         self.block_size = layout.block_size
         self.first_block = layout.blocks
@@ -58,7 +76,7 @@ class Regions:
             Directory(
                 blocks.endpoint,
                 address(node, layout.region_directory),
-                REGION_ENTRIES,
+                layout.region_entries,
                 REGION_ENTRY_SIZE,
                 f"{membership.pool}: region directory of node {node}",
             )
@@ -66,20 +84,32 @@ class Regions:
         ]
 
     def obtain(
-        self, node: int, name: str, size: int, make: Callable[[Region], None] | None = None
+        self,
+        node: int,
+        name: str,
+        size: int,
+        make: Callable[[Region], None] | None = None,
+        *,
+        whole: bool = False,
     ) -> Region:
         """The region of that name on `node`, `size` bytes; made, zero-filled, if it was not there.
 
-        Raises StoreFull when the node has no run of free blocks that long, StoreMismatch when the
-        region exists with another size.
+        `whole`: of whole blocks, also if it is small: no object has to be had for it. Else the
+        caller is not pinned. Raises StoreFull when the node has no memory for it, StoreMismatch
+        when the region exists with another size.
         """
         client = self.membership.ident
         count = -(-size // self.block_size)
+        if not whole and size <= self.block_size // 2:
+            count = 0
         spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
 
         def plan(index: int) -> bytes:
-            first = None
-            if not spared or self.blocks.free_count(node) >= count + spared:
+            self._unlink(node, index)
+            first: int | None = None
+            if not count:
+                first = 0
+            elif not spared or self.blocks.free_count(node) >= count + spared:
                 first = self.blocks.claim_run(
                     node, count, client, self.grace.horizon(), coherent=True
                 )
@@ -91,28 +121,32 @@ class Regions:
                     f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
                     f"{self.block_size} bytes for {name!r}; {mend}"
                 )
-            return _PAYLOAD.pack(first, count, size, secrets.randbits(40) << 8 | index)
+            return _PAYLOAD.pack(first, count, size, secrets.randbits(36) << 12 | index)
 
         def build(index: int, payload: bytes) -> None:
-            first, count, size, mark = self._extent(node, payload)
-            self.blocks.make_region(node, first, count, client, mark)
-            region = self._region(node, first, size)
-            for done in range(0, size, len(_ZEROS)):
-                self.blocks.endpoint.write(
-                    region.address + done, _ZEROS[: min(len(_ZEROS), size - done)]
-                )
-                self.membership.progress()
+            first, blocks, size, mark = self._extent(node, payload)
+            if blocks:
+                self.blocks.make_region(node, first, blocks, client, mark)
+                self._fill(address(node, self.first_block + first * self.block_size), size)
+            else:
+                self._link_object(node, index, size)
             if make is not None:
-                make(region)
+                make(self._region(node, index, payload))
 
         undone: list[int] = []
 
         def undo(index: int, payload: bytes) -> None:
+            self._unlink(node, index)
             undone.append(self._extent(node, payload)[3])
 
         try:
             entry, _ = self.directories[node].obtain(
-                name.encode(), self.membership, plan, build, undo
+                name.encode(),
+                self.membership,
+                plan,
+                build,
+                undo,
+                lambda entry: self._drop(node, entry),
             )
         except BaseException:
             # ORDER: the entry is void before its blocks are free, or the next creator would carry
@@ -120,21 +154,63 @@ class Regions:
             for mark in undone:
                 self._release(node, mark)
             raise
-        first, _, size_there, _ = self._extent(node, entry.payload)
+        size_there = self._extent(node, entry.payload)[2]
         if size_there != size:
             raise StoreMismatch(
                 f"{self.membership.pool}: region {name!r} of node {node} has {size_there} bytes, "
                 f"not {size}"
             )
-        return self._region(node, first, size)
+        return self._region(node, entry.number, entry.payload)
+
+    def _fill(self, start: int, size: int) -> None:
+        """Fill memory with zeros, and show progress."""
+        for done in range(0, size, len(_ZEROS)):
+            self.blocks.endpoint.write(start + done, _ZEROS[: min(len(_ZEROS), size - done)])
+            self.membership.progress()
+
+    def _link_object(self, node: int, index: int, size: int) -> None:
+        """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
+        link = self.directories[node].link(index)
+        allocator = self.allocator.coherent()
+        room = size + _LINE
+        while not self.blocks.endpoint.load(link):
+            self.client.pin()
+            try:
+                place = self.client.held
+                reference = allocator.allocate(node, room)
+                if reference:
+                    self._fill(reference & ADDRESS_MASK, room)
+                    self.client.aim(place, link)
+                    # After a kill here, settling the hand finds the object linked, and keeps it.
+                    if self.blocks.endpoint.cas(link, 0, reference) == 0:
+                        self.client.keep(place)
+                    return
+            finally:
+                self.client.unpin()
+            allocator.replenish_within(node, [room])
+
+    def _unlink(self, node: int, index: int) -> None:
+        """Free the object that the entry links to, if there is one. Its region is used no more."""
+        link = self.directories[node].link(index)
+        if not self.blocks.endpoint.load(link):
+            return
+        self.client.pin()
+        try:
+            # ORDER: pinned before the link is read, so what it names is not used anew meanwhile.
+            reference = self.blocks.endpoint.load(link)
+            place = self.client.hold(reference, link)
+            if reference and self.blocks.endpoint.cas(link, reference, 0) == reference:
+                # After a kill here, settling the hand finds the object unlinked, and frees it.
+                self.client.release(place)
+            else:
+                self.client.keep(place)
+        finally:
+            self.client.unpin()
 
     def find(self, node: int, name: str) -> Region | None:
         """The region of that name on `node`, or None."""
         entry = self.directories[node].find(name.encode())
-        if entry is None:
-            return None
-        first, _, size, _ = self._extent(node, entry.payload)
-        return self._region(node, first, size)
+        return None if entry is None else self._region(node, entry.number, entry.payload)
 
     def attach(self, node: int, name: str, obtain: Callable[[], int]) -> int:
         """Address of a region that is there since its store was made; `obtain` gives it.
@@ -152,24 +228,46 @@ class Regions:
 
     def discard(self, node: int, name: str) -> None:
         """Give back the region of that name, which no store uses."""
-        entry = self.directories[node].discard(name.encode())
+        entry = self.directories[node].find(name.encode())
         if entry is not None:
+            self._drop(node, entry)
+
+    def _drop(self, node: int, entry: Entry) -> None:
+        """Give back the region of an entry that is READY, or that a dead client was dropping."""
+        directory = self.directories[node]
+        dropping = directory.take(entry, DROPPING, self.membership.ident)
+        if dropping is not None:
+            self._unlink(node, entry.number)
             self._release(node, self._extent(node, entry.payload)[3])
+            # After a kill until here, `sweep` or the next creator of the name ends it.
+            directory.give_up(dropping)
 
     def _release(self, node: int, mark: int) -> None:
-        """Give back the blocks with the mark of a region whose entry is void."""
+        """Give back the blocks with the mark of a region whose entry is void, or being dropped."""
         # CRASH(discarded-region): its blocks carry a mark of no entry; `sweep` frees them.
         if mark not in {mark for _, _, mark in self.extents(node)}:
             self.blocks.release_region(node, mark, self.grace.close_period())
 
     def extents(self, node: int) -> list[tuple[int, int, int]]:
-        """First block, number of blocks and mark of every region that is, or is being, made."""
+        """First block, number of blocks and mark of every region of blocks that is, or is being,
+        made."""
         found = []
         for entry in self.directories[node]:
             if entry.state in (PLANNED, READY):
                 first, count, _, mark = self._extent(node, entry.payload)
-                found.append((first, count, mark))
+                if count:
+                    found.append((first, count, mark))
         return found
+
+    def references(self) -> Words:
+        """References to the objects that regions lie in, with those that are being given back."""
+        found: list[int] = []
+        for directory in self.directories:
+            with contextlib.suppress(NodeFailed):  # they went with the node
+                found += [
+                    self.blocks.endpoint.load(directory.link(entry.number)) for entry in directory
+                ]
+        return np.array([reference for reference in found if reference], dtype=np.uint64)
 
     def region_of(self, node: int, block: int) -> int | None:
         """The mark of the region that has the block; None when none has."""
@@ -179,10 +277,15 @@ class Regions:
         return None
 
     def sweep(self) -> int:
-        """Free blocks of regions that are in no directory any more; how many."""
+        """Free blocks of regions that are in no directory any more; how many.
+
+        And end what dead clients have left half done in directories, but for plans: the next
+        creator of the name carries them out.
+        """
         released = 0
         for node in range(self.nodes):
             try:
+                self._tidy(node)
                 # ORDER: blocks first, then entries: a region gets its blocks after its entry.
                 words = self.blocks.words(node)
                 marks = {mark for _, _, mark in self.extents(node)}
@@ -199,19 +302,42 @@ class Regions:
                     released += self.blocks.move(node, block, word, free_word(stamp))
         return released
 
-    def _region(self, node: int, first: int, size: int) -> Region:
-        return Region(address(node, self.first_block + first * self.block_size), size)
+    def _tidy(self, node: int) -> None:
+        directory = self.directories[node]
+        directory.give_up_claims(self.membership)
+        for entry in directory:
+            if entry.state == DROPPING and not self.membership.lives(entry.client):
+                self._drop(node, entry)
+            elif entry.state == VOID and self.blocks.endpoint.load(directory.link(entry.number)):
+                # ORDER: claimed before its link is read again, so no creator has it meanwhile.
+                claimed = directory.claim_void(entry, self.membership.ident)
+                if claimed is not None:
+                    self._unlink(node, entry.number)
+                    directory.give_up(claimed)
+
+    def _region(self, node: int, index: int, payload: bytes) -> Region:
+        first, count, size, _ = self._extent(node, payload)
+        if count:
+            return Region(address(node, self.first_block + first * self.block_size), size)
+        reference = self.blocks.endpoint.load(self.directories[node].link(index))
+        if not self.blocks.heap.plausible(reference) or not reference & ADDRESS_MASK:
+            raise PoolCorrupt(
+                f"{self.membership.pool}: a region of node {node} has no memory; destroy the pool"
+            )
+        return Region(-(-(reference & ADDRESS_MASK) // _LINE) * _LINE, size)
 
     def _extent(self, node: int, payload: bytes) -> tuple[int, int, int, int]:
         try:
             first, count, size, mark = _PAYLOAD.unpack(payload)
         except struct.error:
             first = count = size = mark = -1
-        if not (
+        in_blocks = (
             count > 0
             and 0 <= first <= self.blocks.count - count
             and (count - 1) * self.block_size < size <= count * self.block_size
-        ):
+        )
+        in_object = count == 0 and 0 < size <= self.block_size // 2
+        if not in_blocks and not in_object:
             raise PoolCorrupt(
                 f"{self.membership.pool}: a region of node {node} has impossible bounds; destroy "
                 "the pool"

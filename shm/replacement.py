@@ -129,7 +129,7 @@ class Replacement:
                 return None
             self._require_lost(word)
             self._require_alone()
-            self.memory.drop(self.node)
+            self.memory.unmap_node(self.node)
             segment = uninterrupted(
                 lambda: self.memory.make_segment(self.node, generation_of(word) + 1),
                 self.memory.discard,
@@ -151,7 +151,7 @@ class Replacement:
         # CRASH(node-restoring): whoever leads next puts the node back.
         self.view.move(self.node, RESTORING, EXCLUDED)
         if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
-            self.memory.drop(self.node)
+            self.memory.unmap_node(self.node)
             self.memory.discard(segment)
 
     # ---- conditions ---------------------------------------------------------------------------

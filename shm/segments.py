@@ -7,6 +7,7 @@ what a kill leaves of one that was not is removed by `destroy`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid as uuids
 from typing import Any
 
@@ -74,7 +75,12 @@ def create_segments(
         if name in given:
             given[name] = parse_size(given[name])
     draft = PoolParameters(**given)
-    plan = nodes.plan(location, nodes=count, node_size=size, control_size=control_size(draft))
+    plan = nodes.plan(
+        location,
+        nodes=count,
+        node_size=size,
+        control_size=functools.partial(control_size, draft.clients),
+    )
     parameters = PoolParameters(nodes=plan.nodes, node_size=plan.node_size, **given)
     uuid = uuids.uuid4().bytes
     layout = NodeLayout.of(parameters)
@@ -121,7 +127,7 @@ def open_segments(
     opened = [control]
     try:
         parameters = block.parameters
-        if control.size < control_size(parameters):
+        if control.size < control_size(parameters.clients, parameters.memory):
             raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
         for index in range(parameters.nodes):
             at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index

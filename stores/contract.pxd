@@ -22,11 +22,16 @@ cdef class Store:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef readonly Allocator allocator
+    cdef readonly u64 number
+    cdef readonly u64 word
+    cdef u64 drops
     cdef public u64 operations
     cdef public u64 retries
     cdef bint foretells
     cdef object __weakref__
 
+    cpdef int require_there(self) except -1
+    cdef int _after_a_drop(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
     cdef int _foretell(self, list keys) except -1
     cdef int _expect_keys(self, list keys) except -1

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.errors import KeyExists, StoreError, StoreFull
+from limpet.shm.errors import KeyExists, StoreDropped, StoreError, StoreFull
+from limpet.shm.layout import ENTRIES_MAX
 from limpet.stores.outcomes import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
 
 
@@ -41,6 +42,8 @@ class Store:
     """
 
     ordered = False
+    entries_max = ENTRIES_MAX
+    """It has an entry of the catalogue with a number below this."""
     grows = False
     """Whether there is room for keys as long as there is memory."""
     replicated = False
@@ -68,11 +71,28 @@ class Store:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
+        self.number, self.word = pool.entry_of(name)
+        """Of the store's entry in the catalogue: its number, and its state word."""
+        self.drops = self.client.drops
         self.operations = 0
         self.retries = 0
         self.foretells = False
         """Whether the store has an `_expect_keys` of its own."""
         pool.handles.add(self)
+
+    def require_there(self) -> None:
+        """Raise StoreDropped if the store was dropped. Within an operation, before all else."""
+        if self.client.drops != self.drops:
+            self._after_a_drop()
+
+    def _after_a_drop(self) -> None:
+        if not self.pool.catalogue.is_ready(self.number, self.word):
+            self.let_go()
+            raise StoreDropped(
+                f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "
+                "pool.dict() makes a new one of that name"
+            )
+        self.drops = self.client.drops
 
     @staticmethod
     def complete(pool: Any, name: str, parameters: Any) -> bool:
@@ -239,7 +259,7 @@ class Store:
         """Forget what this handle knows besides what is in memory."""
 
     def let_go(self) -> None:
-        """The pool's handle was closed: let go of what this one has outside of memory."""
+        """The pool's handle was closed, or the store dropped: let go of what is not in memory."""
 
     def recover(self) -> dict[str, Any]:
         """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
@@ -269,4 +289,4 @@ class Store:
 
 
 def _attached(pool: Any, kind: str, name: str) -> Any:
-    return pool.store(kind, name=name)
+    return pool.attached(kind, name)[0]

@@ -42,6 +42,7 @@ class InlineStore(Store):
             batch = wanted[start : start + BATCH]
             self.client.enter()
             try:
+                self.require_there()
                 left = self._get_batch(batch, found)
             finally:
                 self.client.leave()

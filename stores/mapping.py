@@ -115,10 +115,11 @@ class SharedDict(MutableMapping[Any, Any]):
         return f"{type(self).__name__}({dict(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (self.store, self.codec.name)
+        return _attached, (self.store.pool, self.store.kind, self.store.name)
 
 
-def _attached(store: Any, codec: str) -> SharedDict:
+def _attached(pool: Any, kind: str, name: str) -> SharedDict:
     from limpet.stores.codecs import Codec
 
+    store, codec = pool.attached(kind, name)
     return SharedDict(store, Codec.named(codec))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
 import json
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.directory import READY
-from limpet.shm.errors import ParameterError, PoolCorrupt, StoreMismatch
+from limpet.shm.directory import DROPPING, EMPTYING, NAMED, READY, Entry
+from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFull, StoreMismatch
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import Memory, alive
+from limpet.stores import dropping
 from limpet.stores.codecs import Codec
 from limpet.stores.fusee.links import Link
 from limpet.stores.loco.array import Array
@@ -35,6 +35,11 @@ from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
 from limpet.stores.rtx.parts import concerns
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
+
+RAW: Final = "bytes"
+"""The codec of a store that `Pool.store` makes."""
+PICKLE: Final = "pickle"
+"""The codec of a mapping, unless another one is asked for."""
 
 
 class Pool(Memory):
@@ -110,10 +115,10 @@ class Pool(Memory):
     def refill(self, node: int) -> dict[str, int]:
         pairs = self._named_slots()
         found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
-        for number, _ in self._ready():
-            store = self._store_of(number)
+        for entry in self._linking():
+            store = self._store_of(entry.number)
             if store is not None and store.replicated:
-                for what, count in store.refill(node, pairs.get(number, [])).items():
+                for what, count in store.refill(node, pairs.get(entry.number, [])).items():
                     found[what] += count
         return found
 
@@ -123,23 +128,60 @@ class Pool(Memory):
         Handles that are in use are in the midst of something; so it is another one. It remembers no
         keys: what it is for does not ask for them, and a cache takes longer to make than the rest.
         """
-        for entry, (name, stored) in self._ready():
-            if entry == number:
+        for entry in self._linking():
+            if entry.number == number:
+                stored = self.stored(entry.payload, entry.name.decode())
                 cls = store_class(stored["kind"])
-                if cls.resolves:
-                    parameters = _parameters(cls, stored, name)
-                    if cls.replicated:
-                        parameters = dataclasses.replace(parameters, cache_size=0)
-                    return cls(self, stored["kind"], name, parameters)
+                return self.handle_of(entry, not cls.replicated) if cls.resolves else None
         return None
 
+    def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
+        """A new handle of the store with that entry; without a cache unless it `remembers`, of a
+        store that has one. Called within `exclusively`."""
+        name = _name_of(self.url, entry)
+        stored = self.stored(entry.payload, name)
+        parameters = self.parameters_of(stored, name)
+        if not remembers:
+            parameters = dataclasses.replace(parameters, cache_size=0)
+        return store_class(stored["kind"])(self, stored["kind"], name, parameters)
+
+    def parameters_of(self, stored: dict[str, Any], name: str = "") -> Any:
+        """The parameters of a store, from what the catalogue says of it."""
+        return _parameters(store_class(stored["kind"]), stored, f"{self.url}: store {name!r}")
+
+    def entry_of(self, name: str) -> tuple[int, int]:
+        """Number and state word of the catalogue's entry of a store."""
+        for entry in self.catalogue.named(name.encode()):
+            if entry.state in NAMED:
+                return entry.number, entry.word
+        raise StoreDropped(f"{self.url}: the store {name!r} is gone: it was dropped")
+
     def store(self, kind: str, name: str = "default", **parameters: Any) -> Any:
-        """The store of that name: made if it is not there, else attached to.
+        """The store of that name, of bytes: made if it is not there, else attached to.
 
         `parameters` are those of the kind, each with a default that suits the pool; a store that
         is there must have been made with the same kind and the same values of those given. Raises
-        StoreMismatch, StoreFull (no room for its index), ParameterError, NodeFailed.
+        StoreMismatch (also when `dict` made it, with a codec), StoreFull (no room for its index),
+        ParameterError, NodeFailed.
         """
+        return self._open_store(kind, name, RAW, parameters)[0]
+
+    def attached(self, kind: str, name: str) -> tuple[Any, str]:
+        """The store of that kind and name, of bytes, and its codec. StoreDropped: there is none."""
+        while True:
+            entry = self.exclusively(lambda: self.catalogue.find(name.encode()))
+            if entry is None:
+                raise StoreDropped(f"{self.url} has no store {name!r} any more; it was dropped")
+            stored = self.stored(entry.payload, name)
+            self._compare(name, stored, kind, None, {})
+            handle = self.exclusively(functools.partial(self._attach_to, entry))
+            if handle is not None:
+                return handle, str(stored["codec"])
+
+    def _open_store(
+        self, kind: str, name: str, codec: str | None, parameters: dict[str, Any]
+    ) -> tuple[Any, str]:
+        """The store of that name, and its codec; `codec`: it must be this one, if not None."""
         cls = store_class(kind)
         _check_name(name)
         try:
@@ -148,35 +190,76 @@ class Pool(Memory):
             )
         except TypeError as error:
             raise ParameterError(_why_not(kind, cls.Parameters, parameters, error)) from error
-        stored = self.exclusively(lambda: self._entry(kind, name, made))
+        while True:
+            entry = self.exclusively(lambda: self._entry(kind, name, made, codec or PICKLE))
+            stored = self.stored(entry.payload, name)
+            self._compare(name, stored, kind, codec, parameters)
+            handle = self.exclusively(functools.partial(self._attach_to, entry))
+            if handle is not None:
+                return handle, str(stored["codec"])
+
+    def _attach_to(self, entry: Entry) -> Any:
+        """A handle of the store; None: it has been dropped since its entry was read."""
+        self.client.pin()
+        try:
+            # ORDER: pinned before we look: who drops the store from now on waits for us.
+            if not self.catalogue.is_ready(entry.number, entry.word):
+                return None
+            return self.handle_of(entry)
+        finally:
+            self.client.unpin()
+
+    def _compare(
+        self,
+        name: str,
+        stored: dict[str, Any],
+        kind: str,
+        codec: str | None,
+        parameters: dict[str, Any],
+    ) -> None:
+        """Raise StoreMismatch if the store that is there is not the one that is asked for."""
         if stored["kind"] != kind:
             raise StoreMismatch(
                 f"{self.url}: {name!r} is a {stored['kind']} store, not a {kind} store"
             )
-        there = _parameters(cls, stored, f"{self.url}: store {name!r}")
+        if codec is not None and stored["codec"] != codec:
+            how = "pool.store()" if stored["codec"] == RAW else "pool.dict()"
+            raise StoreMismatch(
+                f"{self.url}: the keys and values of {name!r} are written with the codec "
+                f"{stored['codec']!r}, not {codec!r}; open it with {how}"
+            )
+        there = self.parameters_of(stored, name)
         for field, value in parameters.items():
             if getattr(there, field, None) != value:
                 raise StoreMismatch(
                     f"{self.url}: the store {name!r} was made with "
                     f"{field}={getattr(there, field, None)!r}, not {value!r}"
                 )
-        return self.exclusively(lambda: cls(self, kind, name, there))
 
     def close(self) -> None:
         super().close()
         for handle in list(self.handles):
             handle.let_go()
 
-    def _entry(self, kind: str, name: str, made: Any) -> dict[str, Any]:
+    def _entry(self, kind: str, name: str, made: Any, codec: str) -> Entry:
+        """The READY entry of the store of that name, made if it is not there."""
+
         def plan(index: int) -> bytes:
+            most = store_class(kind).entries_max
+            if index >= most:
+                raise StoreFull(
+                    f"{self.url}: no room for {name!r}: a {kind} store takes one of the first "
+                    f"{most} places for stores, and they are taken; drop one of the stores there"
+                )
             return json.dumps(
-                {"kind": kind, "parameters": dataclasses.asdict(made)}, sort_keys=True
+                {"kind": kind, "codec": codec, "parameters": dataclasses.asdict(made)},
+                sort_keys=True,
             ).encode()
 
         def make(index: int, payload: bytes) -> None:
-            stored = self._stored(payload, name)
+            stored = self.stored(payload, name)
             there = store_class(stored["kind"])
-            parameters = _parameters(there, stored, name)
+            parameters = self.parameters_of(stored, name)
             while True:
                 there.make(self, name, parameters)
                 # ORDER: pinned before we look, until the entry is READY: a node that is replaced
@@ -188,58 +271,87 @@ class Pool(Memory):
                 self.client.unpin()
 
         def undo(index: int, payload: bytes) -> None:
-            stored = self._stored(payload, name)
-            there = store_class(stored["kind"])
+            stored = self.stored(payload, name)
             self.client.unpin()
-            there.unmake(self, name, _parameters(there, stored, name))
+            store_class(stored["kind"]).unmake(self, name, self.parameters_of(stored, name))
 
         try:
-            entry, _ = self.catalogue.obtain(name.encode(), self.membership, plan, make, undo)
+            entry, _ = self.catalogue.obtain(
+                name.encode(),
+                self.membership,
+                plan,
+                make,
+                undo,
+                functools.partial(dropping.finish, self),
+            )
         finally:
             self.client.unpin()
-        return self._stored(entry.payload, name)
+        return entry
 
-    def _stored(self, payload: bytes, name: str) -> dict[str, Any]:
+    def stored(self, payload: bytes, name: str) -> dict[str, Any]:
+        """What the catalogue says of a store: kind, codec and parameters."""
         try:
             stored = json.loads(payload)
-            if isinstance(stored["kind"], str) and isinstance(stored["parameters"], dict):
+            texts = isinstance(stored["kind"], str) and isinstance(stored["codec"], str)
+            if texts and isinstance(stored["parameters"], dict):
                 return stored
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
         raise PoolCorrupt(f"{self.url}: the catalogue's entry of {name!r} is damaged")
 
     def stores(self) -> list[dict[str, Any]]:
-        """The stores of the pool: name, kind, parameters."""
-        return [{"name": name, **stored} for _, (name, stored) in self.exclusively(self._ready)]
+        """The stores of the pool: name, kind, codec, parameters."""
+        return self.exclusively(
+            lambda: [
+                {"name": name, **self.stored(entry.payload, name)}
+                for entry in self._linking()
+                if entry.state == READY and (name := _name_of(self.url, entry))
+            ]
+        )
 
-    def _ready(self) -> list[tuple[int, tuple[str, dict[str, Any]]]]:
-        """Number of the entry, name, kind and parameters of each store."""
-        found = []
-        for entry in self.catalogue:
-            if entry.state == READY:
-                try:
-                    name = entry.name.decode()
-                except UnicodeDecodeError as error:
-                    raise PoolCorrupt(
-                        f"{self.url}: the catalogue has an entry with the name {entry.name!r}; "
-                        "destroy the pool"
-                    ) from error
-                found.append((entry.number, (name, self._stored(entry.payload, name))))
+    def _linking(self) -> list[Entry]:
+        """The entries of all stores that link to objects."""
+        return [entry for entry in self.catalogue if entry.state in (READY, DROPPING)]
+
+    def drop(self, name: str) -> None:
+        """Give back the store or mapping of that name, with all that it has, also on lost nodes.
+
+        Others may use it meanwhile: their operations raise StoreDropped from now on. Waits for
+        operations that are at work; a client that stands still in one is fenced by the pool's
+        policy. Afterwards the name is free. Whoever is killed in the midst of it, the next client
+        that wants the name, or `recover()`, goes on (stores/dropping.py). Costs a look at
+        everything that the store has. Raises StoreError: there is no store of that name.
+        """
+        _check_name(name)
+        self.exclusively(lambda: dropping.drop(self, name))
+
+    def _recover(self) -> dict[str, Any]:
+        found = super()._recover()
+        found["stores"] = dropping.finish_all(self)
         return found
+
+    def _emptying(self) -> bool:
+        """Whether a store is being dropped whose objects are free in part."""
+        return any(entry.state == EMPTYING for entry in self.catalogue)
 
     def dict(
         self,
         name: str = "default",
         *,
         store: str = "race",
-        codec: str = "pickle",
+        codec: str | None = None,
         **parameters: Any,
     ) -> SharedDict:
         """A MutableMapping of Python objects over the store of that name; see `SharedDict`.
 
-        `codec`: "pickle", "msgpack", "json" or "bytes". Other parameters are the store's.
+        `codec`: "pickle", "msgpack", "json" or "bytes"; it is kept with the store. By default that
+        of the mapping that is there, or pickle for a new one. Other parameters are the store's.
+        Raises StoreMismatch for another codec than the one that is there, and as `store` does.
         """
-        return SharedDict(self.store(store, name=name, **parameters), Codec.named(codec))
+        if codec is not None:
+            Codec.named(codec)
+        handle, found = self._open_store(store, name, codec, parameters)
+        return SharedDict(handle, Codec.named(found))
 
     def transaction(
         self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS
@@ -380,7 +492,8 @@ class Pool(Memory):
 
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)
-        return np.concatenate([empty, *(store.references() for store in self.known_stores())])
+        stores = (store.references() for store in self.known_stores())
+        return np.concatenate([empty, self.regions.references(), *stores])
 
     def known_stores(self) -> Iterator[Any]:
         """A new handle of each store of the pool. Called within `exclusively`."""
@@ -391,10 +504,9 @@ class Pool(Memory):
         return self._handles(lambda cls: cls.stops)
 
     def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-        for _, (name, stored) in self._ready():
-            cls = store_class(stored["kind"])
-            if wanted(cls):
-                yield cls(self, stored["kind"], name, _parameters(cls, stored, name))
+        for entry in self._linking():
+            if wanted(store_class(self.stored(entry.payload, str(entry.name))["kind"])):
+                yield self.handle_of(entry)
 
 
 def _check_name(name: str) -> None:
@@ -404,22 +516,13 @@ def _check_name(name: str) -> None:
         )
 
 
-def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:
-    """Why a kind of store does not take the parameters that were given."""
-    fixed = kind_named(kind).fixed
-    known = {
-        name
-        for base in cls.__mro__
-        if "for_pool" in vars(base)
-        for name, found in inspect.signature(base.for_pool).parameters.items()
-        if found.kind is inspect.Parameter.KEYWORD_ONLY and name not in fixed
-    }
-    if unknown := sorted(set(given) - known):
-        return (
-            f"a {kind} store has no parameter {', '.join(unknown)}; it has "
-            f"{', '.join(sorted(known))}"
-        )
-    return f"a {kind} store does not take these parameters: {error}"
+def _name_of(url: str, entry: Entry) -> str:
+    try:
+        return entry.name.decode()
+    except UnicodeDecodeError as error:
+        raise PoolCorrupt(
+            f"{url}: the catalogue has an entry with the name {entry.name!r}; destroy the pool"
+        ) from error
 
 
 def _parameters(cls: Any, stored: dict[str, Any], where: str) -> Any:

@@ -52,8 +52,8 @@ def pool(name: str) -> str:
 
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
-        "bench", "create", "delete", "demo", "destroy", "drill", "get", "inspect", "ls", "put",
-        "replace-node", "watch",
+        "bench", "create", "delete", "demo", "destroy", "drill", "drop", "get", "inspect", "ls",
+        "put", "replace-node", "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")
@@ -147,6 +147,37 @@ def test_put_makes_a_store_and_get_does_not(pool: str) -> None:
     assert [store["name"] for store in report("inspect", pool)["stores"]] == ["s"]
     assert run("put", pool, "k", "v", "--store", "new").exit_code == 0
     assert run("get", pool, "k", "--store", "new").stdout == "v"
+
+
+def test_get_and_put_read_and_write_as_the_codec_of_the_mapping_says(pool: str) -> None:
+    for codec in ("pickle", "json", "msgpack"):
+        put = ("put", pool, "k", '{"a": [1, null]}', "--store", codec, "--codec", codec)
+        assert run(*put).exit_code == 0
+        assert run("get", pool, "k", "--store", codec).stdout == '{"a": [1, null]}\n'
+        assert run("put", pool, "17", "plain text", "--store", codec).exit_code == 0
+        with limpet.open(f"shm://{pool}") as opened:
+            mapping = opened.dict(codec)
+            assert (mapping.codec.name, mapping["k"], mapping[17]) == (
+                codec, {"a": [1, None]}, "plain text",
+            )  # fmt: skip
+        assert run("delete", pool, "17", "--store", codec).exit_code == 0
+        assert run("get", pool, "17", "--store", codec).exit_code == 1
+        assert run("put", pool, "00", "00", "--hex", "--store", codec).exit_code == 2
+        result = run("put", pool, "k", "v", "--store", codec, "--codec", "bytes")
+        assert result.exit_code == 1
+        assert f"with the codec '{codec}', not 'bytes'" in result.stderr
+    with limpet.open(f"shm://{pool}") as opened:
+        opened.dict("pickle")["set"] = {1}
+    assert run("get", pool, "set", "--store", "pickle").stdout == "{1}\n"
+
+
+def test_drop_gives_a_store_back(pool: str) -> None:
+    assert run("put", pool, "k", "v", "--store", "new").exit_code == 0
+    assert run("drop", pool, "new").exit_code == 0
+    assert [store["name"] for store in report("inspect", pool)["stores"]] == ["s"]
+    result = run("drop", pool, "new")
+    assert result.exit_code == 1
+    assert "no store 'new'" in result.stderr
 
 
 def test_ls_lists_sound_and_damaged_pools(pool: str) -> None:

@@ -51,6 +51,14 @@ nodes_option = click.option(
 )  # fmt: skip
 
 
+def json_or_text(text: str) -> Any:
+    """What `text` says as JSON, or itself when it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 class Assignment(click.ParamType):
     """NAME=VALUE; the value is JSON, or text when it is not."""
 
@@ -64,10 +72,7 @@ class Assignment(click.ParamType):
         name, separator, text = str(value).partition("=")
         if not separator or not name:
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        try:
-            return name, json.loads(text)
-        except ValueError:
-            return name, text
+        return name, json_or_text(text)
 
 
 parameter_option = click.option(

@@ -1,8 +1,13 @@
-"""`limpet get`, `put` and `delete`: single keys of a store."""
+"""`limpet get`, `put`, `delete` and `drop`: single keys of a store, by its codec, and whole stores.
+
+In a store of bytes, KEY and VALUE are text (UTF-8) or, with --hex, bytes in hexadecimal. In a
+mapping, which has a codec, they are JSON, or text when they are not.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,23 +15,40 @@ from typing import Any
 import click
 
 import limpet
-from limpet.cli.common import hex_option, octets, url_argument
+from limpet.cli.common import hex_option, json_or_text, octets, url_argument
 
 store_option = click.option("--store", "name", default="default", show_default=True,
                             help="Name of the store.")  # fmt: skip
+RAW = "bytes"
+"""The codec of a store of bytes."""
 
 
 @contextlib.contextmanager
 def _existing(url: str, name: str) -> Iterator[Any]:
-    """The store of this name, which must be there."""
+    """The store of this name as a mapping, which must be there."""
     with limpet.open(url) as pool:
-        for entry in pool.stores():
-            if entry["name"] == name:
-                yield pool.store(entry["kind"], name=name)
-                return
-        raise limpet.StoreError(
-            f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
-        )
+        kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
+        if name not in kinds:
+            raise limpet.StoreError(
+                f"{url} has no store {name!r}; `limpet inspect` lists them, `limpet put` makes one"
+            )
+        yield pool.dict(name, store=kinds[name])
+
+
+def _read(text: str, codec: str, as_hex: bool) -> Any:
+    """A key or value from the command line, as the codec takes it."""
+    if codec == RAW:
+        return octets(text, as_hex)
+    if as_hex:
+        raise click.UsageError(f"--hex is for stores of bytes; this one has the codec {codec!r}")
+    return json_or_text(text)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 @click.command()
@@ -35,12 +57,20 @@ def _existing(url: str, name: str) -> Iterator[Any]:
 @store_option
 @hex_option
 def get(url: str, key: str, name: str, as_hex: bool) -> None:
-    """Write the value of KEY to stdout, as it is or in hexadecimal. Exit status 1 without one."""
-    with _existing(url, name) as store:
-        value = store.get(octets(key, as_hex))
-    if value is None:
-        raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
-    if as_hex:
+    """Write the value of KEY to stdout. Exit status 1 without one.
+
+    Bytes are written as they are, or in hexadecimal; what a codec reads as JSON, or as Python shows
+    it. To read a pickle runs what its writer put there.
+    """
+    with _existing(url, name) as mapping:
+        codec = mapping.codec.name
+        wanted = _read(key, codec, as_hex)
+        if wanted not in mapping:
+            raise click.ClickException(f"{url}: store {name!r} has no key {key!r}")
+        value = mapping.get(wanted)
+    if codec != RAW:
+        click.echo(_shown(value))
+    elif as_hex:
         click.echo(value.hex())
     else:
         sys.stdout.buffer.write(value)
@@ -52,18 +82,26 @@ def get(url: str, key: str, name: str, as_hex: bool) -> None:
 @click.argument("value", default="-")
 @store_option
 @click.option("--kind", default="race", show_default=True, help="Kind, if the store is to be made.")
+@click.option("--codec", help="Codec, if the store is to be made.  [default: bytes]")
 @hex_option
-def put(url: str, key: str, value: str, name: str, kind: str, as_hex: bool) -> None:
+def put(
+    url: str, key: str, value: str, name: str, kind: str, codec: str | None, as_hex: bool
+) -> None:
     """Set KEY to VALUE, or to stdin if VALUE is - or left out. Makes the store if needed."""
-    if value == "-":
-        data = sys.stdin.buffer.read()
-        if as_hex:
-            data = octets(data.decode("ascii", errors="replace"), as_hex)
-    else:
-        data = octets(value, as_hex)
     with limpet.open(url) as pool:
-        kinds = {entry["name"]: entry["kind"] for entry in pool.stores()}
-        pool.store(kinds.get(name, kind), name=name).put(octets(key, as_hex), data)
+        there = {entry["name"]: entry for entry in pool.stores()}.get(name)
+        if there is None:
+            codec = codec or RAW
+        mapping = pool.dict(name, store=there["kind"] if there else kind, codec=codec)
+        codec = mapping.codec.name
+        data: Any
+        if value != "-":
+            data = _read(value, codec, as_hex)
+        elif codec == RAW and not as_hex:
+            data = sys.stdin.buffer.read()
+        else:
+            data = _read(sys.stdin.buffer.read().decode(errors="replace"), codec, as_hex)
+        mapping[_read(key, codec, as_hex)] = data
 
 
 @click.command()
@@ -73,8 +111,17 @@ def put(url: str, key: str, value: str, name: str, kind: str, as_hex: bool) -> N
 @hex_option
 def delete(url: str, key: str, name: str, as_hex: bool) -> None:
     """Delete KEY; exit status 1 if it is not there."""
-    with _existing(url, name) as store:
+    with _existing(url, name) as mapping:
         try:
-            store.delete(octets(key, as_hex))
+            del mapping[_read(key, mapping.codec.name, as_hex)]
         except KeyError as error:
             raise click.ClickException(f"{url}: store {name!r} has no key {key!r}") from error
+
+
+@click.command()
+@url_argument
+@click.argument("name")
+def drop(url: str, name: str) -> None:
+    """Give back the store NAME of POOL, with all that it has, also while others use it."""
+    with limpet.open(url) as pool:
+        pool.drop(name)

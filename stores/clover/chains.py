@@ -82,6 +82,7 @@ class Chains(Store):
         """Every key, a chain at a time; as weakly consistent as `iter` says."""
         for head in self._heads():
             with self.client:
+                self.require_there()
                 version = self.endpoint.load(head)
                 key = self.objects.key() if version and self._last_of(version) else None
             if key is not None:
@@ -137,6 +138,7 @@ class Chains(Store):
 
     def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
         with self.client:
+            self.require_there()
             version = self.endpoint.load(head)
             keys = set()
             while version not in (0, DELETED):

@@ -31,12 +31,13 @@ STARTS_MAX: Final = 50
 class Remote:
     """The connection of one handle of a store to the store's metadata process."""
 
-    def __init__(self, pool: Any, name: str, tables: list[int], heads: int) -> None:
+    def __init__(self, pool: Any, name: str, word: int, tables: list[int], heads: int) -> None:
+        """`word`: of the store's entry in the catalogue; a store that is made anew has another."""
         self.pool = pool
         self.name = name
         self.tables = tables
         self.heads = heads
-        self.address = f"\0limpet.clover.{pool.uuid.hex()}.{hash64(name.encode()):x}"
+        self.address = f"\0limpet.clover.{pool.uuid.hex()}.{hash64(name.encode()):x}.{word:x}"
         self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
         self.watcher = Watcher()
         self.socket: socket.socket | None = None

@@ -105,7 +105,7 @@ class Clover(Chains):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.remote = Remote(pool, name, self.tables, parameters.heads)
+        self.remote = Remote(pool, name, self.word, self.tables, parameters.heads)
         self.cache: dict[bytes, tuple[int, int]] = {}
         """For a key, the period and the newest version that was seen."""
         self.changes = 0
@@ -164,6 +164,7 @@ class Clover(Chains):
         attempt = full = 0
         while True:
             with self.client:
+                self.require_there()
                 outcome = once()
             if outcome == NO_MEMORY:
                 node = table_of(key, self.parameters.tables)

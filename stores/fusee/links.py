@@ -3,11 +3,12 @@
 Each replica of a slot has an address of its own, and its first one may be lost, so the hand has the
 slot's name instead (Heap.settle asks the store then):
 
-    bit 56      ENTRY: it names an entry of a directory (stores/fusee/tables.py), else a slot
-    bits 48-55  number of the store's entry in the catalogue
+    bit 63      ENTRY: it names an entry of a directory (stores/fusee/tables.py), else a slot
+    bits 48-59  number of the store's entry in the catalogue; of a BUFFER, bits 48-55 are
     bits 3-47   of a slot: its address in replica 0 of its subtable, whether that is lost or not; of
                 an entry: its directory in bits 40-47, and below its offset there
-    bit 2       BUFFER: it names neither, and bits 3-47 and above 55 are something else
+    bit 2       BUFFER: it names neither, and bits 3-47 and above 55 are something else; so a store
+                with BUFFERs has one of the first 256 entries
     bit 1       OLD: the object was linked there when our round began; else it is one proposed
     bit 0       REPLICATED
 
@@ -18,10 +19,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from limpet.shm.layout import ENTRIES_MAX
+
 OLD: Final = 2
 BUFFER: Final = 4
 """No slot: an object that belongs to another one, as the store says (stores/swarm/recycling.py)."""
-ENTRY: Final = 1 << 56
+BUFFER_ENTRIES: Final = 1 << 8
+"""A store that makes BUFFERs has an entry of the catalogue with a number below this."""
+ENTRY: Final = 1 << 63
 PLACE_BITS: Final = 0xFFFF_FFFF_FFF8
 OFFSET_BITS: Final = 0xFF_FFFF_FFF8
 
@@ -35,7 +40,8 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, home: int) -> Link:
-        return cls(home >> 48 & 0xFF, home & PLACE_BITS, bool(home & OLD))
+        entry = home >> 48 & (BUFFER_ENTRIES - 1 if home & BUFFER else ENTRIES_MAX - 1)
+        return cls(entry, home & PLACE_BITS, bool(home & OLD))
 
 
 def is_slot(home: int) -> bool:

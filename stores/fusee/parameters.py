@@ -55,6 +55,7 @@ class FuseeParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
         replicas: int | None = None,
         sequential: bool = False,
         cache_size: int | None = None,
@@ -69,7 +70,7 @@ class FuseeParameters(GrowingParameters):
         if replicas is None:
             replicas = min(REPLICAS, pool.nodes)
         check_replicas(replicas, REPLICAS_MAX, pool)
-        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, replicas)
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, limit, replicas)
         if cache_size is None:
             cache_size = cache_size_for(pool, layout, sizes[0], replicas * PAIR_SIZE)
         return cls(*sizes, replicas, sequential, cache_size, cache_threshold)

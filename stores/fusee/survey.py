@@ -36,6 +36,7 @@ class SurveyedTables(RestoredTables):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 self._renew()
             finally:
                 self.client.leave()
@@ -57,6 +58,7 @@ class SurveyedTables(RestoredTables):
     def _keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
         self.client.enter()
         try:
+            self.require_there()
             while True:
                 try:
                     self._agree_to_read()

@@ -60,6 +60,7 @@ class Fusee(ReplicatedGrowth):
         self.operations += 1
         self.client.enter()
         try:
+            self.require_there()
             while True:
                 try:
                     return self._search(key, default)

@@ -74,7 +74,7 @@ class ReplicatedTables(Growing):
         HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
         self.logged = objects
         self.replicas = parameters.replicas
-        self.number_of_store = pool.catalogue.find(name.encode()).number
+        self.number_of_store = pool.entry_of(name)[0]
         self.view = pool.view
         self.tickets = Tickets(self.client)
         self.bases = array("Q", bytes(8 * REPLICAS_ROW * parameters.subtables))
@@ -305,6 +305,7 @@ class ReplicatedTables(Growing):
         """As `_outlive`, between operations."""
         self.client.enter()
         try:
+            self.require_there()
             return self._outlive(node)
         finally:
             self.client.leave()

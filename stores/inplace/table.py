@@ -173,6 +173,7 @@ class InPlace(Sherman):
 
     def _link_once(self, commit: InPlaceCommit, level: int, entry: tuple[bytes, bytes, int]) -> int:
         with self.client:
+            self.require_there()
             try:
                 commit.begin(self.link)
                 outcome = self.staging(commit).change(level, entry)

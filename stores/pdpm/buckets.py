@@ -149,6 +149,7 @@ class Buckets(Store):
     def _keys_of(self, bucket: int) -> list[bytes]:
         found = []
         with self.client:
+            self.require_there()
             self.endpoint.read_words(bucket, self.words, BUCKET_WORDS)
             for word in self.words[FIRST_SLOT:BUCKET_WORDS]:
                 if word:
@@ -176,6 +177,7 @@ class Buckets(Store):
 
     def _check_bucket(self, bucket: int, seen: dict[bytes, int]) -> None:
         with self.client:
+            self.require_there()
             words = np.frombuffer(self.endpoint.read(bucket, BUCKET_SIZE), dtype="<u8").tolist()
             for index, word in enumerate(words[1:], 1):
                 at = bucket + 8 * index

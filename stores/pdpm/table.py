@@ -141,6 +141,7 @@ class Pdpm(Buckets):
         attempt = 0
         while True:
             with self.client:
+                self.require_there()
                 outcome = once()
             if outcome == NO_MEMORY:
                 self.have_memory(key, mode, place.node, size)

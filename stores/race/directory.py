@@ -290,6 +290,7 @@ class Directory(Race):
         """The keys of a group of an entry's subtable; None: it is split."""
         self.client.enter()
         try:
+            self.require_there()
             return self._keys_there(table, number, group)
         finally:
             self.client.leave()
@@ -335,6 +336,7 @@ class Directory(Race):
         entry = self._entry(table, number)
         self.client.enter()
         try:
+            self.require_there()
             while True:
                 pointer = self.endpoint.load(entry)
                 if is_split(pointer):

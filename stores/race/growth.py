@@ -104,6 +104,7 @@ class Growing(Directory):
         """Split the subtable of a key, or make it, if it still has to be. DONE or NO_MEMORY."""
         self.client.enter()
         try:
+            self.require_there()
             self._choose(key)
             self._found_places()
             self._read_row(0)
@@ -116,8 +117,8 @@ class Growing(Directory):
             if self.depth == self.depth_max:
                 raise StoreFull(
                     f"{self.name}: the subtable of the key {key!r} is full and cannot be split, as "
-                    f"it was {self.depth} times; the store was made with capacity "
-                    f"{self.parameters.capacity}"
+                    f"it was {self.depth} times; the store was made with capacity="
+                    f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
                 )
             return self._split()
         finally:

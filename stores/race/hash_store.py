@@ -57,6 +57,7 @@ class HashStore(Index):
         self.operations += 1
         self.client.enter()
         try:
+            self.require_there()
             self._choose(key)
             if self._find(key):
                 return self.objects.value()
@@ -73,6 +74,7 @@ class HashStore(Index):
             # one pin a batch: a pin held for long looks like a process that stands still
             self.client.enter()
             try:
+                self.require_there()
                 self._get_batch(wanted[start : start + BATCH], found)
             finally:
                 self.client.leave()
@@ -127,6 +129,7 @@ class HashStore(Index):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._delete_once(data)
             finally:
                 self.client.leave()
@@ -154,6 +157,7 @@ class HashStore(Index):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._write_once(key, value, size, mode, attempt)
             finally:
                 self.client.leave()

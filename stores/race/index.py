@@ -257,6 +257,7 @@ class Index(Store):
         """The keys of the group at this address."""
         self.client.enter()
         try:
+            self.require_there()
             return self._keys_here(group)
         finally:
             self.client.leave()
@@ -293,6 +294,7 @@ class Index(Store):
         """Check a group of the subtable of this number, which is at `base`."""
         self.client.enter()
         try:
+            self.require_there()
             self._check_here(number, base, group, seen)
         finally:
             self.client.leave()

@@ -93,9 +93,10 @@ class DtxGrowingParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
     ) -> DtxGrowingParameters:
         base = GrowingParameters.for_pool(
-            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size
+            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
         )
         return cls(**dataclasses.asdict(base), clients=pool.clients)
 
@@ -122,7 +123,7 @@ class LoggedGrowing(Growing):
         self.objects_needed = 5
         """Two halves, their images, and the log, which takes memory of the same size."""
         self.stop_offset = parameters.stop_offset
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         self.locks = ObjectLocks(self)
         self.recovery = Recovery(self, self.locks)
         self.busy = 0
@@ -143,6 +144,7 @@ class LoggedGrowing(Growing):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 if not self._is_stopped(self._table_of(key)):
                     self._choose(key)
                     return self.objects.value() if self._find(key) else default

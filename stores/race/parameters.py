@@ -65,18 +65,21 @@ class RaceParameters:
 class GrowingParameters(RaceParameters):
     """`capacity`: keys that surely fit before a subtable is split; `subtables`: directories, one a
     node; `groups`: of a subtable; `depth`: how often the first ones are split already, `depth_max`:
-    how often any can be; `bucket_size`: slots of a bucket that are used, 7 but in tests of growth.
+    how often any can be; `bucket_size`: slots of a bucket that are used, 7 but in tests of growth;
+    `limit`: keys that surely fit at last; 0: as many as memory has room for.
     """
 
     depth: int
     depth_max: int
     bucket_size: int
+    limit: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("depth_max", self.depth_max, 0, DEPTH_MAX)
         check_whole("depth", self.depth, 0, self.depth_max)
         check_whole("bucket_size", self.bucket_size, 1, SLOTS_PER_BUCKET)
+        check_whole("limit", self.limit, 0, CAPACITY_MAX)
 
     @classmethod
     def for_pool(
@@ -87,9 +90,13 @@ class GrowingParameters(RaceParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
     ) -> GrowingParameters:
-        """The parameters for a pool. By default room for 1,000 keys at first."""
-        return cls(*cls.sizes(pool, layout, capacity, groups, bucket_size))
+        """The parameters for a pool. By default room for 1,000 keys at first.
+
+        Without a `limit`, the directory of a store takes up to 1/256 of each node.
+        """
+        return cls(*cls.sizes(pool, layout, capacity, groups, bucket_size, limit))
 
     @staticmethod
     def sizes(
@@ -98,10 +105,14 @@ class GrowingParameters(RaceParameters):
         capacity: int | None,
         groups: int | None,
         bucket_size: int,
+        limit: int,
         replicas: int = 1,
-    ) -> tuple[int, int, int, int, int, int]:
+    ) -> tuple[int, int, int, int, int, int, int]:
         """The fields of this class, in their order; subtables have so many replicas."""
-        wanted = CAPACITY if capacity is None else capacity
+        check_whole("limit", limit, 0, CAPACITY_MAX)
+        wanted = capacity
+        if wanted is None:
+            wanted = min(CAPACITY, limit) if limit else CAPACITY
         base = RaceParameters.for_pool(pool, layout, capacity=wanted)
         share = base.capacity / pool.nodes
         blocks = layout.block_count * layout.block_size
@@ -113,12 +124,14 @@ class GrowingParameters(RaceParameters):
                 region = placement.region_blocks * layout.block_size
                 groups = max(2, min(groups, region // GROUP_SIZE))
         check_whole("groups", groups, 2, TABLE_GROUPS_MAX)
-        depth = 0
-        while groups_for(share / 2**depth) > groups and depth < DEPTH_MAX:
-            depth += 1
-        subtables = blocks // (groups * GROUP_SIZE)
-        depth_max = min(max(depth, subtables.bit_length()), DEPTH_MAX)
-        return base.capacity, base.subtables, groups, depth, depth_max, bucket_size
+        depth = depth_for(share, groups)
+        deepest = (blocks // (groups * GROUP_SIZE)).bit_length()
+        if limit:
+            if limit < base.capacity:
+                raise ParameterError(f"limit={limit} is less than the capacity, {base.capacity}")
+            deepest = min(deepest, depth_for(limit / pool.nodes, groups))
+        depth_max = min(max(depth, deepest), DEPTH_MAX)
+        return base.capacity, base.subtables, groups, depth, depth_max, bucket_size, limit
 
     @property
     def subtable_size(self) -> int:
@@ -129,6 +142,14 @@ class GrowingParameters(RaceParameters):
     def directory_size(self) -> int:
         """Bytes of a directory."""
         return DIRECTORY_ENTRY << self.depth_max + 1
+
+
+def depth_for(keys: float, groups: int) -> int:
+    """How often subtables of so many groups are split when so many keys surely fit on a node."""
+    depth = 0
+    while groups_for(keys / 2**depth) > groups and depth < DEPTH_MAX:
+        depth += 1
+    return depth
 
 
 def groups_for(keys: float) -> int:

@@ -86,11 +86,12 @@ class RtxGrowingParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
         drift_us: int = DRIFT_US,
         each_us: int = EACH_US,
     ) -> RtxGrowingParameters:
         base = GrowingParameters.for_pool(
-            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size
+            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
         )
         return cls(**dataclasses.asdict(base), drift_us=drift_us, each_us=each_us)
 

@@ -81,7 +81,7 @@ class Transactional(Growing):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         self.locks = LLLocks(pool, parameters.drift_us, parameters.each_us)
         self.repair = Repair(self, self.locks)
         self.busy = 0
@@ -118,6 +118,7 @@ class Transactional(Growing):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 self._choose(key)
                 if self._find(key):
                     return self.objects.value()
@@ -287,6 +288,7 @@ class Transactional(Growing):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 self.look_up(key)
                 if not self.busy:
                     return work()

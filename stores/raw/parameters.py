@@ -42,6 +42,7 @@ class RawParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
         room: int = ROOM,
         cache_size: int | None = None,
     ) -> RawParameters:
@@ -50,7 +51,7 @@ class RawParameters(GrowingParameters):
         By default room for 1,000 keys at first; a cache for as many keys as there may come to be,
         one for every 512 bytes of blocks, or for 131,072.
         """
-        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size)
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, limit)
         if cache_size is None:
             cache_size = cache_size_for(pool, layout, sizes[0], PAIR_SIZE)
         return cls(*sizes, room, cache_size)

@@ -84,6 +84,7 @@ class Raw(Growing):
         self.operations += 1
         self.client.enter()
         try:
+            self.require_there()
             reference = self._known(key)
             if reference:
                 self.pairs.load(reference)
@@ -128,6 +129,7 @@ class Raw(Growing):
         self.operations += 1
         self.client.enter()
         try:
+            self.require_there()
             reference = self._known(data) or self._seek(data)
             at = reference & ADDRESS_MASK
             there = reference != 0 and not self.endpoint.load(at) & DELETED

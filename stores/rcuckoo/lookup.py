@@ -46,7 +46,7 @@ class Lookup(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         clients = pool.parameters.clients
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         size = parameters.table_size(clients)
         self.tables = array("Q", regions.attach(pool, name, parameters.tables, size))
         self.journal_size = parameters.journal_size
@@ -92,6 +92,7 @@ class Lookup(InlineStore):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self._value()

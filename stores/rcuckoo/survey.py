@@ -126,6 +126,7 @@ class Survey:
         """Add a row's keys, and its version; False if it is not whole."""
         store, rows = self.store, self.rows
         with store.client:
+            store.require_there()
             self.endpoint.background(True)  # until the operation ends
             store.enter_table(store.tables[table])
             rows.read(0, row)
@@ -195,6 +196,7 @@ class Survey:
         """What is wrong with a row, "" if nothing is; None: it is not whole."""
         store, rows = self.store, self.rows
         with store.client:
+            store.require_there()
             self.endpoint.background(True)  # until the operation ends
             store.enter_table(store.tables[table])
             rows.read(0, row)
@@ -248,6 +250,7 @@ class Survey:
         store = self.store
         for attempt in range(BUSY_MAX):
             with store.client:
+                store.require_there()
                 self.endpoint.background(True)  # until the operation ends
                 both = store.copies_of(key)
                 first, second = store.first, store.second

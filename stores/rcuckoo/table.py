@@ -115,6 +115,7 @@ class Rcuckoo(Lookup):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._change_once(key, value, size, mode, attempt > 0)
                 if outcome == LOST and not self._plan():
                     outcome = FULL

@@ -57,7 +57,7 @@ class Lookup(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: TreeParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.link = pool.catalogue.find(name.encode()).number << 48 | REPLICATED
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
         roots = regions.attach(pool, name, parameters.trees, parameters.table_size)
         self.roots = array("Q", roots)
         self.routes = [Routes(root, parameters.cache_size) for root in roots]
@@ -113,6 +113,7 @@ class Lookup(InlineStore):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 if self._find_leaf(key) == DONE:
                     return self._value(self.page.slot) if self.page.exact else default
             finally:
@@ -183,6 +184,7 @@ class Lookup(InlineStore):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 if self.find_leaf_of(tree, key) == DONE:
                     return work()
             finally:

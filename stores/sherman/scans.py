@@ -78,6 +78,7 @@ class Scans(Lookup):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 if not ahead:
                     ahead = self._look_ahead(tree, hashed, leaf)
                 if self._look(tree, hashed, start, leaf) == DONE:

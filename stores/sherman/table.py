@@ -117,6 +117,7 @@ class Sherman(Scans):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._change_once(key, value, size, mode, early)
             finally:
                 self.client.leave()
@@ -331,6 +332,7 @@ class Sherman(Scans):
     def _logged_once(self, commit: Commit, key: bytes, value: bytes, mode: int) -> int:
         self.client.enter()
         try:
+            self.require_there()
             commit.begin(self.link)
             staging = self.staging(commit)
             if mode == SHRINK:
@@ -367,6 +369,7 @@ class Sherman(Scans):
         try:
             self.client.enter()
             try:
+                self.require_there()
                 sparse = self._find_leaf(key) == DONE and self._is_sparse()
             finally:
                 self.client.leave()

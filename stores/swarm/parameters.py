@@ -60,6 +60,7 @@ class SwarmParameters(GrowingParameters):
         capacity: int | None = None,
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
         replicas: int | None = None,
         writers: int = WRITERS,
         buffers: int | None = None,
@@ -79,7 +80,7 @@ class SwarmParameters(GrowingParameters):
             replicas = REPLICAS if pool.nodes >= REPLICAS else 1
         check_replicas(replicas, REPLICAS_MAX, pool)
         check_whole("writers", writers, 1, WRITERS_MAX)
-        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, replicas)
+        sizes = cls.sizes(pool, layout, capacity, groups, bucket_size, limit, replicas)
         if buffers is None:
             buffers = writers
         if cache_size is None:

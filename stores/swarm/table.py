@@ -33,7 +33,15 @@ from limpet.shm.states import IN_SERVICE
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.contract import Store, as_bytes
 from limpet.stores.fusee.growth import ReplicatedGrowth
-from limpet.stores.fusee.links import BUFFER, OLD, PLACE_BITS, Link, is_entry, is_slot
+from limpet.stores.fusee.links import (
+    BUFFER,
+    BUFFER_ENTRIES,
+    OLD,
+    PLACE_BITS,
+    Link,
+    is_entry,
+    is_slot,
+)
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
 from limpet.stores.outcomes import (
     AGAIN,
@@ -78,6 +86,7 @@ class Swarm(ReplicatedGrowth):
 
     Parameters = SwarmParameters
     majorities = True
+    entries_max = BUFFER_ENTRIES
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -120,6 +129,7 @@ class Swarm(ReplicatedGrowth):
             at = self._foresee(key)
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._get_once(key, at)
                 if outcome == DONE:
                     return self.register.result
@@ -190,6 +200,7 @@ class Swarm(ReplicatedGrowth):
             at = self._foresee(key)
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._write_at(key, value, at, mode, attempt)
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
@@ -217,6 +228,7 @@ class Swarm(ReplicatedGrowth):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._delete_once(key)
                 ident = self.register.ident
             finally:

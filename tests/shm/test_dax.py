@@ -165,7 +165,7 @@ def test_plan_shares_out_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def planned(*devices: Path, **kwargs: int | None) -> node.Plan:
         location = node.parse_url("dax://" + ",".join(map(str, devices)))
-        defaults = {"nodes": None, "node_size": None, "control_size": 300_000}
+        defaults = {"nodes": None, "node_size": None, "control_size": lambda memory: 300_000}
         return node.plan(location, **{**defaults, **kwargs})  # type: ignore[arg-type]
 
     assert planned(large) == node.Plan(1, 7 << 20, 1 << 20)
@@ -176,7 +176,7 @@ def test_plan_shares_out_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(ParameterError):
             planned(large, small, **wrong)
     with pytest.raises(ParameterError, match="does not fit"):
-        planned(small, control_size=5 << 20)
+        planned(small, control_size=lambda memory: 5 << 20)
 
 
 def test_create_refuses_what_does_not_fit_or_is_not_aligned(location: Location) -> None:

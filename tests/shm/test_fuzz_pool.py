@@ -22,10 +22,9 @@ from process_tools import gather
 
 import limpet
 from limpet.shm import superblock
-from limpet.shm.directory import EMPTY, READY, VOID
+from limpet.shm.directory import DROPPING, EMPTY, HEAD, LINK, READY
 from limpet.shm.fabric import hash64
 from limpet.shm.layout import (
-    CATALOGUE,
     CATALOGUE_ENTRY_SIZE,
     CLIENT_SLOTS,
     EPOCH,
@@ -37,6 +36,7 @@ from limpet.shm.layout import (
     SLOT_SIZE,
     SLOTS_USED,
     NodeLayout,
+    catalogue_address,
     object_sizes,
 )
 from limpet.shm.location import SHM_DIR
@@ -56,6 +56,7 @@ PARAMETERS = PoolParameters(
 )
 """`wait`: a word that happens to name a process must not get it killed."""
 LAYOUT = NodeLayout.of(PARAMETERS)
+CATALOGUE = catalogue_address(CLIENTS)
 CLASSES = len(object_sizes(PARAMETERS.block_size))
 PAIRS = {b"%d" % i: bytes([i]) * (i * i % 3000) for i in range(60)} | {b"large": bytes(40_000)}
 
@@ -283,18 +284,18 @@ def test_words_of_the_catalogue(victim: Victim, words: dict[int, int], entry: in
     damage(victim, CONTROL, {at + entry * CATALOGUE_ENTRY_SIZE: w for at, w in words.items()})
 
 
-def entry(state: int, name: bytes, payload: bytes, client: int = 0) -> bytes:
+def entry(state: int, name: bytes, payload: bytes, client: int = 0, link: int = 0) -> bytes:
     """A directory entry with a checksum that holds."""
     text = name + payload
     word = state << 60 | (hash64(name) & 0xFFF) << 48 | client
-    return struct.pack("<3Q", word, len(name) | len(payload) << 16, hash64(text)) + text
+    return struct.pack("<4Q", word, len(name) | len(payload) << 16, hash64(text), link) + text
 
 
 NAMES = st.one_of(
     st.sampled_from([b"s", b"d", b"new", b"", b"s/0", b"\xff\xfe", b"\xed\xa0\x80", bytes(128)]),
     st.binary(max_size=20),
 )
-STATES = st.sampled_from([*range(EMPTY, VOID + 1), READY, READY])
+STATES = st.sampled_from([*range(EMPTY, DROPPING + 1), READY, READY])
 JSON_VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
     st.sampled_from([0, 1, 2, 255, 1 << 31, 1 << 36]),
@@ -356,13 +357,14 @@ EXTENTS = st.one_of(
     st.one_of(NAMES, st.just(b"s/0"), st.just(b"d/0")),
     EXTENTS,
     st.one_of(st.just(0), WORDS),
+    st.one_of(st.just(0), WORDS),
 )
 def test_region_entries_with_a_checksum_that_holds(
-    victim: Victim, index: int, state: int, name: bytes, payload: bytes, client: int
+    victim: Victim, index: int, state: int, name: bytes, payload: bytes, client: int, link: int
 ) -> None:
     victim.heal()
     at = LAYOUT.region_directory + index * REGION_ENTRY_SIZE
-    data = entry(state, name, payload, client & 2**48 - 1)
+    data = entry(state, name, payload, client & 2**48 - 1, link)
     victim.data["0"][at : at + len(data)] = data
     victim.endure()
 
@@ -401,8 +403,10 @@ def test_used_bits(victim: Victim, words: dict[int, int]) -> None:
 def index_places(victim: Victim) -> list[int]:
     """Offsets, on node 0, of the words of the store's index: its directory, and its subtables."""
     at = LAYOUT.region_directory
-    first, _, size, _ = struct.unpack_from("<4Q", victim.sound["0"], at + 24 + len(b"s"))
-    start = LAYOUT.blocks + first * PARAMETERS.block_size
+    _, count, size, _ = struct.unpack_from("<4Q", victim.sound["0"], at + HEAD + len(b"s"))
+    assert count == 0, "the directory lies in an object that the entry links to"
+    (link,) = struct.unpack_from("<Q", victim.sound["0"], at + LINK)
+    start = -(-(link & OFFSET_MASK & ADDRESS_MASK) // 64) * 64
     return [*range(start, start + size, 8), *subtable_places(victim, start, size)]
 
 

@@ -281,10 +281,10 @@ def test_file_pool_below_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_plan_gives_the_defaults_and_rounds_the_control_segment(files: Location) -> None:
-    planned = node.plan(files, nodes=None, node_size=None, control_size=5000)
+    planned = node.plan(files, nodes=None, node_size=None, control_size=lambda memory: 5000)
     assert planned == node.Plan(nodes=1, node_size=64 << 20, control_size=8192)
     with pytest.raises(ParameterError, match="node_size must be a multiple of 4096"):
-        node.plan(files, nodes=2, node_size=(1 << 20) + 1, control_size=5000)
+        node.plan(files, nodes=2, node_size=(1 << 20) + 1, control_size=lambda memory: 5000)
     assert not files.folder.exists() or files.scheme == "shm"
 
 
@@ -747,7 +747,7 @@ def test_sizes_on_hugetlbfs_are_whole_huge_pages(monkeypatch: pytest.MonkeyPatch
     hugetlbfs = placement.FileSystem("hugetlbfs", "", 2 << 20)
     monkeypatch.setattr(placement, "file_system", lambda path: hugetlbfs)
     with location_on("file") as location:
-        planned = node.plan(location, nodes=1, node_size=4 << 20, control_size=5000)
+        planned = node.plan(location, nodes=1, node_size=4 << 20, control_size=lambda memory: 5000)
         assert planned == node.Plan(nodes=1, node_size=4 << 20, control_size=2 << 20)
         for size in (4096, 1 << 20, 3 << 20):
             with pytest.raises(ParameterError, match="multiple of 2097152"):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import decimal
 import fractions
 import math
+import pickle
 import random
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -341,17 +342,38 @@ def test_it_is_a_mutable_mapping(shared: SharedDict) -> None:
     shared.clear()
 
 
-@pytest.mark.parametrize("codec", ["", "xml", None, 5], ids=repr)
+@pytest.mark.parametrize("codec", ["", "xml", 5], ids=repr)
 def test_an_unknown_codec_names_those_that_there_are(pools: Any, codec: Any) -> None:
     with pytest.raises(limpet.ParameterError, match=r"pickle, msgpack, json, bytes"):
         pools().dict("d", codec=codec)
 
 
-def test_two_codecs_of_one_dict(pools: Any) -> None:
-    """The codec is the handle's: who opens a dict with another one reads other values."""
+@pytest.mark.parametrize("codec", ["pickle", "msgpack", "json", "bytes"])
+def test_codec_is_kept_with_the_store_and_no_other_one_reads_it(pools: Any, codec: str) -> None:
     pool = pools()
-    pool.dict("d", codec="bytes", capacity=100)[b"5"] = b"[1]"
-    assert pool.dict("d", codec="json")[5] == [1]
+    key, value = (b"k", b"v") if codec == "bytes" else ("k", [1, "v"])
+    pool.dict("d", codec=codec, capacity=100)[key] = value
+    assert pool.stores()[0]["codec"] == codec
+    others = {"pickle", "msgpack", "json", "bytes"} - {codec}
+    for other in sorted(others):
+        with pytest.raises(limpet.StoreMismatch, match=f"with the codec '{codec}', not '{other}'"):
+            pool.dict("d", codec=other)
+    if codec != "bytes":
+        with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.dict\(\)"):
+            pool.store("race", name="d")
+    # Nobody has to say it again, in any process.
+    for mapping in (pool.dict("d"), pools.again(pool).dict("d")):
+        assert mapping.codec.name == codec
+        assert mapping[key] == value
+    assert pickle.loads(pickle.dumps(pool.dict("d")))[key] == value
+
+
+def test_store_of_bytes_is_a_mapping_of_bytes(pools: Any) -> None:
+    pool = pools()
+    pool.store("race", name="s", capacity=100).put(b"k", b"v")
+    assert dict(pool.dict("s")) == {b"k": b"v"}
+    with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.store\(\)"):
+        pool.dict("s", codec="pickle")
 
 
 # ---- between processes --------------------------------------------------------------------------

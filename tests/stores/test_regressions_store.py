@@ -10,7 +10,7 @@ from endpoint_tools import Interrupted, WatchedPool
 import limpet
 from limpet.shm.directory import READY, VOID
 from limpet.shm.fabric import hash64
-from limpet.shm.layout import CATALOGUE_ENTRIES, CONTROL_NODE, NODE_SHIFT
+from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT, catalogue_entries
 
 
 def keys_of_node(store: Any, node: int, count: int) -> list[bytes]:
@@ -66,7 +66,7 @@ def test_get_many_keeps_no_period_open_for_longer_than_a_batch(pools: Any) -> No
 def test_wrong_parameters_use_up_no_room_in_the_catalogue(pools: Any) -> None:
     """Every name that was tried with parameters that do not exist took an entry for good."""
     pool = pools()
-    for number in range(2 * CATALOGUE_ENTRIES):  # some would share an entry
+    for number in range(2 * catalogue_entries(pool.parameters.memory)):  # some would share an entry
         with pytest.raises(limpet.ParameterError, match="bogus"):
             pool.store("race", name=f"{number}", bogus=1)
     pool.store("race", name="good", capacity=64).put(b"k", b"v")

@@ -103,6 +103,7 @@ class Lookup(InlineStore):
         while True:
             self.client.enter()
             try:
+                self.require_there()
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self._value()
@@ -256,6 +257,7 @@ class Lookup(InlineStore):
             self.retries += 1
             self.client.enter()
             try:
+                self.require_there()
                 self.choose(key)
                 self.index.refresh()
             finally:
@@ -266,6 +268,7 @@ class Lookup(InlineStore):
         held = False
         self.client.enter()
         try:
+            self.require_there()
             self.choose(key)
             if not self.index.known:
                 self.index.refresh()
@@ -296,6 +299,7 @@ class Lookup(InlineStore):
             lock.release()
             raise
         try:
+            self.require_there()
             self.choose(key)
             self.enter_journal(self.table, self.hash & self.lock_count - 1)
         except BaseException:
@@ -374,6 +378,7 @@ class Lookup(InlineStore):
         self.client.enter()
         lane = self.endpoint.background(True)
         try:
+            self.require_there()
             self.enter_table(table)
             self.enter_journal(table, number)
             if not self.journal.intent():

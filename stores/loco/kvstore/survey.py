@@ -88,6 +88,7 @@ class Survey:
         """The keys of a batch of entries."""
         store, found = self.store, []
         with store.client:
+            store.require_there()
             self.endpoint.background(True)  # until the operation ends
             entries = store.indexes[table].entries
             for entry in range(start, min(start + BATCH, entries.count)):
@@ -138,6 +139,7 @@ class Survey:
     def _check_entry(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
         store = self.store
         with store.client:
+            store.require_there()
             self.endpoint.background(True)  # until the operation ends
             index = store.indexes[table]
             index.refresh()

@@ -1,0 +1,136 @@
+"""Giving a store back: `pool.drop`. All that it has is free again, also when clients use it, and
+when the client that drops it is killed.
+
+The entry of the store in the catalogue says how far that is (directory.py):
+
+    READY     -> DROPPING   from now on no client attaches to the store. DROPS is counted up, and
+                            then the epoch. An operation that pins another epoch than the one
+                            before it looks at DROPS, and at its store's entry when DROPS has
+                            changed; it raises StoreDropped. So when all operations that had pinned
+                            an earlier epoch have ended, none will ever touch the store again. A
+                            client that stands still in one is fenced by the pool's policy; a dead
+                            one is recovered, with what it has in hand.
+    DROPPING  -> EMPTYING   from now on nobody walks through the store. Its objects are freed, in
+                            any order: they link to each other, but nobody follows that.
+    EMPTYING  -> VOID       its regions are given back.
+
+The client that drops is pinned from before it reads what the store links to until all of it is
+free, so none of it is used for something else meanwhile; to free an object twice changes nothing
+then. Its progress is shown all the time.
+
+What a kill leaves behind is finished by the next client that wants the name, by `pool.recover()`
+and so by `limpet watch`. A DROPPING store is as it was: the next client begins anew. Of an EMPTYING
+one some objects may be in use for something else already, so its links mean nothing. The next
+client frees the objects that no other store links to, and that no client has in hand (audit.py);
+they are those that were left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from limpet.shm.directory import DROPPING, EMPTYING, READY, Entry
+from limpet.shm.errors import StoreError
+from limpet.shm.layout import DROPS
+from limpet.stores.registry import INTERNAL, store_class
+
+if TYPE_CHECKING:
+    from limpet.stores.pool import Pool
+
+BATCH: Final = 256
+"""So many objects are freed between two signs of progress."""
+
+
+def drop(pool: Pool, name: str) -> None:
+    """Give back the store of that name; within `exclusively`. StoreError: there is none."""
+    attempt = 0
+    met = False
+    while True:
+        entries = pool.catalogue.named(name.encode())
+        found = [entry for entry in entries if entry.state in (READY, DROPPING, EMPTYING)]
+        if not found and met:
+            return  # another client has done it
+        if not found or _stored(pool, found[0])["kind"] in INTERNAL:
+            raise StoreError(
+                f"{pool.url} has no store {name!r} to drop; `limpet inspect` lists them"
+            )
+        entry = found[0]
+        waits = entry.state != READY and entry.client != 0
+        if waits and not pool.membership.gone(entry.client, f"the end of store {name!r}"):
+            met = True
+            attempt += 1
+            pool.endpoint.pause(attempt)
+        elif finish(pool, entry):
+            return
+
+
+def finish_all(pool: Pool) -> int:
+    """Finish what dead clients were dropping, or gave up; how many stores."""
+    lives = pool.membership.lives
+    return sum(
+        finish(pool, entry)
+        for entry in pool.catalogue
+        if entry.state in (DROPPING, EMPTYING) and not (entry.client and lives(entry.client))
+    )
+
+
+def finish(pool: Pool, entry: Entry) -> bool:
+    """Drop the store of an entry that nobody works at; False: somebody else was faster."""
+    catalogue, me = pool.catalogue, pool.membership.ident
+    state = EMPTYING if entry.state == EMPTYING else DROPPING
+    mine = catalogue.take(entry, state, me)
+    if mine is None:
+        return False
+    try:
+        stored = _stored(pool, mine)
+        if state == DROPPING:
+            _await_operations(pool)
+            mine = _free_all(pool, mine)
+        else:
+            pool.free_unreachable()
+        # A kill from here on leaves regions, which the next client gives back.
+        store_class(stored["kind"]).unmake(pool, mine.name.decode(), pool.parameters_of(stored))
+        catalogue.give_up(mine)
+    finally:
+        # After an exception, whoever comes next goes on.
+        catalogue.let_go(mine.number, me)
+    return True
+
+
+def _stored(pool: Pool, entry: Entry) -> dict[str, Any]:
+    return pool.stored(entry.payload, entry.name.decode(errors="replace"))
+
+
+def _await_operations(pool: Pool) -> None:
+    """Wait until no operation that may not know that a store is dropped is at work."""
+    pool.endpoint.faa(DROPS, 1)
+    # ORDER: the period is closed after DROPS has changed: who pins in a later one sees that.
+    epoch = pool.grace.close_period()
+    attempt = 0
+    while laggards := pool.grace.laggards(epoch):
+        pool.membership.progress()
+        if not all([pool.membership.hurry(laggard) for laggard in laggards]):
+            attempt += 1
+            pool.endpoint.pause(attempt)
+
+
+def _free_all(pool: Pool, entry: Entry) -> Entry:
+    """Free all objects of a DROPPING store, which is EMPTYING now."""
+    pool.client.pin()
+    try:
+        # ORDER: pinned, and no node is being filled, before we look; as for a recovery.
+        pool.client.steady()
+        references = np.unique(pool.handle_of(entry).references())
+        emptying = pool.catalogue.take(entry, EMPTYING, pool.membership.ident)
+        assert emptying is not None, "only its own client changes the entry"
+        for count, reference in enumerate(references.tolist()):
+            if not count % BATCH:
+                pool.membership.progress()
+                pool.client.go_on()
+            if pool.heap.plausible(reference):
+                pool.heap.free(reference)
+        return emptying
+    finally:
+        pool.client.unpin()

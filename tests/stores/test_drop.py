@@ -1,0 +1,276 @@
+"""`pool.drop`: everything is given back, whoever uses the store meanwhile or is killed doing it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+import time
+from typing import Any
+
+import pytest
+from process_tools import gather, start
+
+import limpet
+from limpet.shm.directory import DROPPING, EMPTYING, VOID
+from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
+
+ALL = sorted({**KINDS, **UNRECOVERED, **UNPROVED})
+PAIRS = {b"key %d" % n: bytes([n]) * (n * 37 % 700) for n in range(60)}
+
+
+def fill(pool: limpet.Pool, kind: str, name: str = "s") -> Any:
+    store = pool.store(kind, name=name, capacity=200)
+    for key, value in PAIRS.items():
+        store.put(key, value[:64] if kind in ("loco",) else value)
+    return store
+
+
+def in_use(pool: limpet.Pool) -> tuple[int, int]:
+    """Bytes that stores have: objects, and regions of whole blocks."""
+    found = pool.audit()
+    assert found["leaked"] == found["held"] == 0
+    blocks = sum(
+        count for node in range(pool.parameters.nodes) for _, count, _ in pool.regions.extents(node)
+    )
+    return found["reachable"], blocks
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_dropped_store_gives_everything_back(pools: Any, kind: str) -> None:
+    pool = pools(nodes=3, node_size="8MiB")
+    other = fill(pool, "race", "other")
+    before = in_use(pool)
+    store = fill(pool, kind)
+    assert in_use(pool) != before
+    pool.drop("s")
+    assert in_use(pool) == before
+    assert [entry["name"] for entry in pool.stores()] == ["other"]
+    for work in (
+        lambda: store.get(b"key 1"),
+        lambda: store.put(b"key 1", b"v"),
+        lambda: store.delete(b"key 1"),
+        lambda: list(store),
+    ):
+        with pytest.raises(limpet.StoreDropped, match="'s' was dropped"):
+            work()
+    again = fill(pool, kind)
+    assert len(again) == len(PAIRS)
+    again.check()
+    assert other.get(b"key 9") == PAIRS[b"key 9"]
+    with pytest.raises(limpet.StoreDropped):
+        store.get(b"key 1")
+
+
+# ---- killed while dropping ----------------------------------------------------------------------
+
+
+def die_dropping(pool: limpet.Pool, fuse: int) -> bool:
+    """Whether a child that drops "s" dies at its step number `fuse`."""
+
+    def work() -> None:
+        pool.client_id  # noqa: B018
+        pool.endpoint.fuse = fuse
+        pool.drop("s")
+        pool.endpoint.fuse = 0
+
+    pid, out = start(work)
+    with out:
+        out.read()
+    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "loco"])
+@pytest.mark.parametrize("finisher", ["recover", "creator", "dropper"])
+def test_killed_drop_is_finished_by_others(pools: Any, kind: str, finisher: str) -> None:
+    """Killed at steps all over the drop; what was dropped is given back, once, and nothing else."""
+    pool = pools(nodes=3, node_size="8MiB")
+    other = fill(pool, "race", "other")
+    before = in_use(pool)
+    states = set()
+    fuse, died = 1, True
+    while died:
+        store = fill(pool, kind)
+        died = die_dropping(pool, fuse)
+        states |= {entry.state for entry in pool.catalogue if entry.name == b"s"}
+        ended = finisher == "recover" or not died
+        if ended:
+            pool.recover()
+        elif finisher == "creator":
+            assert len(pool.store(kind, name="s", capacity=200)) in (0, len(PAIRS))
+        if not died:
+            break
+        # Before its first step the store is as it was, with all that was in it.
+        with contextlib.suppress(limpet.StoreError):
+            pool.drop("s")
+        pool.recover()
+        assert in_use(pool) == before, f"killed at step {fuse}"
+        assert dict(other.items()) == PAIRS
+        other.check()
+        with pytest.raises(limpet.StoreDropped):
+            store.get(b"key 1")
+        fuse += 1 + fuse // 6
+    assert {DROPPING, EMPTYING} <= states
+    assert fuse > (20 if kind == "loco" else 60)
+
+
+def test_interrupted_drop_is_finished_by_the_same_client(pools: Any, monkeypatch: Any) -> None:
+    pool = pools(nodes=3, node_size="8MiB")
+    before = in_use(pool)
+    fill(pool, "race")
+
+    def interrupt(entry: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "handle_of", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.drop("s")
+    monkeypatch.undo()
+    assert [(entry.state, entry.client) for entry in pool.catalogue] == [(DROPPING, 0)]
+    assert pool.stores() == []
+    assert pool.recover()["stores"] == 1
+    assert [entry.state for entry in pool.catalogue] == [VOID]
+    assert in_use(pool) == before
+
+
+# ---- others at work -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_drop_while_others_write_leaves_nothing(pools: Any, kind: str) -> None:
+    """Four writers go on until they are told; each makes the store anew and fills it once more."""
+    if kind in UNRECOVERED or kind in UNPROVED:
+        pytest.skip("promises nothing when clients meet or die")
+    pool = pools(nodes=3, node_size="16MiB")
+    before = in_use(pool)
+    fill(pool, kind)
+
+    def write(number: int) -> int:
+        store = pool.store(kind, name="s")
+        dropped = 0
+        for turn in range(100_000):
+            key = b"key %d" % (turn % 60)
+            try:
+                if turn % 7 == number:
+                    with contextlib.suppress(KeyError):
+                        store.delete(key)
+                else:
+                    store.put(key, bytes(turn % 60))
+                store.get(key)
+            except limpet.StoreDropped:
+                dropped += 1
+                if dropped == 2:
+                    return dropped
+                while not any(entry["name"] == "s" for entry in pool.stores()):
+                    time.sleep(0.001)
+                store = pool.store(kind, name="s")
+        return -1
+
+    def drop() -> None:
+        for turn in range(2):
+            time.sleep(0.05)
+            pool.drop("s")
+            if turn == 0:
+                fill(pool, kind)
+
+    found = gather(*[lambda n=n: write(n) for n in range(3)], drop)
+    assert found[:3] == [2, 2, 2]
+    pool.recover()
+    assert in_use(pool) == before
+
+
+def test_two_drop_one_store(pools: Any) -> None:
+    pool = pools(nodes=2)
+    before = in_use(pool)
+    for _ in range(5):
+        fill(pool, "race")
+
+        def drop() -> bool:
+            try:
+                pool.drop("s")
+            except limpet.StoreError:
+                return False
+            return True
+
+        assert any(gather(drop, drop))
+        assert in_use(pool) == before
+    with pytest.raises(limpet.StoreError, match="no store 's'"):
+        pool.drop("s")
+
+
+def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
+    pool = pools(lease_us=50_000)
+    store = fill(pool, "race")
+
+    def stop() -> None:
+        store.enter()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    pid, out = start(stop)
+    os.waitpid(pid, os.WUNTRACED)
+    pool.drop("s")
+    out.close()
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    assert pool.stores() == []
+
+
+# ---- many, and full memory ----------------------------------------------------------------------
+
+
+def test_thousands_of_stores_come_and_go_in_one_pool(pools: Any) -> None:
+    pool = pools(node_size="256MiB")
+    before = in_use(pool)
+    for number in range(2000):
+        pool.store("race", name=f"s{number}", limit=100).put(b"k", b"%d" % number)
+    for number in range(0, 2000, 97):
+        assert pool.store("race", name=f"s{number}").get(b"k") == b"%d" % number
+    assert len(pool.stores()) == 2000
+    for number in range(2000):
+        pool.drop(f"s{number}")
+    assert in_use(pool) == before
+
+
+def test_store_is_dropped_in_a_full_pool(pools: Any) -> None:
+    pool = pools(node_size="1MiB")
+    before = in_use(pool)
+    store = fill(pool, "race")
+    with contextlib.suppress(limpet.StoreFull):
+        for number in itertools.count():
+            store.put(b"more %d" % number, bytes(1000))
+    pool.drop("s")
+    assert in_use(pool) == before
+    fill(pool, "race")
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "rcuckoo", "loco"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_store_with_a_lost_node_is_dropped(pools: Any, kind: str, replaced: bool) -> None:
+    pool = pools(nodes=3, node_size="8MiB")
+    fill(pool, kind)
+    pool.fail_node(1)
+    if replaced:
+        pool.replace_node(1)
+    pool.drop("s")
+    audit = pool.audit()
+    assert audit["reachable"] == audit["leaked"] == audit["held"] == 0
+    assert pool.stores() == []
+
+
+def test_handle_of_a_dropped_store_cannot_be_unpickled(pools: Any) -> None:
+    pool = pools()
+    data = pickle.dumps(fill(pool, "race"))
+    assert pickle.loads(data).get(b"key 1") == PAIRS[b"key 1"]
+    pool.drop("s")
+    with pytest.raises(limpet.StoreDropped):
+        pickle.loads(data)
+    assert pool.stores() == []
+
+
+def test_channels_are_no_store_to_drop(pools: Any) -> None:
+    pool = pools()
+    pool.counter("c").add(5)
+    with pytest.raises(limpet.StoreError, match="no store"):
+        pool.drop("channels")
+    assert pool.counter("c").value == 5
