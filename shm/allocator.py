@@ -359,13 +359,19 @@ class Allocator:
         self.client.begin()
         lane = self.heap.endpoint.background(True)
         try:
-            return self.replenish_within(node, sizes, replicas, sparing, looks)
+            return self.replenish_within(node, sizes, replicas, sparing, looks, update)
         finally:
             self.heap.endpoint.background(lane)
             self.client.end()
 
     def replenish_within(
-        self, node: int, sizes: list[int], replicas: int = 1, sparing: int = 0, looks: int = 0
+        self,
+        node: int,
+        sizes: list[int],
+        replicas: int = 1,
+        sparing: int = 0,
+        looks: int = 0,
+        update: bool = False,
     ) -> int:
         """`replenish_all`, for a caller that keeps the other threads out already; not pinned."""
         self.heap.placement.check(replicas)

@@ -111,7 +111,8 @@ def _await_operations(pool: Pool) -> None:
     attempt = 0
     while laggards := pool.grace.laggards(epoch):
         pool.membership.progress()
-        if not all([pool.membership.hurry(laggard) for laggard in laggards]):
+        left = [laggard for laggard in laggards if not pool.membership.hurry(laggard)]
+        if left:
             attempt += 1
             pool.endpoint.pause(attempt)
 

@@ -516,6 +516,24 @@ def _check_name(name: str) -> None:
         )
 
 
+def _why_not(kind: str, cls: Any, given: dict[str, Any], error: TypeError) -> str:
+    """Why a kind of store does not take the parameters that were given."""
+    fixed = kind_named(kind).fixed
+    known = {
+        name
+        for base in cls.__mro__
+        if "for_pool" in vars(base)
+        for name, found in inspect.signature(base.for_pool).parameters.items()
+        if found.kind is inspect.Parameter.KEYWORD_ONLY and name not in fixed
+    }
+    if unknown := sorted(set(given) - known):
+        return (
+            f"a {kind} store has no parameter {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(known))}"
+        )
+    return f"a {kind} store does not take these parameters: {error}"
+
+
 def _name_of(url: str, entry: Entry) -> str:
     try:
         return entry.name.decode()
