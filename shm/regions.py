@@ -129,7 +129,7 @@ class Regions:
                 self.blocks.make_region(node, first, blocks, client, mark)
                 self._fill(address(node, self.first_block + first * self.block_size), size)
             else:
-                self._link_object(node, index, size)
+                self._link_object(node, index, size, name.startswith(INTERNAL))
             if make is not None:
                 make(self._region(node, index, payload))
 
@@ -168,7 +168,7 @@ class Regions:
             self.blocks.endpoint.write(start + done, _ZEROS[: min(len(_ZEROS), size - done)])
             self.membership.progress()
 
-    def _link_object(self, node: int, index: int, size: int) -> None:
+    def _link_object(self, node: int, index: int, size: int, internal: bool) -> None:
         """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
         link = self.directories[node].link(index)
         allocator = self.allocator.coherent()
@@ -187,7 +187,7 @@ class Regions:
                     return
             finally:
                 self.client.unpin()
-            allocator.replenish_within(node, [room])
+            allocator.replenish_within(node, [room], update=internal)
 
     def _unlink(self, node: int, index: int) -> None:
         """Free the object that the entry links to, if there is one. Its region is used no more."""
