@@ -129,7 +129,8 @@ class Pool(Memory):
                 if cls.resolves:
                     parameters = _parameters(cls, stored, name)
                     if hasattr(parameters, "cache_size"):
-                        parameters = dataclasses.replace(parameters, cache_size=0)
+                        least = getattr(parameters, "CACHE_LEAST", 0)
+                        parameters = dataclasses.replace(parameters, cache_size=least)
                     return cls(self, stored["kind"], name, parameters)
         return None
 
