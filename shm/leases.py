@@ -16,7 +16,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from limpet.shm import slots
+from limpet.shm import fencing, slots
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
 
@@ -79,4 +79,4 @@ def _end_who_must(membership: Membership) -> None:
     for slot, word in membership.occupied():
         fence = CLIENT_SLOTS + slot * SLOT_SIZE + slots.FENCE
         if membership.endpoint.load(fence) and membership.is_local(slot):
-            membership.kill(slot, word, "what it keeps from another host")
+            fencing.kill(membership, slot, word, "what it keeps from another host")

@@ -20,9 +20,7 @@ refused: neither could fence the other.
 
 `fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
 waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
-Only a process that has the control segment mapped is killed: the words of a slot do not suffice, or
-whoever may write to the pool could have any process of this user killed. Where /proc does not show
-what a process has mapped, the client is named instead, as with `fence="wait"`.
+Which process may be killed is in fencing.py.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import events, slots
+from limpet.shm import events, fencing, slots
 from limpet.shm.errors import ClientError, PoolCorrupt
 from limpet.shm.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
 from limpet.shm.layout import CLIENT_SLOTS, NODE_STATES, SLOT_SIZE, SLOTS_USED
@@ -469,40 +467,13 @@ class Membership:
             return False
         if self.endpoint.load(slot_address(slot)) != word:
             return True
-        killed = self.kill(slot, word, what)
-        if killed:
+        if fencing.kill(self, slot, word, what):
             self.note(FENCED, client_id(slot, word), pid)
             return True
         if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
             return True
         self._suspend(slot, word, what)
         return False
-
-    def kill(self, slot: int, word: int, what: str) -> bool:
-        """Kill a client of this host, and wait until it is dead; False when that cannot be done.
-
-        It cannot, too, when its process is not seen to have the pool's memory mapped: then the
-        words of the slot are not to be trusted, and nobody is killed for them.
-        """
-        pid = self.pid(word)
-
-        def sure() -> bool:
-            # ORDER: asked when the pid cannot become another process's any more; then the state
-            # word and the lock say that the client lives, so that process is the client.
-            lives = self.endpoint.load(slot_address(slot)) == word and not self.dead(slot, word)
-            if not lives or (self.locks is not None and not self.locks.mapped_by(pid)):
-                return False
-            log.warning(
-                "%s: killing process %d: it stood still for %.3f s and others wait for %s",
-                self.pool, pid, self.lease_s, what,
-            )  # fmt: skip
-            return True
-
-        try:
-            started = self.endpoint.load(slot_address(slot) + slots.STARTED)
-            return self.watcher.kill(pid, started, sure=sure)
-        except PermissionError:  # another user's
-            return False
 
     def _suspend(self, slot: int, word: int, what: str) -> None:
         if self._since.get(("named", word)) is None:

@@ -133,7 +133,7 @@ class Pool(Memory):
             if entry.number == number:
                 stored = self.stored(entry.payload, entry.name.decode())
                 cls = store_class(stored["kind"])
-                return self.handle_of(entry, not cls.replicated) if cls.resolves else None
+                return self.handle_of(entry, False) if cls.resolves else None
         return None
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
@@ -142,8 +142,9 @@ class Pool(Memory):
         name = _name_of(self.url, entry)
         stored = self.stored(entry.payload, name)
         parameters = self.parameters_of(stored, name)
-        if not remembers:
-            parameters = dataclasses.replace(parameters, cache_size=0)
+        if not remembers and hasattr(parameters, "cache_size"):
+            least = getattr(parameters, "CACHE_LEAST", 0)
+            parameters = dataclasses.replace(parameters, cache_size=least)
         return store_class(stored["kind"])(self, stored["kind"], name, parameters)
 
     def parameters_of(self, stored: dict[str, Any], name: str = "") -> Any:

@@ -101,41 +101,32 @@ class Condition(Channel):
     def notify_all(self) -> None:
         """Wake all threads that wait. Raises RuntimeError without the lock."""
         self._check_owned("notify")
-        self.enter()
-        try:
+        with self.operation():
             # LINEARIZES: whoever waits by now is notified.
             # CRASH(notifying): sleepers look after a while.
             self.endpoint.faa(self.address, 1)
             self.waiting.wake()
-        finally:
-            self.leave()
 
     def _check_owned(self, what: str) -> None:
         if not self.lock._is_owned():
             raise RuntimeError(f"cannot {what} on {self!r} without its lock")
 
     def _number(self) -> int:
-        self.enter()
-        try:
+        with self.operation():
             return int(self.endpoint.load(self.address))
-        finally:
-            self.leave()
 
     def _is_notified(self, before: int, deadline: float | None) -> bool:
         """Wait until the number is not `before`, or the lock's holder is dead; False: too long."""
         looks = token = 0
         sleepy = False
         while True:
-            self.enter()
-            try:
+            with self.operation():
                 if sleepy:
                     token = self.waiting.prepare()
                 if self.endpoint.load(self.address) != before:
                     return True
                 if token and self._is_forsaken():
                     return True
-            finally:
-                self.leave()
             left = still_us(deadline)
             if not left:
                 return False

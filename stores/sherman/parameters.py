@@ -50,6 +50,9 @@ class TreeParameters:
     value_size: int
     cache_size: int
 
+    CACHE_LEAST = 1
+    """The least `cache_size` that there is: of a handle that needs none."""
+
     def __post_init__(self) -> None:
         check_fields(
             self,
@@ -59,7 +62,7 @@ class TreeParameters:
             node_size=(256, NODE_SIZE_MAX),
             key_size=(0, KEY_SIZE_MAX),
             value_size=(0, VALUE_SIZE_MAX),
-            cache_size=(1, 1 << 24),
+            cache_size=(self.CACHE_LEAST, 1 << 24),
         )
         if self.node_size % 64:
             raise ParameterError(f"node_size must be a multiple of 64: {self.node_size}")
