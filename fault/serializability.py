@@ -27,7 +27,8 @@ out: nobody saw it, and leaving out what nobody saw removes edges and adds none.
 left out, too; what they read may have been inconsistent.
 
 Known limits: a key can be deleted only once, and only if it was there at first, since "absent" is
-a value like others; transaction_model.py judges small histories in which keys come and go. A return in the nanosecond of a call counts as concurrent with it.
+a value like others; transaction_model.py judges small histories in which keys come and go. A
+return in the nanosecond of a call counts as concurrent with it.
 """
 
 from __future__ import annotations
