@@ -205,7 +205,7 @@ def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
     store = fill(pool, "race")
 
     def stop() -> None:
-        store.enter()
+        store.client.enter()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     pid, out = start(stop)
