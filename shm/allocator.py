@@ -474,7 +474,8 @@ class Allocator:
         if replicas == 1:
             return self.table.free_count(node)
         self.table.unbacked = False  # also those without pages: there may be room again
-        return int(self.table.groups.usable(node, replicas, self.grace.horizon()).sum())
+        look = self.table.groups.usable
+        return int(self.client.pinned(lambda: look(node, replicas, self.grace.horizon()).sum()))
 
     def _sight_laggard(self, epoch: int) -> None:
         """Other memory is used in place of what this epoch keeps from being used again: note who
@@ -488,12 +489,11 @@ class Allocator:
     def _claim_slab(self, node: int, size_class: int, replicas: int) -> tuple[int, bool] | None:
         wanted = (node, size_class, self.client.ident, self.grace.horizon(), replicas)
         bounded = self.bounded
-        if self.sparing and self._free_count(node, replicas) <= self.sparing:
-            return None
+        fresh = not self.sparing or self._free_count(node, replicas) > self.sparing
         if replicas == 1:
-            return self.table.claim_slab(*wanted, coherent=bounded)
+            return self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
         found: tuple[int, bool] | None = self.client.pinned(
-            lambda: self.table.claim_slab(*wanted, coherent=bounded)
+            lambda: self.table.claim_slab(*wanted, coherent=bounded, fresh=fresh)
         )
         return found
 

@@ -135,8 +135,11 @@ class BlockTable:
         replicas: int = 1,
         *,
         coherent: bool = False,
+        fresh: bool = True,
     ) -> tuple[int, bool] | None:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
+
+        `fresh`: also one that is free, not only one that is nobody's and has objects in use.
 
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
         it is the head of a group. `coherent`: in the hardware-coherent range, as are all mirrors.
@@ -154,6 +157,8 @@ class BlockTable:
                 node, block, int(words[block]), desired
             ):
                 return block, True
+        if not fresh:
+            return None
         if replicas > 1:
             head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
             return None if head is None else (head, False)

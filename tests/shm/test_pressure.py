@@ -24,15 +24,16 @@ def stores(*handles: Any) -> list[Any]:
     return [handle.store("race", name="test", capacity=3000) for handle in handles]
 
 
-def put_many(store: Any, size: int, count: int = 1000) -> list[bytes]:
+def put_many(store: Any, size: int, prefix: bytes = b"") -> list[bytes]:
     """Put values of that size until the store is full; their keys."""
     kept = []
-    for number in range(count):
+    for number in range(1000):
+        key = b"%s%d" % (prefix, number)
         try:
-            store.put(b"%d" % number, bytes(size))
+            store.put(key, bytes(size))
         except limpet.StoreFull:
             break
-        kept.append(b"%d" % number)
+        kept.append(key)
     return kept
 
 
@@ -89,12 +90,13 @@ def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int)
 def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
     pool = pools(node_size="512KiB", lease_us=LEASE_US)
     (store,) = stores(pool)
-    with child(hoard=lambda: hoard(store)) as other:
+    more = {"hoard": lambda: hoard(store), "more": lambda: len(put_many(store, 3000, b"more "))}
+    with child(**more) as other:
         count = other.do("hoard")
         other.stop()
         assert len(put_many(store, 3000)) >= count - 1
         other.wake()
-        assert other.do("hoard") == 0, "there is no memory left for it"
+        assert other.do("more") == 0, "there is no memory left for what is new"
     assert [e["kind"] for e in pool.events() if e["kind"] == "fenced"] == []
     pool.recover()
     sound(pool, store)
