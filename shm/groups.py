@@ -151,6 +151,9 @@ class Groups:
         return found
 
     def _claimable_of(self, node: int, horizon: int) -> Flags | None:
+        """Which blocks of another node may be claimed; None: it is lost, and mirrors do without."""
+        if self.failed(node):
+            return None
         try:
             return self.table.claimable(self.table.words(node), horizon)
         except NodeFailed:
