@@ -39,7 +39,7 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
 ) -> None:
     """Between `enter` and the `try` after it a signal handler has raised."""
 
-    def entering(self: Pdpm, place: object, once: object, size: int = 0) -> object:
+    def entering(self: Pdpm, place: object, once: object, *rest: object) -> object:
         self.client.enter()
         self.endpoint.load(self.client.slot)  # where a cut finds it
         try:
