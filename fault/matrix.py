@@ -18,6 +18,8 @@ Dimensions                                                                      
     stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does   1
     node lost        a memory node is lost at step k, or the victim and then    nodes times ways
                      a node (node_loss.py)
+    succeeded        killed at step k, recovered; a new client of its slot      6
+                     runs every operation (successor.py)
 
 One more row has an insert that meets the remains of another one of the same key, and is killed
 itself. With a `limit`, each of these takes as many steps of an operation as make no more runs than
@@ -35,7 +37,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from limpet.fault import remains
+from limpet.fault import remains, successor
 from limpet.fault.findings import Findings, Result
 from limpet.fault.kinds import proof_of
 from limpet.fault.node_loss import WAYS, crowded, one_run
@@ -51,17 +53,39 @@ DISTANT: Final = 1 << 60
 LIMIT: Final = 400
 LATE_MAX: Final = 500
 """By how many steps an operation may be longer than when nobody disturbed it."""
-DIMENSIONS: Final = ("killed", "killed twice", "stopped, wait", "stopped, killed", "node lost")
+DIMENSIONS: Final = (
+    "killed", "killed twice", "stopped, wait", "stopped, killed", "node lost", "succeeded",
+)  # fmt: skip
+PAST: Final = "insert past the dead"
 ONCE: Final[Mapping[str, Any]] = {"": None}
 FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first": "work"}
 """What the survivor does first after a death."""
 
 
+def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
+    """The steps that are taken, of so many, when each of them costs `cost` of `limit` runs.
+
+    All; or the first third and the last third of those that the limit allows, three at least,
+    and the others evenly in between.
+    """
+    most = steps if limit is None else max(3, limit // cost)
+    if steps <= most:
+        return list(range(1, steps + 1))
+    edge = max(1, most // 3)
+    inner = steps - 2 * edge
+    between = range(most - 2 * edge)
+    return [
+        *range(1, edge + 1),
+        *(edge + 1 + (2 * i + 1) * inner // (2 * len(between)) for i in between),
+        *range(steps + 1 - edge, steps + 1),
+    ]
+
+
 class Matrix:
     """Runs operations of one store kind through the dimensions. In the main thread only.
 
-    `limit`: runs of one dimension of one operation, about; None: at every step. `scene` makes the
-    pools.
+    `limit`: runs of one dimension of one operation, about; None: at every step. `step`: at this
+    one only. `scene` makes the pools.
     """
 
     def __init__(
@@ -69,10 +93,12 @@ class Matrix:
         kind: str,
         limit: int | None = LIMIT,
         scene: Callable[[str, str, str], Scene] = Scene,
+        step: int | None = None,
     ) -> None:
         kind_named(kind)  # raises for one that there is not
         self.kind = kind
         self.limit = limit
+        self.step = step
         self._make_scene = scene
         self._count = 0
 
@@ -101,22 +127,12 @@ class Matrix:
             return scene.told(1)
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
-        """The steps that are taken, of so many, when each of them costs `cost` runs.
+        """The steps that are taken, of so many, when each of them costs `cost` runs."""
+        return chosen(steps, self.limit, cost)
 
-        All; or the first third and the last third of those that the limit allows, three at least,
-        and the others evenly in between.
-        """
-        most = steps if self.limit is None else max(3, self.limit // cost)
-        if steps <= most:
-            return list(range(1, steps + 1))
-        edge = max(1, most // 3)
-        inner = steps - 2 * edge
-        between = range(most - 2 * edge)
-        return [
-            *range(1, edge + 1),
-            *(edge + 1 + (2 * i + 1) * inner // (2 * len(between)) for i in between),
-            *range(steps + 1 - edge, steps + 1),
-        ]
+    def _swept(self, steps: int, cost: int = 1) -> list[int]:
+        """The steps that are swept: those, and one that is expected to be outlived."""
+        return [*self.chosen(steps, cost), steps + 1] if self.step is None else [self.step]
 
     def _begin(self, operation: Operation, dimension: str) -> Findings:
         """The findings of a dimension, with the operation's steps counted."""
@@ -161,13 +177,25 @@ class Matrix:
                     elif k < ks[-1] and done - 1 > first:
                         done -= 1
                         break
-                    if k in struck and done == len(runs):
+                    if k in struck and done == len(runs) and ks != [self.step]:
                         demand(k < ks[-1] + LATE_MAX, f"{operation.name} does not end")
                         runs += [(k + 1, label) for label in variants]
                     if operation.fresh:
                         break
             done = max(done, first + 1)
         return struck
+
+    def run(self, operation: Operation, dimension: str) -> Result:
+        """One dimension of one operation."""
+        if dimension.startswith("stopped"):
+            return self.stopped(operation, "wait" if dimension == "stopped, wait" else "kill")
+        rows = {
+            "killed": self.killed,
+            "killed twice": self.killed_twice,
+            "node lost": self.node_lost,
+            "succeeded": self.succeeded,
+        }
+        return rows[dimension](operation)
 
     def killed(self, operation: Operation) -> Result:
         """Killed at steps of its own."""
@@ -180,7 +208,7 @@ class Matrix:
             return died
 
         if not found.failures:
-            ks = [*self.chosen(found.steps, len(FIRST)), found.steps + 1]
+            ks = self._swept(found.steps, len(FIRST))
             found.tried = self._sweep(found, operation, "k=", ks, one, FIRST)
         return found.result()
 
@@ -196,9 +224,10 @@ class Matrix:
 
         if not found.failures:
             # The last step leaves most to recover: it tells what a step costs.
-            ends = {found.steps, found.steps + 1} - {0}
+            ends = {found.steps, found.steps + 1} - {0} if self.step is None else {self.step}
             cost = max([self._then(found, operation, k, second, "kj") for k in sorted(ends)])
-            for k in sorted(set(self.chosen(found.steps, cost)) - ends):
+            more = set(self.chosen(found.steps, cost)) - ends if self.step is None else ()
+            for k in sorted(more):
                 self._then(found, operation, k, second, "kj")
         return found.result()
 
@@ -207,7 +236,7 @@ class Matrix:
         first = OPERATIONS["insert"]
         past = dataclasses.replace(first, run=lambda pool, kv: kv.insert(KEY, RIVAL))
         found = self._begin(first, "killed twice")
-        found.operation = "insert past the dead"
+        found.operation = PAST
 
         def second(scene: Scene, k: int, died: bool) -> bool:
             dead = scene.dead()
@@ -268,7 +297,7 @@ class Matrix:
             return self._stop_once(scene, operation, k, fence, *scene.stopping)
 
         if not found.failures:
-            ks = [*self.chosen(found.steps), found.steps + 1]
+            ks = self._swept(found.steps)
             with _quiet():
                 found.tried = self._sweep(found, operation, "k=", ks, one, fence=fence)
         return found.result()
@@ -287,8 +316,20 @@ class Matrix:
             return one_run(scene, operation, k, *how)
 
         if not found.failures:
-            ks = [*self.chosen(found.steps, len(variants)), found.steps + 1]
+            ks = self._swept(found.steps, len(variants))
             found.tried = self._sweep(found, operation, "k=", ks, one, variants)
+        return found.result()
+
+    def succeeded(self, operation: Operation) -> Result:
+        """Killed at steps of its own, recovered, and succeeded in its slot by a new client."""
+        found = self._begin(operation, "succeeded")
+        if not found.failures:
+            ks = self._swept(found.steps, len(successor.FIRST))
+            found.tried = self._sweep(
+                found, operation, "k=", ks,
+                lambda scene, k, first: successor.one_run(scene, operation, k, first),
+                successor.FIRST,
+            )  # fmt: skip
         return found.result()
 
     def _stop_once(
@@ -379,16 +420,20 @@ def uncovered(results: Iterable[Result]) -> set[str]:
 
 
 def run(
-    kind: str, operations: list[str] | None = None, limit: int | None = LIMIT
+    kind: str,
+    operations: list[str] | None = None,
+    limit: int | None = LIMIT,
+    dimensions: Sequence[str] | None = None,
+    step: int | None = None,
 ) -> Iterator[Result]:
-    """Every dimension of every operation of a store kind; a Result for each."""
-    matrix = Matrix(kind, limit)
+    """Every dimension of every operation of a store kind; a Result for each.
+
+    `dimensions`: only these. `step`: only that one of each operation.
+    """
+    matrix = Matrix(kind, limit, step=step)
+    chosen = DIMENSIONS if dimensions is None else dimensions
     for name in operations or list(OPERATIONS):
-        operation = OPERATIONS[name]
-        yield matrix.killed(operation)
-        yield matrix.killed_twice(operation)
-        for fence in ("wait", "kill"):
-            yield matrix.stopped(operation, fence)
-        yield matrix.node_lost(operation)
-    if not operations or "insert" in operations:
+        for dimension in chosen:
+            yield matrix.run(OPERATIONS[name], dimension)
+    if (not operations or "insert" in operations) and "killed twice" in chosen and step is None:
         yield matrix.past_the_dead()

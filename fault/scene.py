@@ -30,23 +30,58 @@ PATIENCE_S: Final = 10.0
 """How long the survivor may take for one look; longer is a verdict: it was blocked."""
 
 
-class Scene:
+class PoolScene:
+    """A small pool, the survivor's handle of it, and memory that it shares with its victims."""
+
+    def __init__(self, pool: Pool, url: str) -> None:
+        self.url = url
+        self.pool = pool
+        self.doors: list[Pool] = [pool]
+        self.shared = mmap.mmap(-1, 64)
+
+    def close(self) -> None:
+        for pool in self.doors:
+            pool.close()
+
+    def tell(self, word: int, value: int) -> None:
+        """Set a word of `shared`."""
+        self.shared[8 * word : 8 * word + 8] = struct.pack("<Q", value)
+
+    def told(self, word: int) -> int:
+        return int(struct.unpack_from("<Q", self.shared, 8 * word)[0])
+
+    def run(self, target: Callable[[int, int], None]) -> bool:
+        """Run a victim to its end; whether the fuse killed it. Broken when it failed otherwise."""
+        with within(PATIENCE_S, "the victim"), Workers(target) as workers:
+            pid = workers.start(0)
+            ended = workers.reap(pid)
+        demand(ended.status in (0, -signal.SIGKILL), f"the victim failed: {ended.traceback}")
+        return ended.status != 0
+
+    def account(self, clients: int) -> None:
+        """Demand that nothing is leaked, held, or dead in the pool."""
+        audit = self.pool.audit()
+        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
+        demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
+        there = self.pool.clients()
+        demand(len(there) == clients, f"there are {len(there)} clients, not {clients}: {there}")
+
+
+class Scene(PoolScene):
     """A small pool with one store, the survivor's handles of it, and victims forked from them."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         self.kind = kind
-        self.url = url
         proof = proof_of(kind)
-        self.pool = Pool.create(
+        pool = Pool.create(
             url, nodes=proof.matrix_nodes, node_size=proof.matrix_node_size, clients=16,
             lease_us=1_000, fence=fence,
         )  # fmt: skip
+        super().__init__(pool, url)
         self.store = self.pool.store(kind, name="store", **proof.matrix_parameters)
         self.bystanders: tuple[bytes, ...] = (BYSTANDER,)
         """Keys that nobody is to touch, with the value OLD."""
         self.store.put(BYSTANDER, OLD)
-        self.doors: list[Pool] = [self.pool]
-        self.shared = mmap.mmap(-1, 64)
 
     @functools.cached_property
     def stopping(self) -> tuple[StoppingPool, Any]:
@@ -54,10 +89,6 @@ class Scene:
         pool = StoppingPool.open(self.url)
         self.doors.append(pool)
         return pool, pool.store(self.kind, name="store")
-
-    def close(self) -> None:
-        for pool in self.doors:
-            pool.close()
 
     def reset(self, operation: Operation) -> None:
         """Give the key the value that it has before the operation."""
@@ -117,21 +148,6 @@ class Scene:
 
         return target
 
-    def tell(self, word: int, value: int) -> None:
-        """Set a word of `shared`."""
-        self.shared[8 * word : 8 * word + 8] = struct.pack("<Q", value)
-
-    def told(self, word: int) -> int:
-        return int(struct.unpack_from("<Q", self.shared, 8 * word)[0])
-
-    def run(self, target: Callable[[int, int], None]) -> bool:
-        """Run a victim to its end; whether the fuse killed it. Broken when it failed otherwise."""
-        with within(PATIENCE_S, "the victim"), Workers(target) as workers:
-            pid = workers.start(0)
-            ended = workers.reap(pid)
-        demand(ended.status in (0, -signal.SIGKILL), f"the victim failed: {ended.traceback}")
-        return ended.status != 0
-
     # ---- the survivor ---------------------------------------------------------------------------
 
     def dead(self) -> list[tuple[int, int]]:
@@ -188,14 +204,6 @@ class Scene:
             demand(self.store.get(key) == OLD, f"another key was damaged: {key!r}")
         there = len(self.bystanders) + (self.store.get(KEY) is not None)
         demand(len(self.store) == there, "len() is wrong")
-
-    def account(self, clients: int) -> None:
-        """Demand that nothing is leaked, held, or dead in the pool."""
-        audit = self.pool.audit()
-        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
-        demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
-        there = self.pool.clients()
-        demand(len(there) == clients, f"there are {len(there)} clients, not {clients}: {there}")
 
     def aftermath(self, operation: Operation, possible: set[bytes | None], first: str) -> None:
         """All that is demanded after a death: recovery or the survivor's work first."""

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from typing import Final
 
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault import encounter, serializability
+from limpet.fault import channel_matrix, encounter, serializability
+from limpet.fault.channel_kinds import CHANNELS
 from limpet.fault.findings import Result
 from limpet.fault.interrupt import Interrupted, ended_by_signals
 from limpet.fault.linearizability import check_file
-from limpet.fault.matrix import LIMIT, run, uncovered
+from limpet.fault.matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
 from limpet.fault.operations import OPERATIONS
+from limpet.stores.registry import KINDS
+
+_STEP: Final = re.compile(r"k=(\d+)")
+"""The step in a failure of the matrix."""
 
 
 @click.command()
-@click.argument("store", default="race")
-@click.option("--op", "operations", multiple=True, type=click.Choice(list(OPERATIONS)),
+@click.argument("store", default="race", type=click.Choice([*KINDS, *CHANNELS]), metavar="[KIND]")
+@click.option("--op", "operations", multiple=True, metavar="OPERATION",
               help="Only this operation; may be repeated.")  # fmt: skip
+@click.option("--only", "dimensions", multiple=True, type=click.Choice(DIMENSIONS),
+              help="Only this dimension; may be repeated.")  # fmt: skip
+@click.option("--step", type=click.IntRange(1), help="Only this step: repeats a failure.")
 @click.option("--limit", type=click.IntRange(2), default=LIMIT, show_default=True,
               help="Runs of an operation in one dimension, about.")  # fmt: skip
 @click.option("--every", is_flag=True, help="No limit: every step in every dimension.")
@@ -33,29 +43,43 @@ from limpet.fault.operations import OPERATIONS
 def matrix(
     store: str,
     operations: tuple[str, ...],
+    dimensions: tuple[str, ...],
+    step: int | None,
     limit: int,
     every: bool,
     failures: int | None,
     as_json: bool,
-) -> None:  # fmt: skip
-    """Kill each operation of a STORE at its every step, and verify what survivors see.
+) -> None:
+    """Kill each operation of a KIND at its every step, and verify what survivors see.
 
-    The dimensions: it is killed; killed, and then whoever recovers it at each step of theirs;
-    stopped, and woken or killed; and memory nodes are lost. The table says how many steps there are
-    and how many were taken: those of the operation, and those of who met the victims and was killed
-    next. STORE is race if none is named. Exit status 0 only if everything held.
+    KIND is one of stores or of channels; race if none is named. The dimensions: it is killed;
+    killed, and then whoever recovers it at each step of theirs; stopped, and woken or killed;
+    memory nodes are lost; and a new client of its slot runs every operation. (Of channels: the
+    first and the last.) The table says how many steps there are and how many were taken: those of
+    the operation, and those of who met the victims and was killed next. Exit status 0 only if
+    everything held.
 
-    With --encounters, of a STORE with replicas, two clients work on one key; one is stopped at each
+    With --encounters, of a KIND with replicas, two clients work on one key; one is stopped at each
     of its steps, the other is killed at each of its own, NODES memory nodes are lost, and the first
     goes on.
     """
-    if failures and (operations or store not in encounter.kinds()):
+    if failures and (operations or dimensions or step or store not in encounter.kinds()):
         raise click.UsageError(
-            f"--encounters takes no --op, and a store with replicas: {', '.join(encounter.kinds())}"
+            "--encounters takes no --op, --only and --step, and a store with replicas: "
+            f"{', '.join(encounter.kinds())}"
         )
-    most = None if every else limit
-    chosen = list(operations) or None
-    runs = encounter.run(store, failures, most) if failures else run(store, chosen, most)
+    of_channels = store in CHANNELS
+    known = channel_matrix.calls_of(store) if of_channels else list(OPERATIONS)
+    for name in operations:
+        if name not in known:
+            raise click.BadParameter(f"{store} has no operation {name!r}, but {'; '.join(known)}")
+    ran = channel_matrix.run if of_channels else run
+    steps = None if every else limit
+    results_of = (
+        encounter.run(store, failures, steps)
+        if failures
+        else ran(store, list(operations) or None, steps, dimensions or None, step)
+    )
     out = console()
     shown = table(
         f"crash matrix of {store}",
@@ -65,7 +89,7 @@ def matrix(
     results: list[Result] = []
     try:
         with ended_by_signals() as check:
-            for result in runs:
+            for result in results_of:
                 check()
                 results.append(result)
                 if not as_json:
@@ -80,7 +104,8 @@ def matrix(
             f"{one.next_tried} of {one.next_steps}" if one.next_steps else "",
             str(one.runs), one.verdict,
         )  # fmt: skip
-    missed = [] if operations or failures else sorted(uncovered(results))
+    whole = not (failures or operations or dimensions or step or of_channels)
+    missed = sorted(uncovered(results)) if whole else []
     if as_json:
         print_json(
             {
@@ -97,6 +122,11 @@ def matrix(
         for one in results:
             for failure in one.failures:
                 click.echo(f"{one.operation}, {one.dimension}: {failure}")
+                if (found := _STEP.match(failure)) and one.operation != PAST:
+                    click.echo(
+                        f'    limpet drill matrix {store} --op "{one.operation}" '
+                        f'--only "{one.dimension}" --step {found[1]}'
+                    )
             if not one.runs and not one.failures:
                 click.echo(f"{one.operation}, {one.dimension}: nothing was run")
         partial = sum(not one.complete for one in results)

@@ -42,7 +42,7 @@ LONG = pytest.mark.skipif(not IS_LONG, reason="takes a minute: LIMPET_TEST_LONG=
 PART = ("insert", "update", "delete")
 """Of variants and baselines, a part of the matrix will do."""
 FEW = ("killed", "stopped, wait")
-COSTLY = {"killed twice", "stopped, killed", "node lost"}
+COSTLY = {"killed twice", "stopped, killed", "node lost", "succeeded"}
 """Of kinds but `race`, those of an update will do."""
 ROWS = [
     (kind, name, dimension)
@@ -66,13 +66,7 @@ def nothing_left() -> Iterator[None]:
 
 
 def run_of(matrix: Matrix, operation: Operation, dimension: str) -> Result:
-    if dimension == "killed":
-        return matrix.killed(operation)
-    if dimension == "killed twice":
-        return matrix.killed_twice(operation)
-    if dimension == "node lost":
-        return matrix.node_lost(operation)
-    return matrix.stopped(operation, "wait" if dimension == "stopped, wait" else "kill")
+    return matrix.run(operation, dimension)
 
 
 @functools.cache
