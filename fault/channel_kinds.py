@@ -1,7 +1,7 @@
 """How each kind of channel is put to the proof. A new one is registered in CHANNELS.
 
-A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a *round*:
-every call of the channel, by one client that is alone at it, with what each must return. The round
+A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a
+*round*: every call of the channel, by one client that is alone at it, with what each must return. The round
 is what survivors and successors of the dead do in the crash matrix (channel_matrix.py), and what
 clients do in memory that was damaged (damage.py), where anything may come of it but a signal, a
 hang, or an error that is not limpet's.
@@ -50,6 +50,7 @@ class Channels:
     release: Callable[[Any], object] = lambda handle: None
     fresh: bool = False
     waits_for_ever: bool = False
+    checksum: str = "none: its words are changed one by one, each by an atomic verb"
     expected: tuple[type[Exception], ...] = ()
     """Errors that calls are documented to raise, besides those of limpet."""
 
@@ -307,7 +308,8 @@ _LOCK_CALLS: Final = {"with": _locked, "acquire twice": _locked_again}
 def _ring_of(overrun: str) -> Channels:
     return Channels(
         lambda pool, name: pool.ring(name, 512, overrun=overrun), _RING_CALLS, _ring, _ring_prepare,
-        _ring_judge, release=lambda handle: handle.close(), expected=(queue.Full, queue.Empty, ValueError),
+        _ring_judge, release=lambda handle: handle.close(),
+        expected=(queue.Full, queue.Empty, ValueError),
     )  # fmt: skip
 
 

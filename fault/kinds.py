@@ -19,6 +19,17 @@ OF_REPLICAS: Final = OF_REPLACEMENT | {
 
 
 @dataclasses.dataclass(frozen=True)
+class Checksum:
+    """Values of at most `size_max` bytes are under a checksum: damage of them is found by a get.
+
+    `text`: what is under it, and why no more is.
+    """
+
+    size_max: int = -1
+    text: str = "none"
+
+
+@dataclasses.dataclass(frozen=True)
 class Proof:
     """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
 
@@ -47,6 +58,16 @@ class Proof:
     """By its paper, clients wait for one that stands still while it holds a lock. So where it is
     not killed for that (the matrix's "stopped, wait"), nobody works around it until it is woken."""
 
+    checksum: Checksum = Checksum(
+        text="none: a value is in an object that a link names, which has its key and sizes"
+    )
+    metadata_process: bool = False
+    """Whether a process keeps an index of its own, which outlives a change of the pool's memory."""
+
+    @property
+    def damage_parameters(self) -> dict[str, Any]:
+        return {"capacity": max(64, self.matrix_capacity), **self.parameters}
+
     @property
     def matrix_parameters(self) -> dict[str, Any]:
         return {"capacity": self.matrix_capacity, **self.parameters}
@@ -70,6 +91,11 @@ OF_GROWTH: Final = frozenset({
 })  # fmt: skip
 """Named crash points of subtables that are made and split: tests/fault/test_growth.py and
 tests/stores/test_dtx.py have them."""
+_ROWS: Final = Checksum(
+    size_max=16,
+    text="of a row with the values in it, of at most `value_size` bytes (here 16); longer ones are in "
+    "objects, which have none",
+)
 _REPLICATED: Final = Proof(
     {"replicas": 2},
     matrix_nodes=3,
@@ -121,7 +147,10 @@ PROOFS: Final = {
     "swarm": _MAJORITIES,
     "dm-abd": _MAJORITIES,
     "clover": Proof(
-        capacity_never=30_000, explorer_capacity=16, not_met=OF_REPLICAS | {"tentative-link"}
+        metadata_process=True,
+        capacity_never=30_000,
+        explorer_capacity=16,
+        not_met=OF_REPLICAS | {"tentative-link"},
     ),
     "rcuckoo": Proof(
         {"value_size": 16},  # so that some of the values are in extents

@@ -8,6 +8,7 @@ import limpet
 from limpet.bench.cli import bench
 from limpet.cli.bank import bank
 from limpet.cli.common import Commands
+from limpet.cli.damage import damage
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
 from limpet.cli.full import full
@@ -25,7 +26,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank, full):
+for command in (matrix, check, bank, full, damage):
     drill.add_command(command)
 of_pools = (create, ls, inspect, get, put, delete, drop, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, bench):

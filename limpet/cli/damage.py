@@ -1,0 +1,80 @@
+"""`limpet drill damage`: random damage to the memory of a pool that clients use."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+
+import click
+
+from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault.damage import OUTCOMES, Case, Report, kinds, run
+from limpet.fault.interrupt import Interrupted, ended_by_signals
+
+
+@click.command()
+@click.argument("kinds_", nargs=-1, type=click.Choice(kinds()), metavar="[KIND]...")
+@click.option("--cases", type=click.IntRange(1), default=300, show_default=True,
+              help="Of all kinds together, in equal parts.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Of every random choice; printed if drawn.")
+@click.option("--case", "only", type=click.IntRange(0), help="Only this one: repeats a failure.")
+@json_option
+def damage(
+    kinds_: tuple[str, ...], cases: int, seed: int | None, only: int | None, as_json: bool
+) -> None:
+    """Damage the memory of pools that clients use, and see what operations come to.
+
+    KIND is one of stores or channels; all of them if none is named. Bits, words, lines and pages of
+    the segments are overwritten, before operations and between them. No client may end by a signal,
+    hang, or ask for memory without bound; an operation gives a right result, or raises a documented
+    error. The table counts cases by the worst of their results; a damaged value is a failure where
+    the kind has its values under a checksum. Exit status 0 only if there was no failure.
+    """
+    seed = secrets.randbelow(1 << 32) if seed is None else seed
+    wanted = kinds_ or tuple(kinds())
+    share = -(-cases // len(wanted))
+    reports: list[Report] = []
+    try:
+        with ended_by_signals() as check:
+
+            def shown(case: Case) -> None:
+                check()
+
+            for kind in wanted:
+                reports.append(run(kind, share, seed, only, shown))
+                if not as_json:
+                    click.echo(f"{kind}: {reports[-1].verdict}", err=True)
+    except Interrupted as error:
+        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+    if as_json:
+        print_json([
+            {**dataclasses.asdict(one), "failed": [_as_dict(case) for case in one.failed],
+             "verdict": one.verdict}
+            for one in reports
+        ])  # fmt: skip
+    else:
+        _print(reports, seed)
+    if any(one.verdict != "ok" for one in reports):
+        raise SystemExit(1)
+
+
+def _as_dict(case: Case) -> dict[str, object]:
+    return {**dataclasses.asdict(case), "damages": [str(one) for one in case.damages]}
+
+
+def _print(reports: list[Report], seed: int) -> None:
+    numbers = ("cases", *OUTCOMES)
+    shown = table(f"damage, seed {seed}", "kind", *numbers, "verdict", right=numbers)
+    for one in reports:
+        counts = (str(one.outcomes[name]) for name in OUTCOMES)
+        shown.add_row(one.kind, str(one.cases), *counts, one.verdict)
+    console().print(shown)
+    for one in reports:
+        for case in one.failed:
+            click.echo(f"\n{one.kind}, case {case.number}:")
+            for failure in case.failures:
+                click.echo(failure)
+            for damage_ in case.damages:
+                click.echo(f"    {damage_}")
+            click.echo(f"    limpet drill damage {one.kind} --seed {seed} --case {case.number}")
