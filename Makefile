@@ -48,8 +48,12 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, long explorations (also with lost nodes, scarce memory, and memory without coherence
+# drills with many kills, damage, long explorations (also with lost nodes, scarce memory, and memory without coherence
 # where the CPU can flush it), the whole crash matrix, the tests with other random choices.
+RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
+    dtx-sherman pdpm swarm dm-abd
+CHANNELS := counter array array-d atomic_var owned_var sst shared_region power_controller event barrier \
+    barrier-continue rendezvous lock lock-recursive queue ring ring-skip
 EXPLORE := drill explore race --schedules 20000 --crashes 2
 soak: .venv/tools
 	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
@@ -83,6 +87,13 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill explore race --clients 2 --program "ic|dc" \
 	        --strategy exhaustive --bound 1 --schedules 100000; \
 	    over || $(BIN)/limpet drill matrix race; \
+	    over || $(BIN)/limpet drill damage --cases 10000; \
+	    for kind in $(RECOVERED); do \
+	        over || $(BIN)/limpet drill matrix $$kind --only succeeded; \
+	        over || $(BIN)/limpet drill matrix $$kind --only succeeded --every --op insert --op update \
+	            --op delete --op get --op join --op close; \
+	    done; \
+	    for kind in $(CHANNELS); do over || $(BIN)/limpet drill matrix $$kind --every; done; \
 	    for store in fusee fusee-cr fusee-nc swarm dm-abd; do \
 	        over || $(BIN)/limpet drill matrix $$store --encounters 1 --limit 100; \
 	        over || $(BIN)/limpet drill matrix $$store --encounters 2 --limit 50; \

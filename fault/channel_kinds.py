@@ -1,8 +1,8 @@
 """How each kind of channel is put to the proof. A new one is registered in CHANNELS.
 
 A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a
-*round*: every call of the channel, by one client that is alone at it, with what each must return. The round
-is what survivors and successors of the dead do in the crash matrix (channel_matrix.py), and what
+*round*: every call of the channel, by one client that is alone at it, with what each must return.
+The round is what survivors and successors of the dead do in the crash matrix (channel_matrix.py), and what
 clients do in memory that was damaged (damage.py), where anything may come of it but a signal, a
 hang, or an error that is not limpet's.
 
@@ -235,7 +235,7 @@ def _queue(handle: Any, patience_s: float) -> None:
 def _queue_prepare(handle: Any) -> None:
     _drain(handle)
     handle.forget_lost()
-    handle.put_many([TEXT + "a", TEXT + "b" * 300])
+    handle.put_many([TEXT + "a", TEXT + "b" * 300], timeout=1)
 
 
 def _queue_judge(handle: Any, patience_s: float) -> None:

@@ -53,9 +53,10 @@ PARTS: Final = 3
 """Of what is done in a case; damage comes before each of them."""
 LINE: Final = 64
 FAILURES_MAX: Final = 20
-OUTCOMES: Final = ("right", "refused", "missing", "stale", "damaged")
+OUTCOMES: Final = ("right", "refused", "missing", "stale", "wrong", "damaged")
 """Of a case, the worst of its results: all was right; something was refused; a key was missing, or
-had an older value; a value was none that was ever written."""
+had an older value; a call of a channel did not do what it should; a value was none that was ever
+written."""
 
 
 def kinds() -> list[str]:

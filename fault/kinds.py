@@ -93,9 +93,10 @@ OF_GROWTH: Final = frozenset({
 tests/stores/test_dtx.py have them."""
 _ROWS: Final = Checksum(
     size_max=16,
-    text="of a row with the values in it, of at most `value_size` bytes (here 16); longer ones are in "
+    text="of a row with its values, of at most `value_size` bytes (here 16); longer ones are in "
     "objects, which have none",
 )
+_WHOLE: Final = Checksum(1 << 40, "of the value, in its buffer or beside it")
 _REPLICATED: Final = Proof(
     {"replicas": 2},
     matrix_nodes=3,
@@ -113,6 +114,7 @@ _MAJORITIES: Final = Proof(
     explorer_nodes=3,
     explorer_node_size=1 << 20,
     explorer={"groups": 2},
+    checksum=_WHOLE,
     matrix_spare=48,
     not_met=OF_OTHERS | OF_GROWTH,
 )
@@ -156,6 +158,7 @@ PROOFS: Final = {
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=5000,
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
+        checksum=_ROWS,
         waits_for_stopped=True,
     ),
     "loco": Proof(
@@ -163,6 +166,7 @@ PROOFS: Final = {
         capacity_never=5000,
         explorer_capacity=16,
         explorer={"locks": 2, "tracker": 4},
+        checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
@@ -170,6 +174,7 @@ PROOFS: Final = {
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
         packages=("rtx",),
+        checksum=_ROWS,
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
     ),
@@ -177,11 +182,17 @@ PROOFS: Final = {
         {"value_size": 16},
         capacity_never=60_000,
         packages=("dtx",),
+        checksum=_ROWS,
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
-    "sherman": Proof({"value_size": 16}, capacity_never=60_000, waits_for_stopped=True),
-    "pdpm": Proof(not_met=OF_REPLICAS | {"tentative-link"}, waits_for_stopped=True),
+    "sherman": Proof(
+        {"value_size": 16}, capacity_never=60_000, checksum=_ROWS, waits_for_stopped=True
+    ),
+    "pdpm": Proof(
+        not_met=OF_REPLICAS | {"tentative-link"}, checksum=_WHOLE, waits_for_stopped=True
+    ),
+    "raw": Proof({"room": 4096}, checksum=Checksum(text="none, and no lock")),
 }
 _DEFAULT: Final = Proof()
 

@@ -102,6 +102,8 @@ class Clover(Chains):
     """The `clover` store. `CloverParameters`."""
 
     Parameters = CloverParameters
+    remote: Remote
+    """Not there while the handle is being made; it stays so if a damaged table is met then."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
@@ -143,7 +145,8 @@ class Clover(Chains):
             self.remote.ask(REBUILD)
 
     def let_go(self) -> None:
-        self.remote.close()
+        if hasattr(self, "remote"):
+            self.remote.close()
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         key, value = as_bytes("key", key), as_bytes("value", value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +76,16 @@ def test_every_kind_of_channel_is_registered() -> None:
     with channel_matrix.ChannelMatrix("counter").scene() as scene:
         opened = {type(kind.open(scene.pool, name)).__name__ for name, kind in CHANNELS.items()}
     assert there - parts == opened - parts
+
+
+def test_make_soak_takes_every_kind() -> None:
+    """At every step: by the command for each of them."""
+    makefile = (Path(__file__).resolve().parents[2] / "Makefile").read_text().replace("\\\n", " ")
+    named = {
+        name: set(re.search(rf"^{name} := (.*)$", makefile, re.M)[1].split())  # type: ignore[index]
+        for name in ("RECOVERED", "CHANNELS")
+    }
+    assert named == {"RECOVERED": set(KINDS), "CHANNELS": set(CHANNELS)}
 
 
 # ---- known-bad variants -------------------------------------------------------------------------
@@ -170,8 +183,6 @@ def test_a_successor_in_another_slot_is_seen() -> None:
 
 
 def channel_failure(monkeypatch: pytest.MonkeyPatch, kind: str, call: str, **changes: Any) -> str:
-    import dataclasses
-
     worse: Channels = dataclasses.replace(CHANNELS[kind], **changes)
     monkeypatch.setitem(CHANNELS, kind, worse)  # type: ignore[arg-type]
     result = ChannelMatrix(kind, 3).run(call, "killed")
