@@ -2,9 +2,9 @@
 
 A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a
 *round*: every call of the channel, by one client that is alone at it, with what each must return.
-The round is what survivors and successors of the dead do in the crash matrix (channel_matrix.py), and what
-clients do in memory that was damaged (damage.py), where anything may come of it but a signal, a
-hang, or an error that is not limpet's.
+The round is what survivors and successors of the dead do in the crash matrix (channel_matrix.py),
+and what clients do in memory that was damaged (damage.py): there anything may come of it but a
+signal, a hang, or an error that is not documented.
 
 Every call that waits is given a time: `patience_s`.
 """
@@ -200,6 +200,19 @@ def _locked_again(handle: Any) -> None:
     handle.release()
 
 
+def _condition(handle: Any, patience_s: float) -> None:
+    demand(handle.acquire(timeout=patience_s), "the condition's lock was not to be had")
+    demand(not handle.wait(0), "nobody has notified, and wait() says so")
+    handle.notify_all()
+    demand(handle.wait_for(lambda: 7, patience_s) == 7, "wait_for() returned something else")
+    handle.release()
+
+
+def _notify(handle: Any) -> None:
+    with handle:
+        handle.notify()
+
+
 # ---- queues and rings -------------------------------------------------------------------------
 
 
@@ -373,6 +386,10 @@ CHANNELS: Final[Mapping[str, Channels]] = {
     ),
     "lock-recursive": Channels(
         lambda pool, name: pool.lock(name, recursive=True, overtaking=False), _LOCK_CALLS, _lock,
+        expected=(RuntimeError,),
+    ),
+    "condition": Channels(
+        lambda pool, name: pool.condition(name), {"notify": _notify}, _condition,
         expected=(RuntimeError,),
     ),
     "queue": Channels(
