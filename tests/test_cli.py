@@ -348,7 +348,7 @@ def test_drill_matrix_says_how_many_of_the_steps_were_taken() -> None:
     assert some.exit_code == 0
     assert "2 of 2" in some.stdout
     assert re.search(r"killed twice +│ +2 of 2 │ +\d+ of \d\d │", some.stdout)
-    assert "1 of 5 rows are of some of the steps only; --every takes them all" in some.stdout
+    assert "1 of 6 rows are of some of the steps only; --every takes them all" in some.stdout
 
 
 @pytest.mark.skipif(limpet.build != "compiled", reason="every step takes too long")
