@@ -289,7 +289,7 @@ class TicketLock:
         ):
             return True
         free = not self.endpoint.load(self.address) & HOLDER
-        return free and bool(self.channel.membership.overdue(("turn", self.address, head)))
+        return free and bool(self.channel.membership.overdue(("turn", self.address), head))
 
     def _wake(self) -> bool:
         """Wake the head of the queue if it sleeps; whether there is no queue."""

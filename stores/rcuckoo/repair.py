@@ -107,7 +107,7 @@ class Repair:
     def look_after(self, word: int, bits: int) -> None:
         """Recover those who have, or may have, these locks, if they are dead or stand still."""
         for look in self.looks():
-            if look.may_have(word) & bits and self.membership.gone(look.owner, self._of(look)):
+            if look.may_have(word) & bits and self.membership.gone(look.owner, *self._of(look)):
                 self.repair(look.at)  # most often its recovery has done that
         holder = self.endpoint.load(self.base)
         if holder:
@@ -119,9 +119,9 @@ class Repair:
             if look.may_have(word) & bits and self._ended(look):
                 self.repair(look.at)
 
-    def _of(self, look: Look) -> str:
-        """What we wait for: another thing when the journal changes, so that counts as progress."""
-        return f"{self.what}, in state {look.state:#x}"
+    def _of(self, look: Look) -> tuple[str, int]:
+        """What we wait for, and how far its holder is: no state of a journal comes again."""
+        return self.what, look.state
 
     def looks(self) -> list[Look]:
         """All journals that are not at rest."""
@@ -298,7 +298,7 @@ class Repair:
 
     def _ended(self, look: Look) -> bool:
         mine = look.owner == self.membership.ident
-        return not mine and bool(self.membership.ended(look.owner, self._of(look)))
+        return not mine and bool(self.membership.ended(look.owner, *self._of(look)))
 
 
 def _linked(store: Any, reference: int) -> bool:

@@ -43,7 +43,8 @@ from limpet.shm.fabric import BUILD, hash64
 from limpet.stores.rcuckoo.fields import SLOTS
 
 COMPILED = BUILD == "compiled"
-HOUR_S = 3600
+LEASES_BETWEEN = 0.6
+"""Between two meetings: they could be of one wait."""
 NEW = b"new"
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
@@ -179,7 +180,7 @@ def _busy_client_is_met_twice(pools: Any) -> None:
         clients.store.locks.wait_for(3)
         clients.store.look_after()
         assert busy.go()
-        now[0] += HOUR_S
+        now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
     clients.sound()
 
@@ -191,14 +192,14 @@ def _repairer_is_met_twice(pools: Any) -> None:
     key = clients.key(3)
     now = [0.0]
     clients.pool.membership.now = lambda: now[0]
-    for _ in range(2):
+    for _ in range(3):
         clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
         given_back = verb_on_address("cas", clients.table, 2)
         assert not repairer.begin(repairer.pool.recover, given_back)
         clients.store.locks.wait_for(8)
         clients.store.look_after()
         assert repairer.go()
-        now[0] += HOUR_S
+        now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
     clients.sound()
 
