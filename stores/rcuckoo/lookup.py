@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.states import former
 from limpet.shm.words import REFERENCE_MASK, REPLICATED
 from limpet.stores import regions
@@ -34,7 +34,11 @@ from limpet.stores.rcuckoo.rows import Rows
 from limpet.stores.rcuckoo.survey import Survey
 
 PATIENCE: Final = 8
-"""After so many attempts, and as many more each time, a client looks whom it waits for."""
+"""After so many attempts, or more where there are many clients, a client looks whom it waits for;
+and again after twice as many, four times, eight times, and every eight times from then on."""
+CLIENTS_PER_ATTEMPT: Final = 4
+"""A look reads a word of every client's journal. It is made once in so many attempts that what it
+costs each of them does not grow with the number of clients (trap C14)."""
 
 
 class Lookup(InlineStore):
@@ -66,6 +70,7 @@ class Lookup(InlineStore):
         """Places of the key's rows in `rows`."""
         self.place = 0
         self.slot = 0
+        self._take_patience()
 
     @staticmethod
     def make(pool: Any, name: str, parameters: RcuckooParameters) -> None:
@@ -274,7 +279,8 @@ class Lookup(InlineStore):
         """Wait a little, and look now and then whom we wait for."""
         self.retries += 1
         self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        turn = attempt // self.patience
+        if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):
             self.look_after()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
@@ -293,8 +299,14 @@ class Lookup(InlineStore):
                 "says that it has them: memory was damaged; destroy the pool"
             )
 
+    def _take_patience(self) -> None:
+        """Know how many attempts a look is worth, with as many clients as there are now."""
+        used = self.endpoint.load(SLOTS_USED)
+        self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)
+
     def look_after(self) -> None:
         """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
+        self._take_patience()
         repair = Repair(self, self.tables[self.table])
         word, bits = self.locks.busy, self.locks.busy_bits
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))

@@ -129,7 +129,12 @@ BUSY_IS_SUSPECT: Final = Mutant(
 )
 LEASE_IS_SUSPECT: Final = Mutant(
     "c4-all-repairs-by-one-client-are-one",
-    (("        self.membership.progress()\n", ""),),
+    (
+        (
+            "repair for the last one.\n        self.membership.progress()\n",
+            "repair for the last one.\n",
+        ),
+    ),
 )
 ANYBODYS_BIT: Final = Mutant(
     "c5-lock-is-cleared-whoever-has-it",
@@ -137,7 +142,12 @@ ANYBODYS_BIT: Final = Mutant(
 )
 NO_SECOND_LOOK: Final = Mutant(
     "c5-states-are-not-looked-at-again",
-    (("            if before == self._states():\n", "            if True:\n"),),
+    (
+        (
+            "            if endpoint.load(at + STATE) != state:\n                surely = 0\n",
+            "            if False:\n                surely = 0\n",
+        ),
+    ),
 )
 STATE_COMES_AGAIN: Final = Mutant(
     "c5-state-comes-again",
@@ -146,6 +156,36 @@ STATE_COMES_AGAIN: Final = Mutant(
 LEASE_OF_THE_DEAD: Final = Mutant(
     "c5-lease-of-a-dead-repairer-stands",
     (("            ended = self.membership.ended(holder, what)\n", "            ended = False\n"),),
+)
+STARVED: Final = Mutant(
+    "c12-busy-journals-are-looked-at-in-any-order",
+    (("sorted(others, key=changes.__getitem__)", "others"),),
+)
+ALL_QUIET: Final = Mutant(
+    "c12-bit-that-is-clear-is-asked-about-until-all-is-quiet",
+    (
+        ("            if not bits or (\n", "            if (\n"),
+        ("strict=True) if some & bits]\n", "strict=True) if some == ANY]\n"),
+    ),
+)
+NO_PROGRESS: Final = Mutant(
+    "g10-repairer-that-looks-again-shows-no-progress",
+    (
+        (
+            "                self.membership.progress()\n                self.endpoint.pause(",
+            "                self.endpoint.pause(",
+        ),
+    ),
+)
+OFTEN: Final = Mutant(
+    "c14-everybody-looks-at-everybody-every-eighth-attempt",
+    (
+        ("self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)", "self.patience = PATIENCE"),
+        (
+            "if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):",
+            "if attempt % PATIENCE == 0:",
+        ),
+    ),
 )
 LOCKS_FIRST: Final = Mutant("c6-locks-are-given-back-before-the-repair", ((REPAIRED, GIVEN_BACK),))
 UNFENCED: Final = Mutant(
