@@ -15,6 +15,7 @@ cdef u64 INLINE
 cdef u64 PATIENCE
 cdef u64 CLIENTS_PER_ATTEMPT
 cdef u64 SLOTS_USED
+cdef int SPARE
 cdef int LOOKS_MAX
 
 cdef int AGAIN
@@ -55,8 +56,10 @@ cdef class Lookup(InlineStore):
     cdef int _get_once(self, bytes key) except -1
     @cython.locals(rows=Rows, place=u64, first=u64, second=u64)
     cdef bint _are_settled(self) except -1
-    @cython.locals(rows=Rows, locks=Locks, place=int, row=u64)
+    @cython.locals(place=int, row=u64)
     cpdef bint is_damaged(self) except -1
+    @cython.locals(rows=Rows, locks=Locks)
+    cpdef bint is_torn(self, u64 row) except -1
     cpdef copies_of(self, bytes key)
     @cython.locals(found=bint)
     cpdef header_of(self, bytes key)

@@ -39,6 +39,8 @@ and again after twice as many, four times, eight times, and every eight times fr
 CLIENTS_PER_ATTEMPT: Final = 4
 """A look reads a word of every client's journal. It is made once in so many attempts that what it
 costs each of them does not grow with the number of clients (trap C14)."""
+SPARE: Final = 2
+"""A place in `rows` behind those of a key's two rows; and the next one."""
 
 
 class Lookup(InlineStore):
@@ -220,18 +222,32 @@ class Lookup(InlineStore):
         return first == rows.version(self.at_first) and second == rows.version(self.at_second)
 
     def is_damaged(self) -> bool:
-        """Whether a row that was read is not whole, and stays so while its lock is not set."""
-        rows, locks = self.rows, self.locks
+        """Whether one of the rows that were read is not whole, and nobody is writing it."""
         for place in range(2):
-            if not rows.is_whole(place):
+            if not self.rows.is_whole(place):
                 row = self.first if place == self.at_first else self.second
-                locks.wait_for(row)
-                if not self.endpoint.load(locks.busy) & locks.busy_bits:
-                    # ORDER: the lock before the row: whoever was writing it has done so by now.
-                    rows.read(place, row, 1)
-                    if not rows.is_whole(place):
-                        return True
+                if self.is_torn(row):
+                    return True
         return False
+
+    def is_torn(self, row: int) -> bool:
+        """Whether a row of the present table is not whole, and nobody is writing it.
+
+        "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
+        another one begin, between them. So the row is read once more after its lock: had somebody
+        been writing it at the first read, it would be another version of it by now.
+        """
+        rows, locks = self.rows, self.locks
+        rows.room(SPARE + 2)
+        rows.read(SPARE, row, 1)
+        if rows.is_whole(SPARE):
+            return False
+        locks.wait_for(row)
+        # ORDER: the row, its lock, the row again.
+        if self.endpoint.load(locks.busy) & locks.busy_bits:
+            return False
+        rows.read(SPARE + 1, row, 1)
+        return rows.is_same(SPARE, SPARE + 1)
 
     def _damaged(self) -> StoreCorrupt:
         return StoreCorrupt(

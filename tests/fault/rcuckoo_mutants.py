@@ -177,6 +177,15 @@ NO_PROGRESS: Final = Mutant(
         ),
     ),
 )
+TORN_ONCE: Final = Mutant(
+    "c13-row-is-not-read-again-after-its-lock",
+    (("        return rows.is_same(SPARE, SPARE + 1)\n",
+      "        return not rows.is_whole(SPARE + 1)\n"),),
+)  # fmt: skip
+TWICE_ONCE: Final = Mutant(
+    "c13-copies-are-not-counted-again-after-their-locks",
+    (("if not locked and self._copies(key) == (both, rows, versions):", "if not locked:"),),
+)
 OFTEN: Final = Mutant(
     "c14-everybody-looks-at-everybody-every-eighth-attempt",
     (
