@@ -38,8 +38,8 @@ TURNS: Final = 40
 SHARE: Final = 6
 STEPS_MAX: Final = 4000
 """No turn has more steps."""
-PAUSES: Final = (1, 2, 4, 9)
-"""The pauses at which a waiter stops: spinning, yielding, or asleep for the second time."""
+PAUSES: Final = (1, 10, 24, 50)
+"""The pauses at which a waiter stops: it spins, yields, or has slept in a queue."""
 PAUSES_MAX: Final = 100
 """Of a repair."""
 

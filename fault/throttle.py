@@ -40,6 +40,7 @@ STOPS_EACH: Final = 0.5
 HALTS_EACH: Final = 3.0
 """How often a second each client is stopped, and stands still at a step of an operation."""
 STEPS_MAX: Final = 24
+NO_TURN: Final = "no turn came back in the whole run"
 INCARNATIONS_MAX: Final = 1 << 16
 READS_EVERY: Final = 3
 
@@ -237,7 +238,7 @@ def _report(
     if not failures:
         failures += _aftermath(parameters, pool)
     if not turns:
-        failures.append("no turn came back in the whole run")
+        failures.append(NO_TURN)
     return ThrottleReport(
         parameters,
         turns=turns,

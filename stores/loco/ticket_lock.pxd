@@ -48,6 +48,8 @@ cdef class TicketLock:
     cdef double turn_s
     cdef u64 head
     cdef double head_s
+    cdef u64 held_by
+    cdef bint passed
     cdef bint kept
     cdef double kept_s
 
@@ -75,7 +77,7 @@ cdef class TicketLock:
     cdef int _look(self, u64 ticket, bint idle) except -1
     @cython.locals(word=u64)
     cpdef bint _pass_over(self, u64 head, bint idle) except -1
-    @cython.locals(slot=u64, there=u64, lock=u64, now=double)
+    @cython.locals(slot=u64, there=u64, lock=u64, now=double, patience_s=double)
     cdef bint _forsaken(self, u64 head, u64 word) except -1
     @cython.locals(head=u64, place=u64, word=u64, awake=u64, endpoint=Endpoint)
     cpdef bint _wake(self) except -1

@@ -29,7 +29,7 @@ tickets.
 A waiter is not a holder, and delays nobody by a lease (trap G11): HANDOFF is a favour to a head
 that runs. A waiting process that finds the lock free, and kept for the head, for TURN_S passes the
 head over. A head that runs sets HANDOFF after a sleep; if there is none for TURN_S and the longest
-sleep, a waiting process passes the head over, whether the lock is free or not.
+sleep, while the lock was free or changed hands, a waiting process passes the head over, too.
 
 Why it is correct: the lock word alone excludes; it goes from free to an id, and from that id to
 free, by the holder's CAS or by that of somebody who has seen that this client is dead; and ids do
@@ -119,6 +119,9 @@ class TicketLock:
         self.head = 0
         self.head_s = 0.0
         """The head of the queue that we have waited for, and since when it has been that."""
+        self.held_by = 0
+        self.passed = False
+        """Who held the lock then, and whether that one has not held it all the time since."""
         self.kept = False
         self.kept_s = 0.0
         """Whether the lock was free and kept for it when we last looked, and since when."""
@@ -302,14 +305,17 @@ class TicketLock:
         ):
             return True
         now = self.channel.membership.now()
+        lock = self.endpoint.load(self.address)
         if self.head != head:
             self.head = head
             self.head_s = self.kept_s = now
-            self.kept = False
-        lock = self.endpoint.load(self.address)
+            self.kept = self.passed = False
+            self.held_by = lock & HOLDER
+        self.passed = self.passed or self.held_by == 0 or lock & HOLDER != self.held_by
         if not lock & HANDOFF:
             self.kept = False
-            return now - self.head_s >= self.turn_s + self.sleep_us * BEHIND_MAX * 1e-6
+            patience_s = self.turn_s + self.sleep_us * BEHIND_MAX * 1e-6
+            return self.passed and now - self.head_s >= patience_s
         if lock & HOLDER:
             self.kept = False
         elif not self.kept:
