@@ -7,12 +7,13 @@ CHANNELS, or, if it is only a part of others, named in PARTS.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import queue
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from limpet.fault.kinds import proof_of
 from limpet.shm.errors import ChannelFull, StoreFull
@@ -21,6 +22,9 @@ from limpet.stores.registry import KINDS
 
 KEYS: Final = 6
 """Few, so that clients meet."""
+CAPACITY: Final = 1000
+PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"rows_per_lock": 1}}
+"""Of stores: many locks, so that one who works elsewhere has nothing to do with a lock here."""
 CHANGES: Final = 2 * KEYS
 """The number of a turn that changes something, whatever was there before."""
 PHASE_S: Final = 3.0
@@ -32,17 +36,23 @@ PARTS: Final = frozenset(
 """Channels that nobody waits in, that other channels are made of, or that an example has."""
 
 
-class Subject(Protocol):
+class Subject(abc.ABC):
     """One opened subject, in one process."""
 
+    @abc.abstractmethod
     def write(self, number: int) -> None:
         """Change something. Turn number `number`, from 0 on."""
 
+    @abc.abstractmethod
     def read(self, number: int) -> None:
         """Look at what others change."""
 
+    def elsewhere(self, number: int) -> None:
+        """Change something that no `write` has to do with, if there is such a thing."""
+        self.write(number)
 
-class StoreSubject:
+
+class StoreSubject(Subject):
     """Changes and reads of a few keys of a store.
 
     `phased`: in every other phase all clients insert one key, and soon nothing changes any more but
@@ -53,7 +63,8 @@ class StoreSubject:
 
     def __init__(self, pool: Any, kind: str) -> None:
         proof = proof_of(kind)
-        self.store = pool.store(kind, name="subject", **{"capacity": 64, **proof.parameters})
+        given = {"capacity": CAPACITY, **proof.parameters, **PARAMETERS.get(kind, {})}
+        self.store = pool.store(kind, name="subject", **given)
         self.keys = [b"key-%d" % number for number in range(KEYS)]
         self.random = random.Random(pool.client_id)
 
@@ -78,8 +89,12 @@ class StoreSubject:
     def read(self, number: int) -> None:
         self.store.get(self.keys[number % KEYS])
 
+    def elsewhere(self, number: int) -> None:
+        with contextlib.suppress(StoreFull):
+            self.store.put(b"elsewhere", b"%d" % number)
 
-class LockSubject:
+
+class LockSubject(Subject):
     """A lock that is taken and given back."""
 
     def __init__(self, pool: Any) -> None:
@@ -93,7 +108,7 @@ class LockSubject:
         self.lock.locked()
 
 
-class QueueSubject:
+class QueueSubject(Subject):
     """A short queue: a turn puts one element and gets one."""
 
     def __init__(self, pool: Any) -> None:
@@ -109,7 +124,7 @@ class QueueSubject:
         self.queue.qsize()
 
 
-class RingSubject:
+class RingSubject(Subject):
     """A ring of which readers may miss something: its writer waits for none of them."""
 
     def __init__(self, pool: Any) -> None:
@@ -133,7 +148,7 @@ class RingSubject:
             self.ring.receive_nowait()
 
 
-class CounterSubject:
+class CounterSubject(Subject):
     """A counter that is added to."""
 
     def __init__(self, pool: Any) -> None:
@@ -146,7 +161,7 @@ class CounterSubject:
         assert isinstance(self.counter.value, int)
 
 
-class ArraySubject:
+class ArraySubject(Subject):
     """An array of numbers that are added to."""
 
     def __init__(self, pool: Any) -> None:
@@ -159,7 +174,7 @@ class ArraySubject:
         assert self.array[number % KEYS] >= 0
 
 
-class EventSubject:
+class EventSubject(Subject):
     """An event that is set and cleared."""
 
     def __init__(self, pool: Any) -> None:
@@ -175,7 +190,7 @@ class EventSubject:
         self.event.wait(0.001)
 
 
-class BarrierSubject:
+class BarrierSubject(Subject):
     """A barrier of one party: a turn is a round. (More would wait for each other by design.)"""
 
     def __init__(self, pool: Any) -> None:
@@ -188,7 +203,7 @@ class BarrierSubject:
         assert not self.barrier.broken
 
 
-class SstSubject:
+class SstSubject(Subject):
     """A table of registers, of which each participant writes its own."""
 
     def __init__(self, pool: Any) -> None:
