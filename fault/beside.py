@@ -43,7 +43,7 @@ STEPS_MAX: Final = 4000
 """No turn has more steps."""
 PAUSES: Final = (1, 10, 24, 50)
 """The pauses at which a waiter stops: it spins, yields, or has slept in a queue."""
-PAUSES_MAX: Final = 100
+PAUSES_MAX: Final = 50
 """Of a repair."""
 
 
@@ -95,13 +95,15 @@ class Result:
 class Beside:
     """Runs the roles for one subject, in the main thread only.
 
-    `share`: of the steps behind step k, one in k / share is taken; 0: every step.
+    `share`: of the steps behind step k, one in k / share is taken; 0: every step. `realtime`: the
+    one at work beside repairs has the last core for itself, before all other processes.
     """
 
-    def __init__(self, subject: str, url: str, share: int = SHARE) -> None:
+    def __init__(self, subject: str, url: str, share: int = SHARE, realtime: bool = False) -> None:
         self.subject = subject
         self.url = url
         self.share = share
+        self.realtime = realtime
         self.runs = 0
         self.stopped = 0
         self._turn = 0
@@ -232,6 +234,9 @@ class Beside:
             with Pool.open(self.url) as pool:
                 look_away(pool)
                 subject = opened(pool, self.subject)
+                if self.realtime:
+                    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+                    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
                 while True:
                     subject.elsewhere(turns[0])
                     turns[0] += 1

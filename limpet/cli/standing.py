@@ -96,8 +96,12 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
 @click.option("--role", "roles", multiple=True, type=click.Choice(ROLES),
               help="Only this one; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--every", is_flag=True, help="Every step, not some of them.")
+@click.option("--realtime", is_flag=True,
+              help="The busy writer has a core for itself (root, two cores or more).")  # fmt: skip
 @json_option
-def beside(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_json: bool) -> None:
+def beside(
+    subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, realtime: bool, as_json: bool
+) -> None:
     """Stop readers and waiters, and let repairs meet a busy writer; nobody may wait for a lease.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Clients stop, or die,
@@ -109,10 +113,13 @@ def beside(subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, as_js
         right=("runs", "stopped"),
     )  # fmt: skip
     results = []
+    if realtime and len(os.sched_getaffinity(0)) < 2:
+        raise click.UsageError("--realtime needs two cores, or all else would stand still")
     try:
         with ended_by_signals() as check:
             for subject in subjects or SUBJECTS:
-                drill = Beside(subject, f"shm://drill-{os.getpid()}", 0 if every else SHARE)
+                share = 0 if every else SHARE
+                drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
                 for role in roles or ROLES:
                     check()
                     result = drill.run(role)

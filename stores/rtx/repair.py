@@ -109,7 +109,7 @@ class Repair:
                 log.finish()
                 return True
         except NodeFailed:
-            if not self._is_overdue(word):
+            if not self._is_overdue(owner):
                 return False
         for change in part.changes():
             part.let_go_of(change, False)
