@@ -108,6 +108,20 @@ class LockSubject(Subject):
         self.lock.locked()
 
 
+class ConditionSubject(Subject):
+    """A condition of which nobody waits to be notified."""
+
+    def __init__(self, pool: Any) -> None:
+        self.condition = pool.condition("subject")
+
+    def write(self, number: int) -> None:
+        with self.condition:
+            self.condition.notify_all()
+
+    def read(self, number: int) -> None:
+        self.condition.lock.locked()
+
+
 class QueueSubject(Subject):
     """A short queue: a turn puts one element and gets one."""
 
@@ -221,6 +235,7 @@ class SstSubject(Subject):
 
 CHANNELS: Final[Mapping[str, Callable[[Any], Subject]]] = {
     "lock": LockSubject,
+    "condition": ConditionSubject,
     "queue": QueueSubject,
     "ring": RingSubject,
     "counter": CounterSubject,
