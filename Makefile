@@ -48,8 +48,9 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, damage, long explorations (also with lost nodes, scarce memory, and memory without coherence
-# where the CPU can flush it), the whole crash matrix, the tests with other random choices.
+# drills with many kills, damage, cuts, clients that stand still, long explorations (also with lost
+# nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole crash
+# matrix, the tests with other random choices.
 RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
     dtx-sherman pdpm swarm dm-abd
 CHANNELS := counter array array-d atomic_var owned_var sst shared_region power_controller event barrier \
@@ -76,6 +77,11 @@ soak: .venv/tools
 	    done; \
 	    over || $(BIN)/limpet drill bank --seconds 30 --kill-rate 50 --stop-rate 5; \
 	    over || $(BIN)/limpet drill cuts --seconds 10; \
+	    for lease in 200 2000; do \
+	        over || $(BIN)/limpet drill throttle --seconds 60 --lease-ms $$lease; \
+	        over || $(BIN)/limpet drill throttle --seconds 20 --lease-ms $$lease --kill-rate 4 --busy; \
+	    done; \
+	    over || $(BIN)/limpet drill beside --every; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    for store in race fusee swarm rcuckoo loco; do \

@@ -14,6 +14,7 @@ from limpet.cli.drill import drill
 from limpet.cli.full import full
 from limpet.cli.pools import create, destroy, inspect, ls, replace_node, watch
 from limpet.cli.proof import check, matrix
+from limpet.cli.standing import beside, throttle
 from limpet.cli.values import delete, drop, get, put
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     """
 
 
-for command in (matrix, check, bank, full, damage):
+for command in (matrix, check, bank, full, damage, throttle, beside):
     drill.add_command(command)
 of_pools = (create, ls, inspect, get, put, delete, drop, watch, replace_node, destroy)
 for command in (demo, *of_pools, drill, bench):

@@ -201,7 +201,7 @@ class Audit:
     def _let_operations_end(self) -> None:
         epoch = self.grace.close_period()
         attempt = 0
-        while self.grace.laggards(epoch) and not self.membership.overdue(("audit", epoch)):
+        while self.grace.laggards(epoch) and not self.membership.overdue("audit", epoch):
             attempt += 1
             self.endpoint.pause(attempt)
 

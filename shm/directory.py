@@ -297,8 +297,12 @@ class Directory:
             if not others:
                 if place < 0:
                     raise StoreFull(f"{self.where}: all {self.entries} entries are taken")
+                # ORDER: before the entry is ours: it is not taken for an earlier one of ours.
+                membership.progress()
                 at = self._at(place)
                 word = self.endpoint.load(at)
+                # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
+                membership.progress()
                 if word >> 60 in (EMPTY, VOID) and self.endpoint.cas(at, word, claimed) == word:
                     claim = place
                 continue
@@ -333,6 +337,7 @@ class Directory:
             return None
         desired = VOID << 60
         if entry.state == PLANNED:
+            # `progress` was called before: this is not taken for an earlier hold of ours.
             desired = _word(PLANNED, name, client)
         if self.endpoint.cas(self._at(entry.number), entry.word, desired) != entry.word:
             return None

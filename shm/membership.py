@@ -21,11 +21,16 @@ refused: neither could fence the other.
 `fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
 waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
 Which process may be killed is in fencing.py.
+"Standing still" is said of one hold of one thing (sightings.py): all the while the client is seen
+in the same operation, by the count in its pin, or in none, and its progress word does not change.
+Whoever takes what others wait for, outside of an operation or for several of them, advances that
+word before.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -43,6 +48,7 @@ from limpet.shm.liveness import (
     start_time,
     this_host,
 )
+from limpet.shm.sightings import Sightings
 from limpet.shm.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.states import FAILED, IN_SERVICE, node_word
 
@@ -60,6 +66,8 @@ log = logging.getLogger("limpet")
 SWEEP_INTERVAL_S: Final = 0.01
 SWEEP_SHARE: Final = 20
 """`sweep_sometimes` waits this many times as long as the last sweep took."""
+WAIT_GAP_S: Final = 1.0
+"""Looks that are further apart than this, and than a lease, are of different waits."""
 
 
 def slot_address(slot: int) -> int:
@@ -94,7 +102,9 @@ class Membership:
         """Knows which processes of this host live, and kills suspects."""
         self.now: Callable[[], float] = time.monotonic
         """The clock that leases are measured by, in seconds."""
-        self._since: dict[object, float] = {}
+        self._sightings = Sightings()
+        self._named: set[int] = set()
+        """State words of the clients that were named as standing still."""
         self._swept = 0.0
         self._sweep_s = 0.0
         self.heart = Heart()
@@ -125,7 +135,7 @@ class Membership:
             if (
                 hopeless
                 or (swept and not self._take(range(capacity)))
-                or self.overdue(("last slot", word))
+                or self.overdue("last slot", word)
             ):
                 raise ClientError(
                     f"{self.pool}: all {capacity} client slots are taken by living processes; end "
@@ -239,7 +249,8 @@ class Membership:
 
     def forget(self) -> None:
         """Forget when the others were looked at, and since when they have stood still."""
-        self._since.clear()
+        self._sightings.clear()
+        self._named.clear()
         self._swept = self._sweep_s = 0.0
 
     def forked(self) -> None:
@@ -324,7 +335,7 @@ class Membership:
             return False
         if not self.parameters.multi_host and not exists(self.pid(word)):
             return True
-        return self.overdue(("joining", slot, word))
+        return self.overdue(("joining", slot), word)
 
     def _is_locked_here(self, slot: int) -> bool:
         """Whether the life lock of the slot's client is on a file that we see."""
@@ -338,17 +349,19 @@ class Membership:
 
     def _lease_over(self, slot: int, word: int) -> bool:
         at = slot_address(slot)
-        if not self.overdue(("beat", word, self.endpoint.load(at + slots.BEAT))):
+        if not self.overdue(("beat", slot), (word, self.endpoint.load(at + slots.BEAT))):
             return False
         self.endpoint.cas(at + slots.FENCE, 0, self.ident)
-        return self.overdue(("fence", word, self.endpoint.load(at + slots.FENCE)))
+        return self.overdue(("fence", slot), (word, self.endpoint.load(at + slots.FENCE)))
 
-    def overdue(self, what: object) -> bool:
-        """Whether `what` has been seen, time and again and unchanged, for a whole lease."""
-        now = self.now()
-        if len(self._since) > 4096:
-            self._since.clear()
-        return now - self._since.setdefault(what, now) >= self.lease_s
+    def overdue(self, resource: object, hold: object, steadily: bool = False) -> bool:
+        """Whether `resource` has been seen in this hold for a whole lease.
+
+        `hold`: what no other hold of it has. `steadily`: there may be another one like it some
+        day, so only the looks of one wait count (sightings.py).
+        """
+        gap_s = max(self.lease_s, WAIT_GAP_S) if steadily else math.inf
+        return self._sightings.lasted(resource, hold, self.now(), gap_s) >= self.lease_s
 
     def sweep(self) -> list[int]:
         """Recover every client that is dead; their ids."""
@@ -379,20 +392,21 @@ class Membership:
             self.note(RECOVERED, client_id(slot, word), self.pid(word), took_ns)
         return restored
 
-    def gone(self, ident: int, what: str) -> bool:
+    def gone(self, ident: int, what: str, step: int = 0) -> bool:
         """Whether the client `ident`, which keeps others from `what`, is no longer one.
 
-        Recovers it when it is dead; fences it when it has kept us waiting for a lease in which it
-        made no `progress`.
+        Recovers it when it is dead; fences it when it has kept us waiting for a lease in one
+        operation, or outside of any, in which it made no `progress`, and `step` did not change:
+        a word by which what it holds says how far it is.
         """
-        if not self.ended(ident, what):
+        if not self.ended(ident, what, step):
             return False
         place = None if ident in (0, self.ident) else self.place(ident)
         if place is not None:
             self.recover(*place)
         return True
 
-    def ended(self, ident: int, what: str) -> bool:
+    def ended(self, ident: int, what: str, step: int = 0) -> bool:
         """As `gone`, but a client that is dead, or made so, is not recovered: it is provably dead.
 
         For who is in the midst of recovering another one.
@@ -403,8 +417,13 @@ class Membership:
         if place is None or self.dead(*place):
             return True
         slot, word = place
-        progress = self.endpoint.load(slot_address(slot) + slots.PROGRESS)
-        return self.overdue((ident, what, progress)) and self.end(slot, word, what)
+        hold = (self._activity(slot), step)
+        return self.overdue((ident, what), hold, steadily=True) and self.end(slot, word, what)
+
+    def _activity(self, slot: int) -> tuple[int, int]:
+        """The pin and the progress word of a slot's client: one of them changes if it gets on."""
+        at = slot_address(slot)
+        return self.endpoint.load(at + slots.PIN), self.endpoint.load(at + slots.PROGRESS)
 
     def lives(self, ident: int) -> bool:
         """Whether the client `ident` has its slot, and nobody has found it dead."""
@@ -442,7 +461,8 @@ class Membership:
     def stands_still(self, what: str, laggard: Pinned) -> bool:
         """Whether it has been seen in the same operation, without progress, for a whole lease."""
         progress = self.endpoint.load(slot_address(laggard.slot) + slots.PROGRESS)
-        return self.overdue((what, laggard.word, laggard.pin, progress))
+        hold = (laggard.word, laggard.pin, progress)
+        return self.overdue((what, laggard.slot), hold, steadily=True)
 
     def fail_node(self, node: int, generation: int) -> None:
         """Mark a memory node as failed, for every client; if it has still that memory."""
@@ -476,8 +496,8 @@ class Membership:
         return False
 
     def _suspend(self, slot: int, word: int, what: str) -> None:
-        if self._since.get(("named", word)) is None:
-            self._since["named", word] = self.now()
+        if word not in self._named:
+            self._named.add(word)
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))
             log.warning(
                 "%s: everyone waits for process %d, which stands still and keeps %s",

@@ -182,6 +182,8 @@ class View:
             return True
         if leader and not ours and not self._ended(leader & IDENT_MASK):
             return False
+        # ORDER: before we lead: nobody takes this change for an earlier one that we led.
+        self.membership.progress()
         # ORDER: another word than before, or this CAS could replace that of a later time.
         self.led = (self.led >> IDENT_BITS) + 1 << IDENT_BITS & MASK | self.client.ident
         return bool(self.endpoint.cas(LEADER, leader, self.led) == leader)
@@ -200,8 +202,8 @@ class View:
         if word >> 60 == FREE or client_id(slot, word) != ident or self.membership.dead(slot, word):
             return True
         progress = self.endpoint.load(slot_address(slot) + PROGRESS)
-        return self.membership.overdue(("leader", ident, progress)) and self.membership.end(
-            slot, word, "a change of the view"
+        return self.membership.overdue("leader", (ident, progress), steadily=True) and (
+            self.membership.end(slot, word, "a change of the view")
         )
 
     def _change(self) -> None:

@@ -80,6 +80,8 @@ def finish(pool: Pool, entry: Entry) -> bool:
     """Drop the store of an entry that nobody works at; False: somebody else was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
+    # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
+    pool.membership.progress()
     mine = catalogue.take(entry, state, me)
     if mine is None:
         return False

@@ -49,6 +49,9 @@ class Stop:
     def take(self) -> None:
         """Stop the table, and wait until nobody is in it. Pinned, in the recovery of a client."""
         self.endpoint.store(self._mine(), self.ident)
+        # ORDER: before the word is ours: this recovery is not taken for an earlier one of ours,
+        # whose pin may have been the same, that of a dead client.
+        self.pool.membership.progress()
         attempt = 0
         while not self._try():
             attempt += 1

@@ -226,7 +226,7 @@ class InPlace(Sherman):
     def _look_after_torn(self, at: int) -> None:
         node = self.blank()
         node.read(at)
-        if not node.whole and self.pool.membership.overdue(("torn", at, node.version)):
+        if not node.whole and self.pool.membership.overdue(("torn", at), node.version):
             raise StoreCorrupt(f"{self.name}: the node at {at:#x} is torn, and nobody writes it")
 
     def is_linked(self, reference: int) -> bool:

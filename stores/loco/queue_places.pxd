@@ -17,13 +17,17 @@ cdef int EMPTY
 cdef u64 FREE
 cdef int FULL
 cdef u64 LINK
+cdef u64 CLIENT_SLOTS
+cdef int INCARNATION_BITS
 cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef u64 OWNER_MASK
+cdef int PIN
 cdef int OWNER_SHIFT
 cdef u64 READY
 cdef int ROUND_SHIFT
 cdef u64 SIZE
+cdef u64 SLOT_SIZE
 cdef u64 SKIPPED
 cdef u64 STATE_MASK
 cdef u64 WRITING

@@ -38,9 +38,10 @@ the order of the tickets: when a put has returned, the tail is behind its ticket
 
 Nobody waits for anybody. A consumer that finds WRITING at the head, while the tail says that others
 may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer finds
-its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells. A slot
-whose owner neither gave it up nor is dead is skipped in the next rounds, too, as its plain writes
-could land in another's element: a producer that stands still in there takes one place away. A
+its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells, and if
+its put ended with an error, its pin. A slot whose owner neither gave it up, nor is dead, nor has
+left its operation is skipped in the next rounds, too, as its plain writes could land in another's
+element: a producer that stands still in there takes one place away. A
 place that is WRITING or SKIPPED before the head has passed it counts as taken for `Full`.
 
 `Empty` is certain: the slot of the head is free, or WRITING and nobody has put behind it.
@@ -58,7 +59,8 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import ChannelRemoved, ValueTooLarge
-from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.layout import CLIENT_SLOTS, NODE_SHIFT, SLOT_SIZE
+from limpet.shm.slots import INCARNATION_BITS, PIN
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.codecs import Codec
 from limpet.stores.loco.channel import Channel
@@ -325,7 +327,12 @@ class Places(Channel):
             return True
         # A row that is being taken over was a dead one's.
         ident = self.endpoint.load(self.seats + 8 * (owner - 1))
-        return bool(ident & CLAIMED) or not self.lives(ident)
+        if ident & CLAIMED or not self.lives(ident):
+            return True
+        # ORDER: the pin after the slot's word: who has it from an operation that ended with an
+        # error, and is in none now, does not write there any more.
+        pin = CLIENT_SLOTS + (ident >> INCARNATION_BITS) * SLOT_SIZE + PIN
+        return not self.endpoint.load(pin)
 
     # ---- getting, in an operation -----------------------------------------------------------
 

@@ -26,6 +26,8 @@ LATER: Final = 1 << 28
 
 BEHIND_MAX: Final = 8
 """Those who are far from their turn sleep longer; so many times as long at most."""
+TURN_S: Final = 0.02
+"""So long a lock is kept for the head of its queue, when it is free."""
 FULL_ATTEMPT: Final = 74
 """Of `pause`: who finds no place sleeps 1 ms."""
 HALF: Final = (1 << 32) - 1

@@ -28,6 +28,7 @@ cdef u64 SLOT_MASK
 cdef int SLOT_SHIFT
 cdef u64 SLOT_SIZE
 cdef u64 STATE_MASK
+cdef double TURN_S
 cdef u64 WAITING
 cdef int WAIT
 cdef int TAKEN
@@ -44,6 +45,13 @@ cdef class TicketLock:
     cdef readonly u64 barred
     cdef u64 sleep_us
     cdef u64 parked
+    cdef double turn_s
+    cdef u64 head
+    cdef double head_s
+    cdef u64 held_by
+    cdef bint passed
+    cdef bint kept
+    cdef double kept_s
 
     cpdef bint acquire(self, double timeout=*) except -1
     cpdef int release(self) except -1
@@ -69,7 +77,7 @@ cdef class TicketLock:
     cdef int _look(self, u64 ticket, bint idle) except -1
     @cython.locals(word=u64)
     cpdef bint _pass_over(self, u64 head, bint idle) except -1
-    @cython.locals(slot=u64, there=u64, free=bint)
+    @cython.locals(slot=u64, there=u64, lock=u64, now=double, patience_s=double)
     cdef bint _forsaken(self, u64 head, u64 word) except -1
     @cython.locals(head=u64, place=u64, word=u64, awake=u64, endpoint=Endpoint)
     cpdef bint _wake(self) except -1

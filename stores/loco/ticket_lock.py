@@ -26,6 +26,11 @@ wait for one that has to be woken first. A head that was woken and finds the loc
 so it is overtaken by those of one sleep only. Without `overtaking` the order is that of the
 tickets.
 
+A waiter is not a holder, and delays nobody by a lease (trap G11): HANDOFF is a favour to a head
+that runs. A waiting process that finds the lock free, and kept for the head, for TURN_S passes the
+head over. A head that runs sets HANDOFF after a sleep; if there is none for TURN_S and the longest
+sleep, while the lock was free or changed hands, a waiting process passes the head over, too.
+
 Why it is correct: the lock word alone excludes; it goes from free to an id, and from that id to
 free, by the holder's CAS or by that of somebody who has seen that this client is dead; and ids do
 not come again. The queue says only who waits for what: whatever becomes of it, nobody holds a lock
@@ -34,13 +39,13 @@ that another one holds, and everybody looks again after SLEEP_US or a few times 
 What a kill leaves behind: a lock word with a dead holder, and tickets of dead owners. Whoever waits
 finds them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
 that was given back (a timeout, Ctrl-C) is passed over, too, or taken up again by its owner's next
-wait. One whose owner stands still, while the lock is free, is passed over after a lease; it draws
+wait. One whose owner stands still, while the lock is free, is passed over after TURN_S; it draws
 another. A holder that stands still keeps the lock: who cannot wait for that gives a timeout.
 
 Numbers that wrap: a ticket's owner is taken for alive if its slot has a client with the same
-`life`, some multiple of 2**20 processes later; it is passed over after a lease. A round is taken
+`life`, some multiple of 2**20 processes later; it is passed over after TURN_S. A round is taken
 for another if somebody was stopped for a multiple of 2**29 rounds between two verbs; then one
-ticket is passed over, or waited for by nobody, which again is over after a lease.
+ticket is passed over, or waited for by nobody, which again is over after TURN_S.
 """
 
 from __future__ import annotations
@@ -72,6 +77,7 @@ from limpet.stores.loco.ticket_fields import (
     SLOT_MASK,
     SLOT_SHIFT,
     STATE_MASK,
+    TURN_S,
     WAITING,
 )
 from limpet.stores.loco.waiting import spin
@@ -109,6 +115,16 @@ class TicketLock:
         self.sleep_us = POLL_US if channel.pool.parameters.multi_host else SLEEP_US
         self.parked = 0
         """A ticket that we gave back, and may take up again."""
+        self.turn_s = min(TURN_S, channel.membership.lease_s)
+        self.head = 0
+        self.head_s = 0.0
+        """The head of the queue that we have waited for, and since when it has been that."""
+        self.held_by = 0
+        self.passed = False
+        """Who held the lock then, and whether that one has not held it all the time since."""
+        self.kept = False
+        self.kept_s = 0.0
+        """Whether the lock was free and kept for it when we last looked, and since when."""
 
     def replaced(self, node: int) -> None:
         """`node` has other memory: what was there raises NodeFailed, also for who waits for it."""
@@ -281,15 +297,31 @@ class TicketLock:
         return True
 
     def _forsaken(self, head: int, word: int) -> bool:
-        """Whether the owner of the head is dead, or stands still though the lock is free."""
+        """Whether the owner of the head is dead, or does not run though it could."""
         slot = word >> SLOT_SHIFT & SLOT_MASK
         there = self.endpoint.load(CLIENT_SLOTS + slot * SLOT_SIZE) & INCARNATION_MASK
         if (there ^ word >> LIFE_SHIFT) & LIFE_MASK or not self.channel.lives(
             slot << INCARNATION_BITS | there
         ):
             return True
-        free = not self.endpoint.load(self.address) & HOLDER
-        return free and bool(self.channel.membership.overdue(("turn", self.address, head)))
+        now = self.channel.membership.now()
+        lock = self.endpoint.load(self.address)
+        if self.head != head:
+            self.head = head
+            self.head_s = self.kept_s = now
+            self.kept = self.passed = False
+            self.held_by = lock & HOLDER
+        self.passed = self.passed or self.held_by == 0 or lock & HOLDER != self.held_by
+        if not lock & HANDOFF:
+            self.kept = False
+            patience_s = self.turn_s + self.sleep_us * BEHIND_MAX * 1e-6
+            return self.passed and now - self.head_s >= patience_s
+        if lock & HOLDER:
+            self.kept = False
+        elif not self.kept:
+            self.kept = True
+            self.kept_s = now
+        return self.kept and now - self.kept_s >= self.turn_s
 
     def _wake(self) -> bool:
         """Wake the head of the queue if it sleeps; whether there is no queue."""

@@ -35,6 +35,8 @@ COUNT_MASK: Final = 15
 PATH_SHIFT: Final = 9
 PATH_MASK: Final = 15
 SEQUENCE_SHIFT: Final = 16
+ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
+"""All bits of a word of the lock table."""
 
 LOST: Final = 8
 """An outcome: there is no path among the locked rows."""

@@ -3,8 +3,12 @@ cimport cython
 from limpet.shm.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.rows cimport Rows
 
+cdef u64 ANY
+cdef u64 COUNT_MASK
 cdef int COUNT_SHIFT
 cdef int GROUPS
+cdef u64 GROUPS_MAX
+cdef u64 HELD_MASK
 cdef int OWNER
 cdef int PATH
 cdef int PATH_SHIFT
@@ -26,5 +30,12 @@ cdef class Journal:
     cpdef int step(self, u64 index, u64 row, u64 slot, u64 version) except -1
     @cython.locals(at=u64)
     cpdef int commit(self, Rows rows, u64 place, u64 slot, u64 length) except -1
+    @cython.locals(
+        endpoint=Endpoint, count=Py_ssize_t, index=Py_ssize_t, at=u64, state=u64, known=u64,
+        group=u64, pair=u64, bits=u64, surely=u64, maybe=u64, found=u64,
+    )
+    cpdef u64 glance(
+        self, u64[::1] journals, u64 word, u64[::1] has, u64[::1] may_have
+    ) except? 0xFEEDFACEDEADBEA7
     cpdef u64 owner(self) except? 0xFEEDFACEDEADBEA7
     cpdef int adopt(self, u64 ident) except -1

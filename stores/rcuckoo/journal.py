@@ -38,8 +38,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from limpet.stores.rcuckoo.fields import (
+    ANY,
+    COUNT_MASK,
     COUNT_SHIFT,
     GROUPS,
+    GROUPS_MAX,
+    HELD_MASK,
     OWNER,
     PATH,
     PATH_SHIFT,
@@ -104,6 +108,41 @@ class Journal:
         self.say(self.count, 0, length)
 
     # ---- anybody's ------------------------------------------------------------------------------
+
+    def glance(self, journals: Any, word: int, has: Any, may_have: Any) -> int:
+        """What a word of the lock table is, and which of its bits the owners of `journals` have.
+
+        `journals`: addresses, those whose states change most often last: they are looked at just
+        before and just after the word. Sets `has` and `may_have`, for each of them: bits that its
+        owner surely has at the moment when the word is read, and those that it has or may have,
+        which are all of them if its state changes meanwhile.
+        """
+        endpoint = self.endpoint
+        count = len(journals)
+        for index in range(count):
+            may_have[index] = endpoint.load(journals[index] + STATE)
+        found = endpoint.load(word)
+        # ORDER: states, the word, the states again: who says the same has said so at the word's.
+        for index in range(count - 1, -1, -1):
+            at = journals[index]
+            state = may_have[index]
+            known = 0
+            if state >> COUNT_SHIFT & COUNT_MASK:
+                known = min((state & HELD_MASK) + (state & UNSURE != 0), GROUPS_MAX)
+            surely = maybe = 0
+            for group in range(known):
+                pair = at + GROUPS + 16 * group
+                if endpoint.load(pair) == word:
+                    bits = endpoint.load(pair + 8)
+                    maybe |= bits
+                    if group < state & HELD_MASK:
+                        surely |= bits
+            if endpoint.load(at + STATE) != state:
+                surely = 0
+                maybe = ANY
+            has[index] = surely
+            may_have[index] = maybe
+        return found
 
     def owner(self) -> int:
         """The client that used it last; 0: none has."""

@@ -12,7 +12,10 @@ cdef int NODE_SHIFT
 cdef u64 REFERENCE_MASK
 cdef u64 REPLICATED
 cdef u64 INLINE
-cdef int PATIENCE
+cdef u64 PATIENCE
+cdef u64 CLIENTS_PER_ATTEMPT
+cdef u64 SLOTS_USED
+cdef int SPARE
 cdef int LOOKS_MAX
 
 cdef int AGAIN
@@ -39,6 +42,7 @@ cdef class Lookup(InlineStore):
     cdef u64 at_second
     cdef u64 place
     cdef int slot
+    cdef readonly u64 patience
 
     cdef int _choose(self, bytes key) except -1
     cdef u64 _table_of(self, u64 hashed) noexcept
@@ -52,8 +56,10 @@ cdef class Lookup(InlineStore):
     cdef int _get_once(self, bytes key) except -1
     @cython.locals(rows=Rows, place=u64, first=u64, second=u64)
     cdef bint _are_settled(self) except -1
-    @cython.locals(rows=Rows, locks=Locks, place=int, row=u64)
+    @cython.locals(place=int, row=u64)
     cpdef bint is_damaged(self) except -1
+    @cython.locals(rows=Rows, locks=Locks)
+    cpdef bint is_torn(self, u64 row) except -1
     cpdef copies_of(self, bytes key)
     @cython.locals(found=bint)
     cpdef header_of(self, bytes key)
@@ -62,7 +68,11 @@ cdef class Lookup(InlineStore):
     cdef bytes _value_at(self, u64 header)
     @cython.locals(again=bint, size=u64, key=bytes, value=bytes, header=u64)
     cpdef list _get_batch(self, list keys, list found)
+    @cython.locals(turn=u64)
     cdef int _stay(self, u64 attempt) except -1
     @cython.locals(attempt=int)
     cdef int _refuse_stray(self) except -1
+    @cython.locals(used=u64)
+    cdef int _take_patience(self) except -1
+    @cython.locals(word=u64, bits=u64)
     cpdef int look_after(self) except -1

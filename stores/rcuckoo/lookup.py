@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT
+from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.states import former
 from limpet.shm.words import REFERENCE_MASK, REPLICATED
 from limpet.stores import regions
@@ -34,7 +34,13 @@ from limpet.stores.rcuckoo.rows import Rows
 from limpet.stores.rcuckoo.survey import Survey
 
 PATIENCE: Final = 8
-"""After so many attempts, and as many more each time, a client looks whom it waits for."""
+"""After so many attempts, or more where there are many clients, a client looks whom it waits for;
+and again after twice as many, four times, eight times, and every eight times from then on."""
+CLIENTS_PER_ATTEMPT: Final = 4
+"""A look reads a word of every client's journal. It is made once in so many attempts that what it
+costs each of them does not grow with the number of clients (trap C14)."""
+SPARE: Final = 2
+"""A place in `rows` behind those of a key's two rows; and the next one."""
 
 
 class Lookup(InlineStore):
@@ -66,6 +72,7 @@ class Lookup(InlineStore):
         """Places of the key's rows in `rows`."""
         self.place = 0
         self.slot = 0
+        self._take_patience()
 
     @staticmethod
     def make(pool: Any, name: str, parameters: RcuckooParameters) -> None:
@@ -215,18 +222,32 @@ class Lookup(InlineStore):
         return first == rows.version(self.at_first) and second == rows.version(self.at_second)
 
     def is_damaged(self) -> bool:
-        """Whether a row that was read is not whole, and stays so while its lock is not set."""
-        rows, locks = self.rows, self.locks
+        """Whether one of the rows that were read is not whole, and nobody is writing it."""
         for place in range(2):
-            if not rows.is_whole(place):
+            if not self.rows.is_whole(place):
                 row = self.first if place == self.at_first else self.second
-                locks.wait_for(row)
-                if not self.endpoint.load(locks.busy) & locks.busy_bits:
-                    # ORDER: the lock before the row: whoever was writing it has done so by now.
-                    rows.read(place, row, 1)
-                    if not rows.is_whole(place):
-                        return True
+                if self.is_torn(row):
+                    return True
         return False
+
+    def is_torn(self, row: int) -> bool:
+        """Whether a row of the present table is not whole, and nobody is writing it.
+
+        "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
+        another one begin, between them. So the row is read once more after its lock: had somebody
+        been writing it at the first read, it would be another version of it by now.
+        """
+        rows, locks = self.rows, self.locks
+        rows.room(SPARE + 2)
+        rows.read(SPARE, row, 1)
+        if rows.is_whole(SPARE):
+            return False
+        locks.wait_for(row)
+        # ORDER: the row, its lock, the row again.
+        if self.endpoint.load(locks.busy) & locks.busy_bits:
+            return False
+        rows.read(SPARE + 1, row, 1)
+        return rows.is_same(SPARE, SPARE + 1)
 
     def _damaged(self) -> StoreCorrupt:
         return StoreCorrupt(
@@ -274,7 +295,8 @@ class Lookup(InlineStore):
         """Wait a little, and look now and then whom we wait for."""
         self.retries += 1
         self.endpoint.pause(attempt)
-        if attempt % PATIENCE == 0:
+        turn = attempt // self.patience
+        if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):
             self.look_after()
         if attempt > LOOKS_MAX:
             self._refuse_stray()
@@ -293,8 +315,14 @@ class Lookup(InlineStore):
                 "says that it has them: memory was damaged; destroy the pool"
             )
 
+    def _take_patience(self) -> None:
+        """Know how many attempts a look is worth, with as many clients as there are now."""
+        used = self.endpoint.load(SLOTS_USED)
+        self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)
+
     def look_after(self) -> None:
         """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
+        self._take_patience()
         repair = Repair(self, self.tables[self.table])
         word, bits = self.locks.busy, self.locks.busy_bits
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))

@@ -26,21 +26,35 @@ same again, or left out. So neither the torn row is made valid as it is (the pap
 nor the good one of two copies cleared (state 2): C1. The second row of an entry that is in two rows
 was locked by the dead client, and is until the end (C6).
 
-Stranded. Of an unsure group of a dead client, a bit that is set and that nobody alive has is the
-dead one's, or another dead one's. Nobody alive has it if no journal has it in a group that is held,
-or, of a living client, unsure, and no state of any journal changes from before the bit is seen to
-after that: who had the bit at that moment would have said so in a state all the while. Clients that
-have been refused look at the word until the bits are clear, and so their states do not change.
+Stranded. Of an unsure group of a dead client, each bit is settled for itself, by looks at its word:
+
+    - a bit that is seen clear, or surely held by another client, was not the dead one's: nobody but
+      who holds the lease gives that back, and nobody gets it meanwhile. It is asked about no more
+    - a bit that is set, and that nobody alive has at that moment, is the dead one's, or another
+      dead one's. Nobody alive has it if no journal has it in a group that is held, or, of a living
+      client, unsure, and no state of any journal changes from before the bit is seen to after that:
+      a client that had the bit at that moment would have said so in a state all the while
+
+Clients that have been refused look at the word until the bits are clear, and so their states do not
+change. Those of clients at work elsewhere do, all the time; so the states are read in a moment, the
+ones that were seen to change last before the word and first after it, which leaves each of them as
+little time as can be (trap C12). The repairer shows progress at every look: it is at work, however
+long that takes.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+from array import array
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
 from limpet.shm.words import REFERENCE_MASK
 from limpet.stores.rcuckoo.fields import (
+    ANY,
     COUNT_MASK,
     COUNT_SHIFT,
     GROUPS,
@@ -62,6 +76,9 @@ from limpet.stores.rcuckoo.fields import (
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 REST_MASK: Final = MASK >> SEQUENCE_SHIFT << SEQUENCE_SHIFT
 LOOKS_EVERY: Final = 8
+LOOKS_BETWEEN: Final = 32
+"""So many glances at a word are made in a row: one just after a pause is slow, and sees all who are
+at work change their states."""
 JOURNAL: Final = 1
 """In a hand: the reference is the address of a journal."""
 
@@ -107,7 +124,7 @@ class Repair:
     def look_after(self, word: int, bits: int) -> None:
         """Recover those who have, or may have, these locks, if they are dead or stand still."""
         for look in self.looks():
-            if look.may_have(word) & bits and self.membership.gone(look.owner, self._of(look)):
+            if look.may_have(word) & bits and self.membership.gone(look.owner, *self._of(look)):
                 self.repair(look.at)  # most often its recovery has done that
         holder = self.endpoint.load(self.base)
         if holder:
@@ -119,38 +136,38 @@ class Repair:
             if look.may_have(word) & bits and self._ended(look):
                 self.repair(look.at)
 
-    def _of(self, look: Look) -> str:
-        """What we wait for: another thing when the journal changes, so that counts as progress."""
-        return f"{self.what}, in state {look.state:#x}"
+    def _of(self, look: Look) -> tuple[str, int]:
+        """What we wait for, and how far its holder is: no state of a journal comes again."""
+        return self.what, look.state
 
     def looks(self) -> list[Look]:
         """All journals that are not at rest."""
-        found = []
-        for slot in range(self.endpoint.load(SLOTS_USED)):
-            look = self._look(self.base + JOURNALS + slot * self.store.journal_size)
-            if look is not None:
-                found.append(look)
-        return found
+        return [look for look in map(self._look, self._journals()) if look is not None]
 
     def _look(self, at: int) -> Look | None:
         """A journal, if it is not at rest; read until it has stood still meanwhile."""
-        endpoint = self.endpoint
         while True:
-            state = endpoint.load(at + STATE)
-            count = state >> COUNT_SHIFT & COUNT_MASK
-            if not count:
+            state = self.endpoint.load(at + STATE)
+            if not state >> COUNT_SHIFT & COUNT_MASK:
                 return None
-            if count > GROUPS_MAX or (state & HELD_MASK) + bool(state & UNSURE) > count:
-                raise self._damaged(at, state)
-            pairs = range(at + GROUPS, at + GROUPS + 16 * count, 16)
-            groups = [(endpoint.load(pair), endpoint.load(pair + 8)) for pair in pairs]
-            owner = endpoint.load(at + OWNER)
-            if endpoint.load(at + STATE) != state:
-                continue
-            locks = range(self.base + self.store.locks_at, self.base + self.store.rows_at, 8)
-            if not all(word in locks for word, _ in groups):
-                raise self._damaged(at, state)
-            return Look(at, owner, state, groups)
+            look = self._look_in(at, state)
+            if look is not None:
+                return look
+
+    def _look_in(self, at: int, state: int) -> Look | None:
+        """A journal, if it is still in this state when it has been read."""
+        load = self.endpoint.load
+        count = state >> COUNT_SHIFT & COUNT_MASK
+        pairs = range(at + GROUPS, at + GROUPS + 16 * min(count, GROUPS_MAX), 16)
+        groups = [(load(pair), load(pair + 8)) for pair in pairs]
+        owner = load(at + OWNER) if count else 0
+        if load(at + STATE) != state:
+            return None
+        locks = range(self.base + self.store.locks_at, self.base + self.store.rows_at, 8)
+        known = (state & HELD_MASK) + bool(state & UNSURE)
+        if known > count or count > GROUPS_MAX or not all(word in locks for word, _ in groups):
+            raise self._damaged(at, state)
+        return Look(at, owner, state, groups)
 
     def _damaged(self, at: int, state: int) -> StoreCorrupt:
         return StoreCorrupt(
@@ -182,7 +199,8 @@ class Repair:
         if self._look(at) is None:
             return
         try:
-            self._take_lease()
+            if not self._take_lease(at):
+                return
             look = self._look(at)
             if look is None or not self._is_over(look.owner):
                 return  # its slot has another client by now
@@ -196,7 +214,8 @@ class Repair:
     def _is_over(self, owner: int) -> bool:
         return owner == self.membership.ident or not self.membership.lives(owner)
 
-    def _take_lease(self) -> None:
+    def _take_lease(self, at: int) -> bool:
+        """Be the one that repairs the table; False: the journal there needs no repair any more."""
         me = self.membership.ident
         attempt = 0
         # ORDER: before the lease: who waits for that does not take this repair for the last one.
@@ -204,11 +223,13 @@ class Repair:
         while True:
             holder = self.endpoint.cas(self.base, 0, me)
             if holder in (0, me):
-                return
+                return True
             what = f"the lease of {self.store.name!r}"
             ended = self.membership.ended(holder, what)
             if ended and self.endpoint.cas(self.base, holder, me) == holder:
-                return
+                return True
+            if self._look(at) is None:
+                return False  # it was repaired by who had the lease
             attempt += 1
             self.endpoint.pause(attempt)
 
@@ -274,31 +295,39 @@ class Repair:
     def _stranded(self, mine: Look, word: int, bits: int) -> int:
         """Of these bits of a word, those that are set, and that nobody alive has."""
         attempt = 0
+        changes: Counter[int] = Counter()
         while True:
-            before = self._states()
-            others = [look for look in self.looks() if look.at != mine.at]
-            found = self.endpoint.load(word) & bits
-            # ORDER: states, the word, the states again.
-            if before == self._states():
-                held = doubt = 0
-                for look in others:
-                    held |= look.has(word)
-                    if look.may_have(word) & found & ~held and not self._ended(look):
-                        doubt |= look.may_have(word)
-                if not found & ~held & doubt:
-                    return found & ~held
+            others = (at for at in self._journals() if at != mine.at)
+            journals = array("Q", sorted(others, key=changes.__getitem__))
+            has, may_have = array("Q", journals), array("Q", journals)
+            found = self.store.journal.glance(journals, word, has, may_have)
+            bits &= found & ~functools.reduce(operator.or_, has, 0)
+            changes.update(at for at, some in zip(journals, may_have, strict=True) if some == ANY)
+            suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
+            # ORDER: that there is no newcomer, after the word.
+            if not bits or (
+                len(self._journals()) == len(journals) + 1
+                and all(self._is_over_in(at, word, bits) for at in suspects)
+            ):
+                return bits
             attempt += 1
-            self.endpoint.pause(attempt)
+            if attempt % LOOKS_BETWEEN == 0:
+                self.membership.progress()
+                self.endpoint.pause(attempt // LOOKS_BETWEEN)
 
-    def _states(self) -> list[int]:
-        """The state words of all journals."""
-        first, size = self.base + JOURNALS + STATE, self.store.journal_size
-        slots = self.endpoint.load(SLOTS_USED)
-        return [self.endpoint.load(first + slot * size) for slot in range(slots)]
+    def _is_over_in(self, at: int, word: int, bits: int) -> bool:
+        """Whether a journal may have these bits, and its owner, be it made so, is no client."""
+        look = self._look(at)
+        return look is not None and bool(look.may_have(word) & bits) and self._ended(look)
+
+    def _journals(self) -> range:
+        """Addresses of all journals that may be in use."""
+        first, size = self.base + JOURNALS, self.store.journal_size
+        return range(first, first + size * self.endpoint.load(SLOTS_USED), size)
 
     def _ended(self, look: Look) -> bool:
         mine = look.owner == self.membership.ident
-        return not mine and bool(self.membership.ended(look.owner, self._of(look)))
+        return not mine and bool(self.membership.ended(look.owner, *self._of(look)))
 
 
 def _linked(store: Any, reference: int) -> bool:

@@ -27,6 +27,8 @@ cdef class Rows:
     cpdef int read(self, u64 place, u64 row, u64 count=*) except -1
     @cython.locals(start=u64, last=u64)
     cpdef bint is_whole(self, u64 place) except -1
+    @cython.locals(one=u64, two=u64, index=u64)
+    cpdef bint is_same(self, u64 place, u64 other) except -1
     cpdef u64 version(self, u64 place) noexcept
     cpdef u64 header(self, u64 place, u64 slot) noexcept
     @cython.locals(at=u64, slot=int, header=u64)

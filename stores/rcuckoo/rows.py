@@ -85,6 +85,14 @@ class Rows:
         last = start + self.row_words - 1
         return self.words[last] == crc_pair(self.words, start, self.row_words - 1)
 
+    def is_same(self, place: int, other: int) -> bool:
+        """Whether the rows at two places are the same, word for word."""
+        one, two = place * self.row_words, other * self.row_words
+        for index in range(self.row_words):
+            if self.words[one + index] != self.words[two + index]:
+                return False
+        return True
+
     def version(self, place: int) -> int:
         """The version of the row there."""
         return self.words[(place + 1) * self.row_words - TRAILER_WORDS]

@@ -139,7 +139,7 @@ class Survey:
     def _wait(self, table: int, row: int, attempt: int) -> None:
         """Wait for a row that is not whole; StoreCorrupt when nobody makes it so."""
         store = self.store
-        if attempt > LOOKS_MAX and not self._locked(table, row):
+        if attempt > LOOKS_MAX and self._is_torn(table, row):
             raise StoreCorrupt(
                 f"{store.name}: row {row} of table {table} does not match its CRC, and nobody is "
                 "writing it"
@@ -148,6 +148,14 @@ class Survey:
         if attempt % 8 == 7:
             repair = Repair(store, store.tables[table])
             store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
+
+    def _is_torn(self, table: int, row: int) -> bool:
+        """Whether the row is not whole, and nobody is writing it."""
+        store = self.store
+        with store.client:
+            store.require_there()
+            store.enter_table(store.tables[table])
+            return bool(store.is_torn(row))
 
     def _locked(self, table: int, row: int) -> bool:
         """Whether the row's lock is set."""
@@ -247,20 +255,29 @@ class Survey:
 
     def _twice(self, table: int, key: bytes) -> bool:
         """Whether a key is in both of its rows, and nobody is moving it."""
-        store = self.store
         for attempt in range(BUSY_MAX):
-            with store.client:
-                store.require_there()
-                self.endpoint.background(True)  # until the operation ends
-                both = store.copies_of(key)
-                first, second = store.first, store.second
+            both, rows, versions = self._copies(key)
             if both is not None and both < 2:
                 return False
-            locked = self._locked(table, first) or self._locked(table, second)
-            if both == 2 and not locked and attempt > PASSES:
-                return True
-            self._wait(table, first, attempt)
+            if both == 2 and attempt > PASSES:
+                # ORDER: the copies, the locks, the copies again: had somebody been moving the key
+                # when it was in both rows, one of them would have another version by now.
+                locked = any(self._locked(table, row) for row in rows)
+                if not locked and self._copies(key) == (both, rows, versions):
+                    return True
+            self._wait(table, rows[0], attempt)
         return False
+
+    def _copies(self, key: bytes) -> tuple[int | None, tuple[int, int], tuple[int, int]]:
+        """In how many of its rows a key is (None: they are being changed), the rows, and the
+        versions of what was read."""
+        store = self.store
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            both = store.copies_of(key)
+            versions = self.rows.version(0), self.rows.version(1)
+            return both, (store.first, store.second), versions
 
     def _check_locks(self, table: int) -> None:
         """Every lock that is set is in a group of the journal of a client that there is."""

@@ -87,7 +87,7 @@ class Repair:
             if log.owner() == owner:
                 return self._logged(0, owner, log)
         except NodeFailed:
-            if not self._is_overdue(word):
+            if not self._is_overdue(owner):
                 return AGAIN
         # Its owner is no client any more if its node has other memory: that waits for operations.
         for change in part.changes():
@@ -109,7 +109,7 @@ class Repair:
                 log.finish()
                 return True
         except NodeFailed:
-            if not self._is_overdue(word):
+            if not self._is_overdue(owner):
                 return False
         for change in part.changes():
             part.let_go_of(change, False)
@@ -134,8 +134,12 @@ class Repair:
         return DONE
 
     def _is_overdue(self, state: int) -> bool:
-        """Whether we have seen this lock for a lease of the pool, whatever the owner's clock is."""
-        return bool(self.store.pool.membership.overdue(("lock", state)))
+        """Whether we have seen this lock for a lease of the pool, whatever the owner's clock is.
+
+        `state`: of the lock, or of the transaction that holds a slot: none is ever drawn again, and
+        so no other hold of anything has it. (The word of a held slot can come again.)
+        """
+        return bool(self.store.pool.membership.overdue(("lock", state), state))
 
     def _unlogged(self, at: int, state: int) -> int:
         """Release an expired lock without a log, with the pointer changed."""

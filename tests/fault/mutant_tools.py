@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from race_mutants import from_source
 
+from limpet.shm import slots
+from limpet.shm.membership import Membership, slot_address
 from limpet.stores import pool as stores_pool
 
 Change = tuple[str, str]
@@ -28,6 +30,27 @@ def store_in_force(sources: Sequence[str], cls: str, mutant: Mutant) -> Iterator
     made = from_source(sources, cls, *mutant.changes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores_pool, "store_class", lambda kind: made)
+        yield
+
+
+def _overdue_for_ever(
+    self: Membership, resource: object, hold: object, steadily: bool = False
+) -> bool:
+    since: dict[object, float] = self.__dict__.setdefault("_since", {})
+    return self.now() - since.setdefault((resource, hold), self.now()) >= self.lease_s
+
+
+def _progress_alone(self: Membership, slot: int) -> int:
+    return int(self.endpoint.load(slot_address(slot) + slots.PROGRESS))
+
+
+@contextlib.contextmanager
+def sightings_for_ever() -> Iterator[None]:
+    """Trap G9: a sighting is of a client and of a text, whatever operation the client is in; every
+    one counts, since the first one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Membership, "overdue", _overdue_for_ever)
+        patch.setattr(Membership, "_activity", _progress_alone)
         yield
 
 

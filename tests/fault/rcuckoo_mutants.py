@@ -7,10 +7,11 @@ as if they could be left out.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Final
 
-from mutant_tools import Change, Mutant, store_in_force
+from mutant_tools import Change, Mutant, sightings_for_ever, store_in_force
 from race_mutants import from_source
 
 _PARTS: Final = (
@@ -25,9 +26,19 @@ SOURCES: Final = (
 HASH: Final = ("stores/rcuckoo/dependent_hash.py",)
 
 
-def in_force(mutant: Mutant) -> AbstractContextManager[None]:
-    """Have pools made meanwhile be the mutant's."""
-    return store_in_force(SOURCES, "Rcuckoo", mutant)
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's.
+
+    That a busy client is no suspect is also seen to by what its hold is (sightings.py): variants
+    in which it is one are without either.
+    """
+    suspicious = mutant in (BUSY_IS_SUSPECT, LEASE_IS_SUSPECT)
+    with contextlib.ExitStack() as stack:
+        if suspicious:
+            stack.enter_context(sightings_for_ever())
+        stack.enter_context(store_in_force(SOURCES, "Rcuckoo", mutant))
+        yield
 
 
 def places_of_variant(change: Change, rows: int, locality: float) -> Any:
@@ -92,7 +103,7 @@ SAY: Final = """        self.sequence += 1
 """
 PUBLISHED: Final = "        self.sequence = endpoint.load(self.at + STATE) >> SEQUENCE_SHIFT\n"
 LOOKED_AFTER: Final = (
-    "look.may_have(word) & bits and self.membership.gone(look.owner, self._of(look)):\n"
+    "look.may_have(word) & bits and self.membership.gone(look.owner, *self._of(look)):\n"
 )
 REDO: Final = "            rows.load_entry(0, slot, look.at + REDO)\n"
 
@@ -114,11 +125,16 @@ VERSION_WRAPS: Final = Mutant(
 )  # fmt: skip
 BUSY_IS_SUSPECT: Final = Mutant(
     "c4-any-lock-of-the-word-makes-suspect",
-    (('        return f"{self.what}, in state {look.state:#x}"\n', "        return self.what\n"),),
+    (("        return self.what, look.state\n", "        return self.what, 0\n"),),
 )
 LEASE_IS_SUSPECT: Final = Mutant(
     "c4-all-repairs-by-one-client-are-one",
-    (("        self.membership.progress()\n", ""),),
+    (
+        (
+            "repair for the last one.\n        self.membership.progress()\n",
+            "repair for the last one.\n",
+        ),
+    ),
 )
 ANYBODYS_BIT: Final = Mutant(
     "c5-lock-is-cleared-whoever-has-it",
@@ -126,7 +142,12 @@ ANYBODYS_BIT: Final = Mutant(
 )
 NO_SECOND_LOOK: Final = Mutant(
     "c5-states-are-not-looked-at-again",
-    (("            if before == self._states():\n", "            if True:\n"),),
+    (
+        (
+            "            if endpoint.load(at + STATE) != state:\n                surely = 0\n",
+            "            if False:\n                surely = 0\n",
+        ),
+    ),
 )
 STATE_COMES_AGAIN: Final = Mutant(
     "c5-state-comes-again",
@@ -135,6 +156,45 @@ STATE_COMES_AGAIN: Final = Mutant(
 LEASE_OF_THE_DEAD: Final = Mutant(
     "c5-lease-of-a-dead-repairer-stands",
     (("            ended = self.membership.ended(holder, what)\n", "            ended = False\n"),),
+)
+STARVED: Final = Mutant(
+    "c12-busy-journals-are-looked-at-in-any-order",
+    (("sorted(others, key=changes.__getitem__)", "others"),),
+)
+ALL_QUIET: Final = Mutant(
+    "c12-bit-that-is-clear-is-asked-about-until-all-is-quiet",
+    (
+        ("            if not bits or (\n", "            if (\n"),
+        ("strict=True) if some & bits]\n", "strict=True) if some == ANY]\n"),
+    ),
+)
+NO_PROGRESS: Final = Mutant(
+    "g10-repairer-that-looks-again-shows-no-progress",
+    (
+        (
+            "                self.membership.progress()\n                self.endpoint.pause(",
+            "                self.endpoint.pause(",
+        ),
+    ),
+)
+TORN_ONCE: Final = Mutant(
+    "c13-row-is-not-read-again-after-its-lock",
+    (("        return rows.is_same(SPARE, SPARE + 1)\n",
+      "        return not rows.is_whole(SPARE + 1)\n"),),
+)  # fmt: skip
+TWICE_ONCE: Final = Mutant(
+    "c13-copies-are-not-counted-again-after-their-locks",
+    (("if not locked and self._copies(key) == (both, rows, versions):", "if not locked:"),),
+)
+OFTEN: Final = Mutant(
+    "c14-everybody-looks-at-everybody-every-eighth-attempt",
+    (
+        ("self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)", "self.patience = PATIENCE"),
+        (
+            "if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):",
+            "if attempt % PATIENCE == 0:",
+        ),
+    ),
 )
 LOCKS_FIRST: Final = Mutant("c6-locks-are-given-back-before-the-repair", ((REPAIRED, GIVEN_BACK),))
 UNFENCED: Final = Mutant(

@@ -26,6 +26,8 @@ from rcuckoo_mutants import (
     PATH_LOCKED,
     SPINS,
     STATE_COMES_AGAIN,
+    TORN_ONCE,
+    TWICE_ONCE,
     UNFENCED,
     UNPINNED,
     VERSION_WRAPS,
@@ -43,7 +45,8 @@ from limpet.shm.fabric import BUILD, hash64
 from limpet.stores.rcuckoo.fields import SLOTS
 
 COMPILED = BUILD == "compiled"
-HOUR_S = 3600
+LEASES_BETWEEN = 0.6
+"""Between two meetings: they could be of one wait."""
 NEW = b"new"
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="caught by many runs")
@@ -179,7 +182,7 @@ def _busy_client_is_met_twice(pools: Any) -> None:
         clients.store.locks.wait_for(3)
         clients.store.look_after()
         assert busy.go()
-        now[0] += HOUR_S
+        now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
     clients.sound()
 
@@ -191,14 +194,14 @@ def _repairer_is_met_twice(pools: Any) -> None:
     key = clients.key(3)
     now = [0.0]
     clients.pool.membership.now = lambda: now[0]
-    for _ in range(2):
+    for _ in range(3):
         clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
         given_back = verb_on_address("cas", clients.table, 2)
         assert not repairer.begin(repairer.pool.recover, given_back)
         clients.store.locks.wait_for(8)
         clients.store.look_after()
         assert repairer.go()
-        now[0] += HOUR_S
+        now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
     nobody_suspected(clients)
     clients.sound()
 
@@ -322,6 +325,49 @@ def _repairer_dies_in_the_midst_of_giving_back(pools: Any) -> None:
     clients.sound()
 
 
+def torn(store: Any, row: int) -> bool:
+    """Whether a client says that the row is damaged."""
+    with store.client:
+        store.enter_table(store.tables[0])
+        return bool(store.is_torn(row))
+
+
+def _two_write_a_row_one_after_the_other(pools: Any) -> None:
+    """A client that reads it meets both in the midst of it, and its lock in between."""
+    clients = Clients(pools, 3, fence="wait")
+    first, second, reader = clients.puppets
+    key = clients.key(4)
+    torn_by_now = verb_on("write_words", number=3)  # after the journal's image, and the entry
+    assert not first.begin(lambda: first.store.update(key, NEW), torn_by_now)
+    at_lock = verb_on_address("load", clients.locks)
+    assert not reader.begin(lambda: torn(reader.store, 4), at_lock)
+    assert first.go()
+    assert not reader.go(verb_on("read_words"))
+    torn_by_now = verb_on("write_words", number=3)
+    assert not second.begin(lambda: second.store.update(key, b"other"), torn_by_now)
+    assert reader.go()
+    assert reader.result is False, "a sound row is called damaged"
+    assert second.go()
+    clients.sound()
+
+
+def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
+    """It is in both rows when they are read, and in one when their locks are."""
+    clients = Clients(pools, 2)
+    mover, reader = clients.puppets
+    made = Backward(clients)
+    made.make_room()
+    in_both = verb_on("write_words", number=4)
+    assert not mover.begin(lambda: mover.store.insert(made.key, NEW), in_both)
+    survey = reader.store.survey()
+    at_lock = verb_on_address("load", clients.locks)
+    assert not reader.begin(lambda: survey._twice(0, made.moving), at_lock)
+    assert mover.go()
+    assert reader.go()
+    assert reader.result is False, "a key that was moved is said to be there twice"
+    clients.sound()
+
+
 def _two_insert_one_key_by_two_paths(pools: Any) -> None:
     """One path begins in the key's first row, the other in the second."""
     clients = Clients(pools, 2)
@@ -407,6 +453,8 @@ BY_PUPPETS: Final = (
     (UNFENCED, _stopped_client_goes_on),
     (LOCKS_FIRST, _both_copies_are_locked_while_one_is_cleared),
     (COMPARED, _repairer_dies_in_the_midst_of_giving_back),
+    (TORN_ONCE, _two_write_a_row_one_after_the_other),
+    (TWICE_ONCE, _key_is_moved_while_its_copies_are_counted),
     (PATH_LOCKED, _two_insert_one_key_by_two_paths),
     (SPINS, _refused_client_keeps_no_others_waiting),
     (UNPINNED, _extent_is_used_again_under_a_reader),

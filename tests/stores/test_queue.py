@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import WatchedPool
+from endpoint_tools import Interrupted, WatchedPool
 from process_tools import children, gather, start
 
 import limpet
@@ -366,6 +366,7 @@ def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None
     """The last place is a stopped producer's, which dies, and is succeeded, while we look."""
     pool = pools()
     other = pools.again(pool)
+    ident = other.client_id
     theirs = other.queue("q", 1)
     q = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
     q.put(1)
@@ -379,12 +380,40 @@ def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None
         if address == seat:
             looks.append(verb)
             if len(looks) % 3 == 2 and pool.endpoint.load(q.room.address) & SLEEPERS:
-                pool.endpoint.store(seat, other.client_id | CLAIMED)
+                pool.endpoint.store(seat, ident | CLAIMED)
 
     q.endpoint.after = claim
-    q.put(2, timeout=5)
+    with other.client:
+        q.put(2, timeout=5)
     assert q.get() == 2
     assert len(looks) > 3
+
+
+def test_place_of_a_put_that_ended_with_an_error_is_used_though_its_process_does_nothing(
+    pools: Any,
+) -> None:
+    """A signal handler has raised while the only place was written to."""
+    pool = pools()
+    theirs = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
+    q = pool.queue("q", 1)
+    theirs.put(0)
+    assert q.get() == 0
+
+    def interrupt(verb: str, address: int) -> None:
+        if verb == "cas" and slots(q) == [WRITING]:
+            raise Interrupted
+
+    theirs.endpoint.before = interrupt
+    with pytest.raises(Interrupted):
+        theirs.put(1)
+    theirs.endpoint.before = None
+    assert slots(q) == [WRITING]
+    q.put(2, timeout=0)
+    assert q.get() == 2
+    assert pool.events() == []
+    theirs.put(3)
+    assert q.get() == 3
+    nothing_leaked(pool)
 
 
 def test_threads_share_a_handle_and_a_forked_child_has_its_own_row(pools: Any) -> None:

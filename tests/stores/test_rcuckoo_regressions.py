@@ -148,6 +148,25 @@ def test_a_damaged_row_is_an_error_and_no_endless_wait(pools: Any) -> None:
     assert store.get(b"another") == b"w" * 100
 
 
+def test_an_iterator_does_not_say_damaged_of_a_row_whose_writer_went_on(
+    pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped in the midst of the row for so long that the iterator lost patience, and ends
+    just before the iterator looks at the lock."""
+    monkeypatch.setattr("limpet.stores.rcuckoo.survey.LOOKS_MAX", 3)
+    clients = Clients(pools, 2)
+    writer, reader = clients.puppets
+    key = clients.key(4)
+    torn = verb_on("write_words", 0, 3)
+    assert not writer.begin(lambda: writer.store.update(key, b"new"), torn)
+    at_lock = verb_on_address("load", clients.locks)
+    assert not reader.begin(lambda: list(reader.store), at_lock)
+    assert writer.go()
+    assert reader.go()
+    assert reader.result == [key]
+    clients.sound()
+
+
 def test_a_key_that_is_twice_in_a_row_is_found_by_check(pools: Any) -> None:
     store = pools(nodes=1).store("rcuckoo", name="test", capacity=200)
     store.put(b"k", b"v")

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,17 @@ from lock_stage import PLACES, LockStage, Run
 import limpet
 from limpet.shm.errors import ChannelRemoved, ParameterError
 from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.ticket_fields import HANDOFF, HEAD, HOLDER, INHERITED, QUEUED
+from limpet.stores.loco.fields import SLEEP_US
+from limpet.stores.loco.ticket_fields import (
+    BEHIND_MAX,
+    HANDOFF,
+    HEAD,
+    HOLDER,
+    INHERITED,
+    QUEUED,
+    TURN_S,
+)
+from limpet.stores.loco.ticket_fields import PLACES as FIRST_PLACE
 from limpet.stores.loco.ticket_lock import TicketLock, ticket_lock_size
 
 SCHEDULES = 40 if limpet.build == "compiled" else 15
@@ -492,6 +503,67 @@ def test_a_stopped_waiter_keeps_nobody_waiting(pools: Any) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 0
         os.kill(stopped, signal.SIGCONT)
         assert os.waitstatus_to_exitcode(os.waitpid(stopped, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("overtaking", [True, False])
+@pytest.mark.parametrize("waiters", [1, 3])
+def test_waiters_stopped_with_a_handover_delay_the_next_one_by_no_lease(
+    pools: Any, overtaking: bool, waiters: int
+) -> None:
+    """The lock comes free, and only the head of the queue may take it, which is stopped."""
+    pool = pools.keep(NappingPool.open(pools(lease_us=3_600_000_000).url))
+    lock = lock_of(pool, overtaking=overtaking)
+    assert lock.acquire()
+
+    def waiter() -> None:
+        assert lock_of(limpet.open(pool.url), overtaking=overtaking).acquire()
+        signal.pause()
+
+    with process_tools.children([waiter] * waiters) as started:
+        places = [FIRST_PLACE + 8 * (ticket + 1) for ticket in range(waiters)]
+        end = time.monotonic() + 20
+        while not (word_of(lock) & HANDOFF and all(word_of(lock, at) for at in places)):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        for pid, _ in started:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+        lock.release()
+        assert word_of(lock) == QUEUED | HANDOFF
+        before = len(pool.endpoint.naps)
+        assert lock.acquire(60)
+        # A nap of one that is far from its turn is longer, and the last one begins in time.
+        turns_us = (waiters + 1) * int(TURN_S * 1e6 + BEHIND_MAX * SLEEP_US)
+        assert sum(pool.endpoint.naps[before:]) <= turns_us
+        lock.release()
+
+
+def test_waiter_stopped_before_it_is_handed_the_lock_delays_no_queue_by_a_lease(
+    pools: Any,
+) -> None:
+    """Newcomers overtake it, again and again, and one that queues behind it is served."""
+    pool = pools.keep(NappingPool.open(pools(lease_us=3_600_000_000).url))
+    lock = lock_of(pool)
+    newcomer = lock_of(pools.again(pool))
+    assert newcomer.acquire()
+    # The first ticket is that of a client which does nothing.
+    other = pools.again(pool)
+    stopped = lock_of(other)
+    stopped.channel.enter()
+    stopped._draw()
+    stopped.channel.leave()
+    taken: list[bool] = []
+    thread = threading.Thread(target=lambda: taken.append(lock.acquire(60)))
+    thread.start()
+    end = time.monotonic() + 60
+    while not taken and time.monotonic() < end:
+        newcomer.release()
+        time.sleep(0.002)
+        while not taken and not newcomer.acquire(0.001):
+            assert time.monotonic() < end
+    assert taken == [True]
+    thread.join()
+    lock.release()
 
 
 def test_who_was_taken_for_dead_does_not_release_the_lock_of_another(pools: Any) -> None:

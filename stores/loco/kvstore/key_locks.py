@@ -3,9 +3,10 @@
 They are those of channels (ticket_lock.py), in the operations of the store. Where nobody waits, a
 lock is taken and given back within the operation that it is for.
 
-Who waits for one that is dead passes it over, as in every ticket lock. One that stands still for a
-lease with a lock of keys, or is alive but does not get on, is killed, or waited for, by the pool's
-policy (membership.py): it is in an operation of this store, and those are short.
+A client that waits for one that is dead passes it over, as in every ticket lock. One that stands
+still for a lease with a lock of keys is killed, or waited for, by the pool's policy
+(membership.py): it is in an operation of this store, and those are short. Another operation of it,
+another journal, and another wait after which it got the lock are other holds, not the same one.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ class KeyLocks(Channel):
 
     def wait_for(self, lock: TicketLock, journal: int) -> None:
         """Take a lock that another one has. Outside of operations."""
+        # ORDER: before we have it: until the operation begins, nothing else tells this hold from
+        # another one of ours.
+        self.pool.exclusively(self.membership.progress)
         while not lock.acquire(self.patience_s):
             self.pool.exclusively(functools.partial(self._look_after, lock, journal))
 
     def _look_after(self, lock: TicketLock, journal: int) -> None:
         """Have the holder of a lock be no client any more, if it stands still for a lease."""
         holder = self.endpoint.load(lock.address) & HOLDER
-        # What we wait for is another thing when the journal changes, so that counts as progress.
-        what = f"a lock of {self.name!r}, with the journal {self.endpoint.load(journal):#x}"
         if holder not in (0, self.client.ident):
-            self.membership.gone(holder, what)
+            what = f"lock {lock.address:#x} of {self.name!r}"
+            self.membership.gone(holder, what, self.endpoint.load(journal))

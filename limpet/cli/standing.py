@@ -1,0 +1,142 @@
+"""`limpet drill throttle` and `limpet drill beside`: clients that stand still, and those beside."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+from typing import Any
+
+import click
+
+from limpet.cli.common import console, json_option, print_json, table
+from limpet.fault.beside import ROLES, SHARE, Beside
+from limpet.fault.interrupt import Interrupted, ended_by_signals
+from limpet.fault.subjects import SUBJECTS
+from limpet.fault.throttle import ThrottleParameters
+from limpet.fault.throttle import run as run_throttle
+
+subjects_argument = click.argument(
+    "subjects", nargs=-1, type=click.Choice(sorted(SUBJECTS)), metavar="[SUBJECT]..."
+)
+
+
+class Stops(click.ParamType):
+    """`0.05:0.3`: the shortest stop and the longest one, in seconds."""
+
+    name = "low:high"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)", value)
+        low, high = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
+        if not 0 < low <= high:
+            self.fail(f"{value!r} is not LOW:HIGH in seconds, such as 0.05:0.3", param, ctx)
+        return low, high
+
+
+@click.command()
+@subjects_argument
+@click.option("--clients", type=click.IntRange(2, 64), default=4, show_default=True,
+              help="Client processes.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0,
+              show_default=True, help="How long they work on each subject.")  # fmt: skip
+@click.option("--lease-ms", type=click.IntRange(1), default=200, show_default=True,
+              help="How long a client that others wait for may stand still.")  # fmt: skip
+@click.option("--stops-s", type=Stops(), default="0.05:0.3", show_default=True,
+              help="How long a client stands still.")  # fmt: skip
+@click.option("--kill-rate", type=click.FloatRange(0), default=0.0, show_default=True,
+              help="SIGKILLs a second.")  # fmt: skip
+@click.option("--busy", is_flag=True,
+              help="One client more is left alone, and works all the time.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), help="Of every random choice.")
+@json_option
+def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Have clients stand still now and then, and see that nobody who gets on is killed.
+
+    A SUBJECT is a kind of store, or a channel; all of them if none is named. Each client stands
+    still at random, also in the midst of operations, for times that may be longer than the lease.
+    One may be killed for it, but not within a lease after a turn of it has come back. Exit status 0
+    only if nobody was, nobody was blocked, and all that is left is whole.
+    """
+    seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
+    given = {**given, "seed": seed, "url": f"shm://drill-{os.getpid()}"}
+    shown = table(
+        f"throttled clients, lease {given['lease_ms']} ms, seed {seed}",
+        "subject", "turns", "stood still", "stops", "kills", "fenced", "verdict",
+        right=("turns", "stood still", "stops", "kills", "fenced"),
+    )  # fmt: skip
+    reports = []
+    try:
+        for subject in subjects or SUBJECTS:
+            report = run_throttle(ThrottleParameters(subject, **given))
+            reports.append(report)
+            shown.add_row(
+                subject, f"{report.turns:,}", str(report.halts), str(report.stops),
+                str(report.kills), str(report.fenced), "held" if report.ok else "failed",
+            )  # fmt: skip
+    except Interrupted as error:
+        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+    if as_json:
+        print_json([{**dataclasses.asdict(report), "ok": report.ok} for report in reports])
+    else:
+        console().print(shown)
+        for report in reports:
+            for failure in report.failures:
+                click.echo(f"{report.parameters.subject}: {failure}")
+    if not all(report.ok for report in reports):
+        raise SystemExit(1)
+
+
+@click.command()
+@subjects_argument
+@click.option("--role", "roles", multiple=True, type=click.Choice(ROLES),
+              help="Only this one; may be repeated.  [default: all]")  # fmt: skip
+@click.option("--every", is_flag=True, help="Every step, not some of them.")
+@click.option("--realtime", is_flag=True,
+              help="The busy writer has a core for itself (root, two cores or more).")  # fmt: skip
+@json_option
+def beside(
+    subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, realtime: bool, as_json: bool
+) -> None:
+    """Stop readers and waiters, and let repairs meet a busy writer; nobody may wait for a lease.
+
+    A SUBJECT is a kind of store, or a channel; all of them if none is named. Clients stop, or die,
+    at steps of their own, and the lease is an hour, so that a client which would have to wait for
+    one is found to be blocked. Exit status 0 only if nobody was.
+    """
+    shown = table(
+        "beside clients that stand still", "subject", "role", "runs", "stopped", "verdict",
+        right=("runs", "stopped"),
+    )  # fmt: skip
+    results = []
+    if realtime and len(os.sched_getaffinity(0)) < 2:
+        raise click.UsageError("--realtime needs two cores, or all else would stand still")
+    try:
+        with ended_by_signals() as check:
+            for subject in subjects or SUBJECTS:
+                share = 0 if every else SHARE
+                drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
+                for role in roles or ROLES:
+                    check()
+                    result = drill.run(role)
+                    results.append(result)
+                    shown.add_row(
+                        subject, role, str(result.runs), str(result.stopped),
+                        "held" if result.ok else "failed",
+                    )  # fmt: skip
+    except Interrupted as error:
+        click.echo(f"{error}: the clients have ended and the pool is removed", err=True)
+        raise SystemExit(128 + error.signal) from error
+    if as_json:
+        print_json([{**dataclasses.asdict(result), "ok": result.ok} for result in results])
+    else:
+        console().print(shown)
+        for result in results:
+            if not result.ok:
+                click.echo(f"{result.subject}, {result.role}: {result.failure}")
+    if not all(result.ok for result in results):
+        raise SystemExit(1)

@@ -1,0 +1,59 @@
+"""Since when a client has been seen in the way: the evidence by which suspects are judged.
+
+"It stands still" is a claim about one hold of one resource. A sighting is therefore kept for a
+resource (a lock, a lease, a client in an operation) together with a *hold*: a value that no other
+hold of this resource has. It is begun anew
+
+    - when the hold is another one: the holder has changed, or has got on
+    - when nobody has looked for as long as `gap_s`: that wait is over, and this is another one.
+      A hold that is told by counters which wrap, or that its holder may have had twice, is so
+      judged by the looks of one wait only
+
+A client that is stopped in two unrelated holds, or that is met by chance each time that it has a
+lock, is never taken for one that stands still (trap G9).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+SIGHTINGS_MAX: Final = 4096
+"""So many resources are remembered; then those that nobody has looked at for longest are not."""
+
+
+class Sighting(NamedTuple):
+    """A hold, since when it has been seen, and when it was seen last, in seconds."""
+
+    hold: object
+    since_s: float
+    seen_s: float
+
+
+class Sightings:
+    """The sightings of one client. Times are in seconds, of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Sighting] = {}
+
+    def lasted(
+        self, resource: object, hold: object, now_s: float, gap_s: float = math.inf
+    ) -> float:
+        """Note that `resource` is in this hold; for how many seconds it has been seen in it."""
+        known = self._known.get(resource)
+        since = now_s
+        if known is not None and known.hold == hold and now_s - known.seen_s <= gap_s:
+            since = known.since_s
+        elif known is None and len(self._known) >= SIGHTINGS_MAX:
+            self._forget_half()
+        self._known[resource] = Sighting(hold, since, now_s)
+        return now_s - since
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._known.clear()
+
+    def _forget_half(self) -> None:
+        by_age = sorted(self._known, key=lambda resource: self._known[resource].seen_s)
+        for resource in by_age[: len(by_age) // 2]:
+            del self._known[resource]

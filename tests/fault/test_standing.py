@@ -1,0 +1,99 @@
+"""Drills of clients that stand still: nobody who gets on is killed, nobody waits for a lease."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutant_tools import sightings_for_ever
+
+import limpet
+from limpet.fault import beside
+from limpet.fault.beside import ROLES, Beside
+from limpet.fault.subjects import CHANNELS, PARTS, SUBJECTS
+from limpet.fault.throttle import NO_TURN, ThrottleParameters, run
+from limpet.shm.membership import Membership
+from limpet.stores import loco
+from limpet.stores.rcuckoo.repair import Repair
+from limpet.stores.registry import KINDS
+
+compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by many turns")
+
+
+def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
+    """A channel is registered, or it is named as a part of others."""
+    sources = [path.read_text() for path in Path(loco.__file__).parent.glob("*.py")]
+    found = set(re.findall(r"\bkind=\"(\w+)\"", "".join(sources)))
+    assert found == {*CHANNELS, *PARTS}
+    assert {*SUBJECTS} == {*KINDS, *CHANNELS}
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_throttled_clients_that_get_on_are_not_killed(
+    subject: str, make_url: Callable[[], str]
+) -> None:
+    report = run(
+        ThrottleParameters(
+            subject, 1, make_url(), clients=3, seconds=0.4, kill_rate=4.0, busy=True,
+            blocked_s=60.0,
+        )
+    )  # fmt: skip
+    # On a machine that is busy otherwise, a client need not come to it in so short a time.
+    assert not {*report.failures} - {NO_TURN}
+
+
+@compiled_only
+def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Membership, "progress", lambda self: None)
+    for seed in range(8):
+        with sightings_for_ever():
+            report = run(ThrottleParameters("loco", seed, make_url(), seconds=7.0))
+        if report.blamed:
+            break
+    assert report.blamed
+    assert "after a turn of it had come back" in report.blamed[0]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_nobody_waits_for_a_lease_beside(
+    subject: str, role: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "PAUSES", (50,))
+    monkeypatch.setattr(beside, "TURNS", 8)
+    monkeypatch.setattr(beside, "PATIENCE_S", 60.0)
+    result = Beside(subject, make_url(), share=1).run(role)
+    assert result.ok, result.failure
+    assert result.runs > 1
+
+
+@pytest.mark.skipif(limpet.build == "compiled", reason="a constant of a compiled module")
+def test_waiter_that_keeps_the_lock_for_a_lease_is_found(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap G11: only the head of the queue may take the lock, and it is stopped."""
+    monkeypatch.setattr("limpet.stores.loco.ticket_lock.TURN_S", 3600.0)
+    monkeypatch.setattr(beside, "PATIENCE_S", 3.0)
+    result = Beside("lock", make_url()).run("waiter")
+    assert "was blocked" in result.failure
+
+
+def test_repair_that_waits_for_those_at_work_is_found(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traps G10 and C12: it wants that no journal changes, or pauses."""
+
+    def patient(self: Any, mine: Any, word: int, bits: int) -> int:
+        for attempt in range(2 * beside.PAUSES_MAX):
+            self.endpoint.pause(attempt % 20)
+        return stranded(self, mine, word, bits)
+
+    stranded = Repair._stranded
+    monkeypatch.setattr(Repair, "_stranded", patient)
+    result = Beside("rcuckoo", make_url()).run("repair")
+    assert re.search(r"has paused \d+ times beside one that is at work", result.failure)
