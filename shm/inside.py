@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+ENTERING: Final = ("enter", "__enter__", "enter_locked", "_take_lock")
+"""Names of functions that return while the operation that they have entered goes on."""
 
 
 def is_over(thread: int, frame: Any) -> bool:
@@ -34,8 +37,11 @@ def is_over(thread: int, frame: Any) -> bool:
 
 
 def calling_frame(files: tuple[str, ...]) -> FrameType | None:
-    """The innermost frame whose code is in none of these source files."""
+    """The innermost frame that the operation belongs to: its code is in none of these source files,
+    and it is of no function that enters for its caller."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in files:
+    while frame is not None and (
+        frame.f_code.co_filename in files or frame.f_code.co_name in ENTERING
+    ):
         frame = frame.f_back
     return frame

@@ -159,3 +159,18 @@ def test_handle_that_was_cut_off_can_be_closed(pools: Any) -> None:
         cut_off(other)
     assert [client["client"] for client in pool.clients()] == [pool.client_id]
     assert pool.audit()["leaked"] == 0
+
+
+def test_operation_that_a_function_entered_for_its_caller_is_not_over(pools: Any) -> None:
+    """In the pure build an operation belongs to the frame that it was entered from."""
+    pool = pools()
+    store = pool.store("loco", name="s", capacity=100)
+    store.put(b"k", b"v")
+    counter = pool.counter("c")
+    other = threading.Thread(target=store.get, args=(b"k",))
+    counter.enter()
+    other.start()
+    other.join(0.1)
+    assert other.is_alive(), "another thread took the operation over"
+    counter.leave()
+    other.join()
