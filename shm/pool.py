@@ -455,13 +455,13 @@ class Memory:
     def recover(self) -> dict[str, Any]:
         """Recover every dead client now, and what creators of regions left behind.
 
-        Returns `clients`, the ids of those recovered, and how many `objects` and `blocks` were
-        given back.
+        Returns `clients`, the ids of those recovered, how many `objects` and `blocks` were given
+        back, and how many `stores` were dropped that a dead client was dropping.
         """
         return self.exclusively(self._recover)  # type: ignore[no-any-return]
 
     def _recover(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"clients": [], "objects": 0, "blocks": 0}
+        found: dict[str, Any] = {"clients": [], "objects": 0, "blocks": 0, "stores": 0}
         for slot, word in list(self.membership.occupied()):
             if not self.membership.ours(slot) and self.membership.dead(slot, word):
                 counts = self.membership.recover(slot, word)

@@ -133,7 +133,7 @@ def test_pools_say_which_node_is_lost_and_go_on(
     states = [node["state"] for node in pool.nodes()]
     assert states[:LOST] + states[LOST + 1 :] == ["in service"] * (NODES - 1)
     assert states[LOST] in ("failed", "lost")
-    assert pool.recover() == {"clients": [], "objects": 0, "blocks": 0}
+    assert pool.recover() == {"clients": [], "objects": 0, "blocks": 0, "stores": 0}
     assert len(pool.clients()) == 1
     assert [entry["name"] for entry in pool.stores()] == ["test"]
     pool.close()
