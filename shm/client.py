@@ -70,6 +70,7 @@ class Client:
         self.word = word
         self.sequence = 0
         self.held = 0
+        self.epoch = 0  # so that the next pin looks how many stores have been dropped
 
     def begin(self) -> None:
         """Exclude the other threads of this process, and be sure to have an identity of our own.

@@ -22,8 +22,8 @@ cdef class Store:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef readonly Allocator allocator
-    cdef readonly u64 number
-    cdef readonly u64 word
+    cdef readonly u64 entry_number
+    cdef readonly u64 entry_word
     cdef u64 drops
     cdef public u64 operations
     cdef public u64 retries

@@ -71,7 +71,7 @@ class Store:
         self.endpoint = pool.endpoint
         self.heap = pool.heap
         self.allocator = pool.allocator
-        self.number, self.word = pool.entry_of(name)
+        self.entry_number, self.entry_word = pool.entry_of(name)
         """Of the store's entry in the catalogue: its number, and its state word."""
         self.drops = self.client.drops
         self.operations = 0
@@ -86,7 +86,7 @@ class Store:
             self._after_a_drop()
 
     def _after_a_drop(self) -> None:
-        if not self.pool.catalogue.is_ready(self.number, self.word):
+        if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
             self.let_go()
             raise StoreDropped(
                 f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "

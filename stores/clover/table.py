@@ -107,7 +107,7 @@ class Clover(Chains):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.remote = Remote(pool, name, self.word, self.tables, parameters.heads)
+        self.remote = Remote(pool, name, self.entry_word, self.tables, parameters.heads)
         self.cache: dict[bytes, tuple[int, int]] = {}
         """For a key, the period and the newest version that was seen."""
         self.changes = 0

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from rtx_mutants import BLIND_DELETE, UNCHANGED, in_force
 
-from limpet.fault.explorer import Exploration, Report, explore, stage_of
+from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
 from limpet.fault.linearize import Timed
 from limpet.fault.sim_program import ABSENT, parse_program, program_text
 from limpet.fault.sim_program import PRESENT as PRESENT_KEYS
@@ -113,6 +113,18 @@ def test_keys_of_programs_are_in_leaves_of_their_own() -> None:
             stage.store.get(key)
             found.add(int(stage.store.at))
     assert len(found) == 4
+
+
+@kinds
+@pytest.mark.parametrize("transactions", [False, True])
+def test_runs_are_the_same_in_whatever_order_they_are_run(kind: str, transactions: bool) -> None:
+    """What a client knew of the last pin was kept from one run to the next."""
+    explored = Exploration(store=kind, value_size=40, seed=5, transactions=transactions)
+    numbers = range(12 if COMPILED else 3)
+    with stage_of(explored) as stage:
+        first = [numbered_run(stage, explored, number).digest() for number in numbers]
+        again = [numbered_run(stage, explored, number).digest() for number in numbers[::-1]]
+    assert first == again[::-1]
 
 
 # ---- programs, and the judge ---------------------------------------------------------------------
