@@ -346,8 +346,8 @@ class Allocator:
         blocks, which are for what gives memory back.
 
         `update`: they take the place of others, or are for a channel. All other memory leaves a
-        reserve for these: `BlockTable.reserve` free blocks of a node, and, when some of those have
-        gone, an object of each kind in the blocks of a client.
+        reserve for these: `BlockTable.reserve` free blocks of a node (fewer if each has mirrors),
+        and, when some of those have gone, an object of each kind in the blocks of a client.
 
         How often an operation has looked for memory by now, if it had `looks` times before: what
         was ready may have been taken from us before it was used, so that it has to look again.
@@ -378,7 +378,7 @@ class Allocator:
         try:
             self.membership.sweep_sometimes()
             ident = self.client.ident
-            reserve = self.table.reserve
+            reserve = self.table.reserve // replicas
             self.growing = not update and reserve > 0
             self.sparing = max(sparing, reserve) if self.growing else sparing
             self.refused = self.growing
@@ -452,7 +452,7 @@ class Allocator:
         that are for them have gone."""
         for slab in slabs:
             slab.kept = 0
-        if self.growing and self._free_count(node, replicas) < self.table.reserve:
+        if self.growing and self._free_count(node, replicas) < self.table.reserve // replicas:
             for slab in slabs:
                 if slab.ready_count:
                     slab.kept = 1
