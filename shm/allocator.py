@@ -401,7 +401,7 @@ class Allocator:
                 if not self._try(node, each, replicas, attempt > 0, count)
             ]:
                 attempt += 1
-                hopeless = 0 if self._find_room(attempt, hungers[missing[0]]) else hopeless + 1
+                hopeless = 0 if self.find_room(attempt, hungers[missing[0]]) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
                 if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, missing[0]))
@@ -571,7 +571,7 @@ class Allocator:
         released = self.client.pinned(lambda: self.table.release(node, first, word, 0, ident))
         return int(released)
 
-    def _find_room(self, attempt: int, hunger: Hunger) -> bool:
+    def find_room(self, attempt: int, hunger: Hunger) -> bool:
         """Get memory from wherever it can be had; False when there is no hope of any more."""
         found = self._make_room(attempt, hunger.node)
         if not found or attempt > PATIENCE:

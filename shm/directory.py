@@ -297,8 +297,6 @@ class Directory:
             if not others:
                 if place < 0:
                     raise StoreFull(f"{self.where}: all {self.entries} entries are taken")
-                # ORDER: before the entry is ours: it is not taken for an earlier one of ours.
-                membership.progress()
                 at = self._at(place)
                 word = self.endpoint.load(at)
                 # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.

@@ -25,8 +25,9 @@ import numpy as np
 from limpet.shm.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
 from limpet.shm.layout import REGION_ENTRY_SIZE, address
+from limpet.shm.pressure import Hunger
 from limpet.shm.states import FORMER, generation_of
-from limpet.shm.words import ADDRESS_MASK, OWNER_MASK, REGION, free_word
+from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, OWNER_MASK, REGION, free_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,8 @@ _PAYLOAD: Final = struct.Struct("<4Q")
 INTERNAL: Final = "."
 """What names of limpet's own stores begin with, for which there is a reserve."""
 _ZEROS: Final = bytes(1 << 16)
+ATTEMPTS_MAX: Final = 16
+"""How often memory may turn up that is no run of blocks long enough."""
 _LINE: Final = 64
 """Regions begin at a cache line; objects do so at a multiple of 16 bytes."""
 
@@ -106,13 +109,7 @@ class Regions:
 
         def plan(index: int) -> bytes:
             self._unlink(node, index)
-            first: int | None = None
-            if not count:
-                first = 0
-            elif not spared or self.blocks.free_count(node) >= count + spared:
-                first = self.blocks.claim_run(
-                    node, count, client, self.grace.horizon(), coherent=True
-                )
+            first = self._claim(node, count, spared) if count else 0
             if first is None:
                 mend = "create the pool with larger nodes"
                 if self.blocks.unbacked:
@@ -161,6 +158,22 @@ class Regions:
                 f"not {size}"
             )
         return self._region(node, entry.number, entry.payload)
+
+    def _claim(self, node: int, count: int, spared: int) -> int | None:
+        """The first of `count` adjacent blocks, `spared` others left free; None: there are none,
+        though what nobody needs was given back, and others were asked for what they hoard."""
+        client = self.membership.ident
+        hunger = Hunger(self.blocks, self.grace, client, node, LARGE_CLASS)
+        attempt = 0
+        while True:
+            if not spared or self.blocks.free_count(node) >= count + spared:
+                horizon = self.grace.horizon()
+                first = self.blocks.claim_run(node, count, client, horizon, coherent=True)
+                if first is not None:
+                    return first
+            attempt += 1
+            if attempt > ATTEMPTS_MAX or not self.allocator.find_room(attempt, hunger):
+                return None
 
     def _fill(self, start: int, size: int) -> None:
         """Fill memory with zeros, and show progress."""
@@ -228,19 +241,23 @@ class Regions:
 
     def discard(self, node: int, name: str) -> None:
         """Give back the region of that name, which no store uses."""
-        entry = self.directories[node].find(name.encode())
-        if entry is not None:
-            self._drop(node, entry)
+        for entry in self.directories[node].named(name.encode()):
+            nobody = not entry.client or not self.membership.lives(entry.client)
+            if entry.state == READY or (entry.state == DROPPING and nobody):
+                self._drop(node, entry)
 
     def _drop(self, node: int, entry: Entry) -> None:
         """Give back the region of an entry that is READY, or that a dead client was dropping."""
         directory = self.directories[node]
-        dropping = directory.take(entry, DROPPING, self.membership.ident)
-        if dropping is not None:
-            self._unlink(node, entry.number)
-            self._release(node, self._extent(node, entry.payload)[3])
-            # After a kill until here, `sweep` or the next creator of the name ends it.
-            directory.give_up(dropping)
+        try:
+            dropping = directory.take(entry, DROPPING, self.membership.ident)
+            if dropping is not None:
+                self._unlink(node, entry.number)
+                self._release(node, self._extent(node, entry.payload)[3])
+                # After a kill until here, `sweep` or the next creator of the name ends it.
+                directory.give_up(dropping)
+        finally:
+            directory.let_go(entry.number, self.membership.ident)
 
     def _release(self, node: int, mark: int) -> None:
         """Give back the blocks with the mark of a region whose entry is void, or being dropped."""
@@ -309,11 +326,20 @@ class Regions:
             if entry.state == DROPPING and not self.membership.lives(entry.client):
                 self._drop(node, entry)
             elif entry.state == VOID and self.blocks.endpoint.load(directory.link(entry.number)):
-                # ORDER: claimed before its link is read again, so no creator has it meanwhile.
-                claimed = directory.claim_void(entry, self.membership.ident)
-                if claimed is not None:
-                    self._unlink(node, entry.number)
-                    directory.give_up(claimed)
+                self._clear(node, entry)
+
+    def _clear(self, node: int, entry: Entry) -> None:
+        """Free the object that a VOID entry still links to."""
+        directory = self.directories[node]
+        claimed = None
+        try:
+            # ORDER: claimed before its link is read again, so no creator has it meanwhile.
+            claimed = directory.claim_void(entry, self.membership.ident)
+            if claimed is not None:
+                self._unlink(node, entry.number)
+        finally:
+            if claimed is not None:
+                directory.give_up(claimed)
 
     def _region(self, node: int, index: int, payload: bytes) -> Region:
         first, count, size, _ = self._extent(node, payload)

@@ -85,6 +85,20 @@ class Store:
         if self.client.drops != self.drops:
             self._after_a_drop()
 
+    def look_whether_there(self) -> None:
+        """Raise StoreDropped if the store was dropped. Outside of operations, `exclusively`."""
+        self.client.pin()
+        try:
+            self.require_there()
+        finally:
+            self.client.unpin()
+
+    def show_progress(self, count: int) -> None:
+        """Show, pinned and now and then by `count`, that a long walk does not stand still."""
+        if not count & 0xFF:
+            self.pool.membership.progress()
+            self.client.go_on()
+
     def _after_a_drop(self) -> None:
         if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
             self.let_go()

@@ -82,10 +82,10 @@ def finish(pool: Pool, entry: Entry) -> bool:
     state = EMPTYING if entry.state == EMPTYING else DROPPING
     # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
     pool.membership.progress()
-    mine = catalogue.take(entry, state, me)
-    if mine is None:
-        return False
     try:
+        mine = catalogue.take(entry, state, me)
+        if mine is None:
+            return False
         stored = _stored(pool, mine)
         if state == DROPPING:
             _await_operations(pool)
@@ -97,7 +97,7 @@ def finish(pool: Pool, entry: Entry) -> bool:
         catalogue.give_up(mine)
     finally:
         # After an exception, whoever comes next goes on.
-        catalogue.let_go(mine.number, me)
+        catalogue.let_go(entry.number, me)
     return True
 
 

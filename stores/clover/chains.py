@@ -103,6 +103,7 @@ class Chains(Store):
         for table, start in enumerate(self.tables):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
                 for index in np.flatnonzero(self._table(table)).tolist():
+                    self.show_progress(index)
                     found += self._chain(start + HEADER + 8 * index)
         return np.array(found, dtype=np.uint64)
 

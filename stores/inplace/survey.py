@@ -31,7 +31,8 @@ class InPlaceSurvey(Survey):
         found: list[int] = []
         for tree, root in enumerate(self.store.roots):
             with contextlib.suppress(NodeFailed):
-                for at, node in self._nodes(tree):
+                for count, (at, node) in enumerate(self._nodes(tree)):
+                    self.store.show_progress(count)
                     if at != root:
                         found.append(self.store.reference(at))
                     found += [

@@ -195,6 +195,7 @@ class InPlace(Sherman):
 
     def look_for(self, tree: int, at: int) -> None:
         """Look whom we wait for, at this node. Outside of operations."""
+        self.look_whether_there()
         self.pool.membership.sweep_sometimes()
         self.look(at, True)
 

@@ -270,11 +270,13 @@ class Pdpm(Buckets):
         self.pool.exclusively(lambda: self._take_over(home))
 
     def _take_over(self, home: int) -> None:
+        self.look_whether_there()
         holder = self.endpoint.load(home)
         if not holder or not self.membership.gone(holder, f"a lock of {self.name!r}"):
             return
         self.client.pin()
         try:
+            self.require_there()
             if self.endpoint.cas(home, holder, self.client.ident) == holder:
                 # CRASH(locked): the next one takes it over from us.
                 self._finish(home)

@@ -237,7 +237,10 @@ class Directory(Race):
 
         NodeFailed if a subtable is lost; if `lossy`, its pairs are passed over.
         """
-        below = [self._linked_below(table, number, lossy) for number in self._roots()]
+        below = []
+        for number in self._roots():
+            self.show_progress(0)
+            below.append(self._linked_below(table, number, lossy))
         return [np.concatenate(some) for some in zip(*below, strict=True)]
 
     def _linked_below(self, table: int, number: int, lossy: bool) -> tuple[Any, Any]:

@@ -325,6 +325,7 @@ class Lookup(InlineStore):
         self._take_patience()
         repair = Repair(self, self.tables[self.table])
         word, bits = self.locks.busy, self.locks.busy_bits
+        self.pool.exclusively(self.look_whether_there)
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
     def resolved(self, reference: int, home: int) -> bool:

@@ -87,6 +87,8 @@ class Cut(Commit):
     def take(self) -> tuple[int, dict[Item, Recalled]]:
         """DONE, and what the looks came to, all at one moment, but for those whose leaf is another
         one by now; AGAIN: a leaf is `busy`; NO_MEMORY. Within an operation."""
+        for look in self.looks.values():
+            look.store.require_there()
         self.begin(self.store.link)
         state = self.locks.draw(LOGGED)
         reference = self.allocator.coherent().allocate(self.node, Log.size(self.room), 1)

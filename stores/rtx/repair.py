@@ -185,6 +185,7 @@ class Repair:
 
     def _look(self, at: int, writes: bool) -> int:
         with self.client:
+            self.store.require_there()
             return self.look(at, writes)
 
     def look(self, at: int, writes: bool) -> int:

@@ -311,6 +311,8 @@ class Transaction:
 
     def _commit_once(self, commit: Commit, written: dict[int, dict[bytes, bytes | None]]) -> int:
         with self._pool.client:
+            for store in self._stores.values():
+                store.require_there()
             commit.begin(next(iter(written)))
             for link, pairs in written.items():
                 outcome = self._stage(self._stores[link], commit, pairs)

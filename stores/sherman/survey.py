@@ -67,6 +67,7 @@ class Survey:
         for tree in range(len(self.store.roots)):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
+                    self.store.show_progress(at)
                     if not is_vacant(pointer):
                         found += self._references(tree, at, pointer)
         return np.array(found, dtype=np.uint64)

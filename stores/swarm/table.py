@@ -588,7 +588,8 @@ class Swarm(ReplicatedGrowth):
         """
         registers = self.pairs()
         buffers: set[int] = set()
-        for reference in [*registers.tolist(), *self._registers_in_hands()]:
+        for count, reference in enumerate([*registers.tolist(), *self._registers_in_hands()]):
+            self.show_progress(count)
             if self.register.visit(reference):
                 buffers |= self.register.buffers_named()
         everything = ReplicatedGrowth.references(self)

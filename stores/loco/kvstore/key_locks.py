@@ -12,6 +12,8 @@ another journal, and another wait after which it got the lock are other holds, n
 from __future__ import annotations
 
 import functools
+import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.stores.loco.channel import Channel
@@ -26,6 +28,8 @@ class KeyLocks(Channel):
     """The locks of one store. They are in no region of their own, and removed with the store."""
 
     def __init__(self, store: Any) -> None:
+        # The locks must not keep their store alive.
+        self.store: Callable[[], Any] = weakref.ref(store)
         self.pool = store.pool
         self.client = store.client
         self.endpoint = store.endpoint
@@ -35,6 +39,13 @@ class KeyLocks(Channel):
 
     def enter(self) -> None:
         self.client.enter()
+        there = False
+        try:
+            self.store().require_there()
+            there = True
+        finally:
+            if not there:
+                self.client.leave()
 
     def wait_for(self, lock: TicketLock, journal: int) -> None:
         """Take a lock that another one has. Outside of operations."""
@@ -46,6 +57,7 @@ class KeyLocks(Channel):
 
     def _look_after(self, lock: TicketLock, journal: int) -> None:
         """Have the holder of a lock be no client any more, if it stands still for a lease."""
+        self.store().look_whether_there()
         holder = self.endpoint.load(lock.address) & HOLDER
         if holder not in (0, self.client.ident):
             what = f"lock {lock.address:#x} of {self.name!r}"
