@@ -27,8 +27,8 @@ cdef class Lock(Channel):
 
     @cython.locals(thread=cython.ulonglong)
     cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
-    @cython.locals(gate=Gate)
     cpdef int release(self) except -1
+    @cython.locals(gate=Gate)
     cdef int _release(self) except -1
     cpdef bint locked(self) except -1
     cdef int _forget(self) except -1

@@ -88,6 +88,7 @@ SPIN: Final = """            while endpoint.mcas(self.words[index], 0, bits, bit
 """
 GET: Final = """            self.client.enter()
             try:
+                self.require_there()
                 outcome = self._get_once(key)
                 if outcome == DONE:
                     return self._value()
