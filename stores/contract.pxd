@@ -31,7 +31,6 @@ cdef class Store:
     cdef object __weakref__
 
     cpdef int require_there(self) except -1
-    cpdef int look_whether_there(self) except -1
     cpdef int show_progress(self, int count) except -1
     cdef int _after_a_drop(self) except -1
     cpdef int _write(self, key, value, int mode) except -1
