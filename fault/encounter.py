@@ -10,7 +10,8 @@ Demanded, by a survivor: that the clients end as they were ended; that the histo
 all that the survivor does to it before and after recovery, and with what an heir does, a new client
 in the killed one's slot, is linearizable (linearizability.py); that `check()` holds; that nothing
 is leaked or held; that other keys have their values. While the client is stopped, and the nodes are
-lost, a store with majorities must serve the other keys.
+lost, the other keys must be served: by a store with majorities all of them; by another one those
+that it reads on no lost node, also while a third client waits for the change of the view.
 
 Every registered kind with replicas goes through it (`kinds`), with 2f + 1 memory nodes, and as many
 replicas as survive the loss of f. With a `limit`, each meeting is run about so often: at first,
@@ -36,12 +37,13 @@ from limpet.fault.findings import Findings, Result
 from limpet.fault.history import Record
 from limpet.fault.kinds import proof_of
 from limpet.fault.linearizability import check
-from limpet.fault.matrix import Matrix
+from limpet.fault.matrix import Matrix, quiet
 from limpet.fault.operations import BYSTANDER, KEY, OLD, demand
 from limpet.fault.scene import PATIENCE_S, Scene, look_away, within
 from limpet.fault.stopping import StoppingEndpoint, StoppingPool, stop
 from limpet.fault.workers import Workers
 from limpet.shm.errors import KeyExists, LimpetError
+from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.location import parse_url
 from limpet.shm.segments import destroy
 from limpet.shm.slots import INCARNATION_BITS
@@ -55,6 +57,8 @@ FIRST, OF_STOPPED, OF_KILLED, OF_SURVIVOR, OF_HEIR = VALUES = tuple(
 """Of one size, so that each client has memory ready for a copy of another's."""
 RESULTS: Final = ("ok", "missing", "exists")
 STOPPED, KILLED, SURVIVOR, HEIR = 0, 1, 2, 3
+WAITING: Final = 2
+"""Number of the third client."""
 CROWD: Final = (BYSTANDER, *(b"bystander %d" % number for number in range(7)))
 """Keys that nobody is to touch, on every node."""
 DISTANT: Final = 1 << 40
@@ -105,12 +109,22 @@ class CountingEndpoint(StoppingEndpoint):
         super().__init__()
         self.later: list[bool] = []
         self._words = 0
+        self.nodes: set[int] = set()
+        """What was read, since that was emptied."""
 
     def _step(self) -> None:
         if self.stop_at:
             self.later.append(self._words > 1)
             self._words += self._words > 0
         super()._step()
+
+    def load(self, addr: int) -> int:
+        self.nodes.add(addr >> NODE_SHIFT)
+        return super().load(addr)
+
+    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
+        self.nodes.add(addr >> NODE_SHIFT)
+        return super().read_words(addr, words, count, start)
 
     def write(self, addr: int, data: Any) -> int:
         self._words = 1
@@ -141,6 +155,8 @@ class Cluster(Scene):
         )  # fmt: skip
         self.doors = [self.pool]
         self.shared = mmap.mmap(-1, 1 << 16)
+        self.wanted = BYSTANDER
+        """The key that the third client asks for."""
         self.majorities = bool(store_class(kind).majorities)
         replicas = 2 * failures + 1 if self.majorities else failures + 1
         parameters = {**proof.matrix_parameters, "replicas": replicas}
@@ -151,6 +167,15 @@ class Cluster(Scene):
         for key in CROWD:
             self.store.put(key, OLD)
             self.store.get(key)
+        self.read_on = {key: self._nodes_of(key) for key in CROWD}
+        """The memory nodes where a get of the key reads, whose place is known."""
+
+    def _nodes_of(self, key: bytes) -> set[int]:
+        pool, store = self.stopping
+        store.get(key)
+        pool.endpoint.nodes.clear()
+        store.get(key)
+        return pool.endpoint.nodes - {CONTROL_NODE}
 
     @functools.cached_property
     def stopping(self) -> tuple[CountingPool, Any]:
@@ -168,6 +193,10 @@ class Cluster(Scene):
         stopping = self.stopping
 
         def target(who: int, incarnation: int) -> None:
+            if who == WAITING:
+                look_away(self.pool)
+                self.store.get(self.wanted)
+                os._exit(0)
             counts = who == STOPPED or steps[who] == DISTANT
             pool, store = stopping if counts else (self.pool, self.store)
             endpoint: Any = pool.endpoint
@@ -195,6 +224,21 @@ class Cluster(Scene):
             os._exit(0)
 
         return target
+
+    def serve(self, workers: Workers, nodes: Sequence[int]) -> None:
+        """Demand that what is to be served is, while the client is stopped and these are lost."""
+        served = [key for key in CROWD if self.majorities or not self.read_on[key] & set(nodes)]
+        others = [key for key in CROWD if key not in served]
+        if others:
+            self.wanted = others[0]
+            before = self.pool.view.number()
+            workers.start(WAITING)
+            attempt = 0
+            while self.pool.view.number() == before:
+                attempt += 1
+                self.pool.endpoint.pause(attempt)
+        for key in served:
+            demand(self.store.get(key) == OLD, f"{key!r} has lost its value")
 
     def note(self, who: int, what: int, value: int) -> None:
         self.tell(8 * who + what, value)
@@ -363,7 +407,7 @@ class Encounter:
         found.runs += 1
         struck = (False, False)
         if not found.full:
-            with found.judging(), self._cluster() as cluster:
+            with quiet(), found.judging(), self._cluster() as cluster:
                 struck = self._once(cluster, meeting, k, j, nodes, gone)
         return struck
 
@@ -390,11 +434,12 @@ class Encounter:
                         struck[who] = self._end(workers, pids[who], (0, -signal.SIGKILL))
             cluster.lose(nodes, gone)
             with within(PATIENCE_S, "the survivor, while the client is stopped"):
-                for key in CROWD if cluster.majorities else ():
-                    demand(cluster.store.get(key) == OLD, f"{key!r} has lost its value")
+                cluster.serve(workers, nodes)
             with within(PATIENCE_S, "the client that was stopped"):
                 os.kill(pids[STOPPED], signal.SIGCONT)
                 self._end(workers, pids[STOPPED], (0,))
+                for pid in list(workers.pids.values()):
+                    self._end(workers, pid, (0,))
         with within(PATIENCE_S, "the survivor"):
             history = [
                 cluster.record(STOPPED, meeting.stopped, False),

@@ -298,7 +298,7 @@ class Matrix:
 
         if not found.failures:
             ks = self._swept(found.steps)
-            with _quiet():
+            with quiet():
                 found.tried = self._sweep(found, operation, "k=", ks, one, fence=fence)
         return found.result()
 
@@ -401,7 +401,7 @@ def _possible(operation: Operation, died: bool) -> set[bytes | None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Have no kill logged while the body runs: here they are the purpose."""
     log = logging.getLogger("limpet")
     before = log.level
