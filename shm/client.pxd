@@ -6,6 +6,7 @@ from limpet.shm.verbs cimport Endpoint, u64
 cdef u64 DROPS
 cdef u64 DYING
 cdef u64 EPOCH
+cdef u64 EPOCH_MAX
 cdef int HAND
 cdef int HAND_SIZE
 cdef u64 INCARNATION_MASK

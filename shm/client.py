@@ -19,7 +19,8 @@ import weakref
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.errors import ClientError, LimpetError, PoolClosed
+from limpet.shm.epoch import EPOCH_MAX
+from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
 from limpet.shm.layout import DROPS, EPOCH
 from limpet.shm.slots import (
     DYING,
@@ -95,7 +96,8 @@ class Client:
     def pin(self) -> None:
         """Pin the epoch: what is linked from now on is not reused before `unpin`.
 
-        Raises PoolClosed when the pool was closed, ClientError when this client was declared dead.
+        Raises PoolClosed when the pool was closed, ClientError when this client was declared dead,
+        PoolCorrupt when the epoch is none: shifted, it would be another one, or no pin at all.
         """
         endpoint = self.endpoint
         if not self.ident:
@@ -107,6 +109,8 @@ class Client:
             self.disown()
         epoch = endpoint.load(EPOCH)
         if epoch != self.epoch:
+            if epoch >= EPOCH_MAX:
+                raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
             # ORDER: after the epoch: a store's end is in DROPS before its period is closed.
             self.drops = endpoint.load(DROPS)
             self.epoch = epoch

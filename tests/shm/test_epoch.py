@@ -10,6 +10,7 @@ from client_tools import child, pinned, slot_of
 import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.client import Client
+from limpet.shm.layout import EPOCH
 from limpet.shm.slots import HAND, PIN
 from limpet.shm.words import FREE, SLAB, block_word
 
@@ -207,3 +208,19 @@ def _holds_unpinned(pool: limpet.Pool) -> int:
     slots = [slot_of(slot << 36) for slot, _ in pool.membership.occupied()]
     load = pool.endpoint.load
     return sum(load(at + HAND) != 0 and load(at + PIN) == 0 for at in slots)
+
+
+@pytest.mark.parametrize("epoch", [1 << 43, 1 << 44, (1 << 64) - 1])
+def test_a_damaged_epoch_is_refused_and_nothing_is_pinned(pools: Any, epoch: int) -> None:
+    """Shifted, it would be another pin, or none: what is read then may be used again."""
+    pool = pools()
+    store = pool.store("race", capacity=8)
+    store.put(b"key", b"value")
+    sound = pool.endpoint.load(EPOCH)
+    pool.endpoint.store(EPOCH, epoch)
+    for _ in range(2):
+        with pytest.raises(limpet.PoolCorrupt, match="epoch"):
+            store.get(b"key")
+        assert pool.endpoint.load(pool.client.slot + PIN) == 0
+    pool.endpoint.store(EPOCH, sound)
+    assert store.get(b"key") == b"value"
