@@ -25,7 +25,7 @@ cdef class Lock(Channel):
     cdef readonly bint delegated
     cdef int handovers
 
-    @cython.locals(thread=cython.ulonglong)
+    @cython.locals(thread=cython.ulonglong, taken=bint, known=bint, left=bint)
     cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
     cpdef int release(self) except -1
     @cython.locals(gate=Gate)
@@ -33,6 +33,7 @@ cdef class Lock(Channel):
     cpdef bint locked(self) except -1
     cdef int _forget(self) except -1
     cdef int _adopt(self) except -1
+    @cython.locals(dropped=bint)
     cdef int _let_go(self) except -1
     @cython.locals(gate=Gate)
     cdef int _resign(self) except -1
