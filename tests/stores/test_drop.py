@@ -288,3 +288,51 @@ def test_drop_of_another_store_ends_no_handle(pools: Any, kind: str) -> None:
     for key in keys:
         assert store.get(key) == b"v"
         store.put(key, b"w")
+
+
+@pytest.mark.parametrize("kind", ["rtx-sherman", "rtx-race"])
+def test_transaction_writes_nothing_to_a_dropped_store(pools: Any, kind: str) -> None:
+    """Another store has its memory by then."""
+    pool = pools(node_size="8MiB")
+    store = fill(pool, kind)
+    other = pools.again(pool)
+    other.drop("s")
+    heir = fill(other, kind, "heir")
+    with pytest.raises(limpet.StoreDropped):
+        pool.transaction(lambda tx: tx.put(store, b"foreign", b"value"))
+    assert heir.get(b"foreign") is None
+    assert dict(heir.items()) == PAIRS
+    assert pool.audit()["leaked"] == 0
+
+
+@pytest.mark.parametrize("kind", ["rtx-sherman", "loco", "race"])
+@pytest.mark.parametrize("dropper", [True, False])
+def test_new_store_has_the_memory_of_a_dropped_one(pools: Any, kind: str, dropper: bool) -> None:
+    """The blocks are those of the client that filled the store."""
+    pool = pools(node_size="8MiB")
+    other = pools.again(pool)
+    store = pool.store("race", name="s")
+    with contextlib.suppress(limpet.StoreFull):
+        for number in itertools.count():
+            store.put(b"key %d" % number, bytes(4000))
+    pool.drop("s")
+    fill(pool if dropper else other, kind)
+
+
+def test_interrupted_end_of_a_region_is_finished_and_nobody_is_killed(
+    pools: Any, monkeypatch: Any
+) -> None:
+    pool = pools(lease_us=100_000)
+    fill(pool, "race")
+
+    def interrupt(node: int, mark: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool.regions, "_release", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pool.drop("s")
+    monkeypatch.undo()
+    other = pools.again(pool)
+    fill(other, "race")
+    assert pool.store("race", name="s").get(b"key 1") == PAIRS[b"key 1"]
+    assert pool.events() == []
