@@ -44,7 +44,7 @@ class Unpinned:
     def pin(self) -> None:
         pass
 
-    unpin = pin
+    unpin = go_on = pin
 
 
 def audit_that_is_overtaken(pools: Any) -> dict[str, int]:
