@@ -77,6 +77,7 @@ COMPILED = {
     "limpet.stores.loco.ticket_lock": "limpet/stores/loco/ticket_lock.py",
     "limpet.stores.loco.lock": "limpet/stores/loco/lock.py",
     "limpet.stores.loco.tasks": "limpet/stores/loco/tasks.py",
+    "limpet.stores.loco.queue_kept": "limpet/stores/loco/queue_kept.py",
     "limpet.stores.loco.queue_places": "limpet/stores/loco/queue_places.py",
     "limpet.stores.loco.shared_queue": "limpet/stores/loco/shared_queue.py",
     "limpet.stores.loco.ring_buffer": "limpet/stores/loco/ring_buffer.py",

@@ -4,6 +4,7 @@ A program's calls are `put`, of a value of its own, and `get`, both without wait
 those with the key LARGE the value takes an object. After a run, what is left is got; then
     - the history is that of a queue (models.QueueModel)
     - each value is got once at most, and once if its put returned and no get was cut
+    - what is missing then is what the dead had (`lost`), and nothing that was left is
     - no memory is leaked
 """
 
@@ -93,6 +94,18 @@ class QueueRun(Run):
             if look == "before recovery":
                 founder.recover()
                 self._perform(store, len(self.players), "put", b"", b"last")
+        given = {value.rstrip(b".") for value in store.queue.lost()}
+        left = {record.read for record in self.history if record.client == len(self.players)}
+        if given & left:
+            return f"in the queue, and lost: {given & left}"
+        read = {record.read for record in self.history}
+        gone = {
+            record.value
+            for record in self.history
+            if record.op == "put" and record.result == "ok" and record.value not in read | given
+        }
+        if gone:
+            return f"neither got nor given back: {gone}"
         audit = founder.audit()
         if audit["leaked"] or audit["held"]:
             return f"leaked: {audit}"

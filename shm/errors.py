@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 
 class LimpetError(Exception):
@@ -140,11 +141,18 @@ class TasksLost(StoreError):
     """Processes that had got elements of a queue have ended without `task_done` for them.
 
     `count`: of how many, at most; one that was killed in the midst of `get` may have got none.
+    `elements`: those that can be given back, in the order in which they were put; as many others as
+    `count` is larger cannot, at most. `forget_lost(error)` lets go of these.
     """
 
     def __init__(self, text: str, count: int = 0) -> None:
         super().__init__(text, count)
         self.count = count
+        self.elements: list[Any] = []
+        self.until = 0
+        """How many elements of the queue were lost ever."""
+        self.noted: list[tuple[int, int, int]] = []
+        """Where the elements are noted."""
 
     def __str__(self) -> str:
         return str(self.args[0])

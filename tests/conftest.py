@@ -123,6 +123,8 @@ LONG_IN_PURE = (
     "stores/test_node_loss.py::test_a_node_that_is_not_there_cannot_fail",
     "stores/test_processes.py::test_memory_of_the_dead_is_used_again",
     "stores/test_queue_as_pythons.py::TestStandardSimple::test_many_threads",
+    "stores/test_queue_lost.py::test_an_element_is_in_the_queue_or_lost_wherever",
+    "stores/test_queue_lost.py::test_what_was_lost_survives_who_is_killed",
     "stores/test_queue_tasks.py::test_a_kill_at_any_step_of_get_and_task_done",
     "stores/test_replaced_nodes.py::test_every_node_is_replaced_in_turn",
     "stores/test_replaced_nodes.py::test_what_was_copied_outlives_the_rest",

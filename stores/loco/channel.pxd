@@ -40,7 +40,7 @@ cdef class Channel:
     cpdef int leave(self) except -1
     @cython.locals(mine=u64, seen=u64)
     cpdef u64 row(self) except? 0xFFFF
-    @cython.locals(row=u64, seat=u64, mine=u64, last=bint, endpoint=Endpoint)
+    @cython.locals(row=u64, seat=u64, mine=u64, level=int, endpoint=Endpoint)
     cdef u64 _claim(self) except? 0xFFFF
     @cython.locals(seat=u64, ident=u64, there=u64, mine=u64, endpoint=Endpoint)
     cdef bint _take_over(self, u64 row, bint last) except -1

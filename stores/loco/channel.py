@@ -241,20 +241,27 @@ class Channel:
         """
         return True
 
+    def suits(self, row: int, level: int) -> bool:
+        """Whether a row that is free is good enough for us, who ask for the best ones (`level` 0)
+        first, and at last for any (2). For derived classes; in an operation."""
+        return True
+
     def _claim(self) -> int:
         endpoint, mine = self.endpoint, self.client.ident
         for row in range(self.rows):
             seat = self.seats + 8 * row
             if endpoint.load(seat) & ~CLAIMED == mine:
                 return row  # of an endpoint that was forgotten, or whose `joined` has failed
-        for row in range(self.rows):
-            seat = self.seats + 8 * row
-            # CRASH(joined): a row with the id of a dead client; the next one takes it over.
-            if not endpoint.load(seat) and endpoint.cas(seat, 0, mine | CLAIMED) == 0:
-                return row
-        for last in (False, True):
+        for level in range(3):
             for row in range(self.rows):
-                if self._take_over(row, last):
+                seat = self.seats + 8 * row
+                if endpoint.load(seat) or not self.suits(row, level):
+                    continue
+                # CRASH(joined): a row with the id of a dead client; the next one takes it over.
+                if endpoint.cas(seat, 0, mine | CLAIMED) == 0:
+                    return row
+            for row in range(self.rows):
+                if self._take_over(row, level == 2):
                     return row
         raise ChannelFull(
             f"{self.name!r} of {self.pool.url} has {self.rows} participants, as many as it was "

@@ -1,4 +1,4 @@
-"""Layout of the shared queue. Plain constants; the tables are in queue_places.py."""
+"""Layout of the shared queue. Plain constants; the tables: queue_places.py, queue_kept.py."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ FORGOTTEN: Final = 320
 CONTROL_SIZE: Final = 384
 
 SIZE: Final = 8
-LINK: Final = 16
+CELL: Final = 16
 DATA: Final = 24
 
 STATE_MASK: Final = 3
@@ -32,3 +32,21 @@ PATIENCE: Final = 24
 """How often a consumer pauses for a producer that others have overtaken."""
 BATCH: Final = 64
 """Elements of a batch that are put or got in one operation."""
+
+KEPT_MAX: Final = 4
+"""Entries of a row; fewer where they would take more than this part of a node's memory."""
+PART: Final = 4
+
+PENDING: Final = 1
+TAKEN: Final = 2
+CLOSING: Final = 3
+LOST: Final = 4
+KIND: Final = 7
+TICKET_SHIFT: Final = 3
+
+ENTRY_CELL: Final = 16
+BEFORE: Final = 24
+ENTRY_DATA: Final = 32
+CELL_SHIFT: Final = 28
+CELL_MASK: Final = (1 << CELL_SHIFT) - 1
+TAG_MASK: Final = (1 << 36) - 1

@@ -15,26 +15,31 @@ different memory nodes
     192   room         where producers sleep
     256   done with    where those sleep who join
     320   forgotten    how many elements were lost that join does not speak of any more
-    .tasks             what consumers have got and are not done with (tasks.py)
+    .tasks             what consumers have got and are not done with (tasks.py, queue_kept.py)
 
 A slot, in bytes from its start
     0     word         bits 0-1 state, bits 2-15 the owner's row + 1, or 0, bits 16-63 round
     8     size         bytes of the element
-    16    link         0, or a reference to the object that has the element: it is larger than DATA
+    16    cell         which link names the object that has the element, if it is larger than DATA
     24    data         item_size bytes
+Behind a stripe's slots a link for each: 0, or a reference to an object. A slot's cell is its own
+at first, and another one when a large element was taken (queue_kept.py).
 
     FREE(r)            for who puts in round r, if the ticket is that of the tail
+    FREE(r, owner)     the owner has taken the element of round r - 1, and is to note that
     WRITING(r, owner)  being written by the participant of that row
     READY(r)           the element of round r
     SKIPPED(r, owner)  there is none in round r; but the owner, unless it is 0, may still write here
 
     put    t = tail: FREE(r) -> WRITING(r, own row); tail t -> t + 1; write; WRITING -> READY(r)
-    get    h = head: READY(r); read; READY(r) -> FREE(r + 1); head h -> h + 1
+    get    h = head: READY(r); read; note; READY(r) -> FREE(r + 1, own row); head h -> h + 1;
+           note that it was taken; FREE(r + 1, own row) -> FREE(r + 1)
 
 The element is what was read, since the word never is READY(r) again: so a consumer that is killed
 before its CAS has taken nothing, and one that is killed after it owns the element: each element is
-got at most once, by the dead one perhaps. `put` takes effect with READY, for whoever gets, in
-the order of the tickets: when a put has returned, the tail is behind its ticket.
+got at most once, by the dead one perhaps, of which it can be had back (`lost`). `put` takes effect
+with READY, for whoever gets, in the order of the tickets: when a put has returned, the tail is
+behind its ticket.
 
 Nobody waits for anybody. A consumer that finds WRITING at the head, while the tail says that others
 may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer finds
@@ -47,7 +52,8 @@ place that is WRITING or SKIPPED before the head has passed it counts as taken f
 `Empty` is certain: the slot of the head is free, or WRITING and nobody has put behind it.
 
 What a kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
-freed by whoever writes there next. A link to an element that was got: as well. An object in hand.
+freed by whoever writes there next. A link to an element that was got, and not noted: as well. A
+slot that is FREE with an owner: whoever puts there does the rest. An object in hand.
 
 A row is taken over when its participant is dead; the newcomer first gives up its slots. Links are
 freed as stores do it: in hand before, by CAS to 0; several may try.
@@ -63,10 +69,10 @@ from limpet.shm.layout import CLIENT_SLOTS, NODE_SHIFT, SLOT_SIZE
 from limpet.shm.slots import INCARNATION_BITS, PIN
 from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.codecs import Codec
-from limpet.stores.loco.channel import Channel
 from limpet.stores.loco.checks import whole
 from limpet.stores.loco.fields import CLAIMED, LINE
 from limpet.stores.loco.queue_fields import (
+    CELL,
     CONTROL_SIZE,
     DATA,
     DONE_WITH,
@@ -75,7 +81,6 @@ from limpet.stores.loco.queue_fields import (
     FREE,
     HEAD,
     ITEM_SIZE,
-    LINK,
     MAXSIZE,
     NEWS,
     OWNER_MASK,
@@ -90,19 +95,19 @@ from limpet.stores.loco.queue_fields import (
     TAIL,
     WRITING,
 )
+from limpet.stores.loco.queue_kept import MAXSIZE_MAX, Kept, entries_for
 from limpet.stores.loco.region import Links
-from limpet.stores.loco.tasks import Tasks
 from limpet.stores.loco.waiting import Waiting
 from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
 
 assert NEWS < ROOM < DONE_WITH < FORGOTTEN < CONTROL_SIZE
-assert SIZE < LINK < DATA
+assert SIZE < CELL < DATA
 DESCRIPTION_MAX: Final = 4096
 """Bytes of a region besides its memory, at most."""
 SIZE_MAX: Final = 1 << 31
 
 
-class Places(Channel):
+class Places(Kept):
     """The places of a queue of Python objects."""
 
     def __init__(
@@ -116,14 +121,17 @@ class Places(Channel):
         codec: str = "pickle",
     ) -> None:
         """`maxsize`: elements, at least 1. `item_size`: bytes of an encoded element up to which it
-        lies in its slot; a larger one takes an object of the pool."""
-        maxsize = whole("a queue's `maxsize`", maxsize, 1, SIZE_MAX)
+        lies in its slot; a larger one takes an object of the pool. Less where nodes are small."""
+        maxsize = whole("a queue's `maxsize`", maxsize, 1, MAXSIZE_MAX)
         item_size = whole("a queue's `item_size`", item_size, 1, SIZE_MAX)
         coding = Codec.named(codec)
-        stride = (DATA + item_size + LINE - 1) // LINE * LINE
+        participants = manager.pool.parameters.clients
+        most = manager.pool.heap.value_max(1) - DESCRIPTION_MAX
+        keep, inline = entries_for(participants, item_size, most)
+        stride = (DATA + inline + LINE - 1) // LINE * LINE
         stripes = min(manager.pool.parameters.nodes, maxsize)
         each = (maxsize + stripes - 1) // stripes
-        if each * stride > manager.pool.heap.value_max(1) - DESCRIPTION_MAX:
+        if each * (stride + 8) > most:
             raise ValueTooLarge(
                 f"{maxsize} places of {stride} bytes do not fit into {stripes} memory nodes; make "
                 "the queue shorter, or the pool with larger nodes"
@@ -142,13 +150,15 @@ class Places(Channel):
         self.encode = coding.encode
         self.decode = coding.decode
         self.maxsize = maxsize
-        self.item_size = item_size
+        self.item_size = inline
+        self.keep = keep
         self.stride = stride
         self.stripes = stripes
-        links = Links(LINK, self.stride, each)
+        self.links = each * stride
+        links = Links(self.links, 8, each)
         self.bases = array(
             "Q",
-            [self.region(f"stripe{k}", each * self.stride, k, links) for k in range(self.stripes)],
+            [self.region(f"stripe{k}", each * (stride + 8), k, links) for k in range(self.stripes)],
         )
         self.heap = self.pool.heap
         self.allocator = self.pool.allocator
@@ -159,15 +169,14 @@ class Places(Channel):
         self.news = Waiting(self.endpoint, self.address + NEWS, remote)
         self.room = Waiting(self.endpoint, self.address + ROOM, remote)
         self.done_with = Waiting(self.endpoint, self.address + DONE_WITH, remote)
-        participants = self.pool.parameters.clients
-        self.tasks = Tasks(self.endpoint, self.region("tasks", LINE * participants))
-        self.header = array("Q", [0, 0])
+        self.have_entries(participants)
+        self.header = array("Q", [0, 0, 0, 0])
         self.unfinished = 0
         """The slot that this process is writing to."""
         self.outcome = 0
         """Why the last `_take` gave nothing."""
-        self.held = 0
-        """The place in the hand of the object that was read last."""
+        self.cell = 0
+        """The word `cell` of the slot that was read last."""
         self.node = 0
         """Where memory for the next large element is to be."""
         self.laggard = 0
@@ -198,12 +207,16 @@ class Places(Channel):
         while True:
             tail = endpoint.load(self.tail)
             number = tail // self.maxsize
-            slot = self._slot(tail - number * self.maxsize)
+            place = tail - number * self.maxsize
+            slot = self._slot(place)
             word = endpoint.load(slot)
             endpoint.wait()
             there = word >> ROUND_SHIFT
             state = word & STATE_MASK
             if there == number and state == FREE:
+                if word >> OWNER_SHIFT & OWNER_MASK:
+                    self._finish(place, slot, word)
+                    continue
                 if size > self.item_size and not reference:
                     reference = self._make(data, slot >> NODE_SHIFT)
                     if not reference:
@@ -218,10 +231,10 @@ class Places(Channel):
                 # ORDER: the tail is behind every ticket whose put has returned.
                 endpoint.cas(self.tail, tail, tail + 1)
                 endpoint.wait()
-                self._fill(slot, data, reference, index)
+                self._fill(slot, place, data, reference, index)
                 # LINEARIZES: the element is there, in the order of tickets.
                 if endpoint.cas(slot, writing, number << ROUND_SHIFT | READY) == writing:
-                    self._filled(slot, reference, index)
+                    self._filled(reference, index)
                     return DONE
                 self._give_up(slot, reference, index)
             elif there >= number:
@@ -248,13 +261,9 @@ class Places(Channel):
         row = self.row()
         if self.unfinished:
             self._release(self.unfinished)
+        if self.unsure:
+            self.reload()
         return row
-
-    def _slot(self, number: int) -> int:
-        """Address of a slot."""
-        if self.stripes == 1:
-            return self.bases[0] + number * self.stride
-        return self.bases[number % self.stripes] + number // self.stripes * self.stride
 
     def _make(self, data: bytes, node: int) -> int:
         """Write a large element to an object, last in the hand; 0: there is no memory ready."""
@@ -269,21 +278,26 @@ class Places(Channel):
             self.endpoint.write(reference & ADDRESS_MASK, data)
         return reference
 
-    def _fill(self, slot: int, data: bytes, reference: int, index: int) -> None:
+    def _fill(self, slot: int, place: int, data: bytes, reference: int, index: int) -> None:
         """Write an element into a slot of ours."""
-        if self.endpoint.load(slot + LINK):
+        endpoint = self.endpoint
+        link = 0
+        if reference or endpoint.load(slot + SIZE) > self.item_size:
+            link = self._link(self._cell(endpoint.load(slot + CELL), place))
             # CRASH(stale-link): to an element that was got, or of a put that was cut.
-            self.memory.unlink(slot + LINK)
-        self.header[0] = len(data)
-        self.header[1] = reference
+            self.memory.unlink(link)
         if reference:
-            # ORDER: the hand knows where it is linked before it is.
-            self.client.aim(index, slot + LINK)
-            self.endpoint.write_words(slot + SIZE, self.header, 2)
+            endpoint.store(slot + SIZE, len(data))
+            # ORDER: the hand knows where it is linked before it is; a link has a large size.
+            self.client.aim(index, link)
+            endpoint.store(link, reference)
         else:
-            self.endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
+            self.header[0] = len(data)
+            # ORDER: the cell stays.
+            self.header[1] = endpoint.load(slot + CELL)
+            endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
 
-    def _filled(self, slot: int, reference: int, index: int) -> None:
+    def _filled(self, reference: int, index: int) -> None:
         """The element in that slot is there for the others."""
         self.unfinished = 0
         if reference:
@@ -291,21 +305,21 @@ class Places(Channel):
                 self.client.keep(index)
             else:
                 # It is still in the hand, so `leave` frees it.
-                self.endpoint.cas(slot + LINK, reference, 0)
+                self.endpoint.cas(self.client.homes[index], reference, 0)
         self.endpoint.wait()
         self.news.wake_one()
 
     def _give_up(self, slot: int, reference: int, index: int) -> None:
         """A consumer has skipped the slot while we wrote to it."""
         if reference:
-            self.endpoint.store(slot + LINK, 0)
+            self.endpoint.store(self.client.homes[index], 0)
             self.client.aim(index, 0)
         self._release(slot)
 
     def _release(self, slot: int) -> None:
         """Say that we do not write to this slot any more, if it is ours."""
         word = self.endpoint.load(slot)
-        while word >> OWNER_SHIFT & OWNER_MASK == self.own_row + 1:
+        while word & WRITING and word >> OWNER_SHIFT & OWNER_MASK == self.own_row + 1:
             given_up = word >> ROUND_SHIFT << ROUND_SHIFT | SKIPPED
             self.endpoint.cas(slot, word, given_up)
             word = self.endpoint.load(slot)
@@ -316,9 +330,10 @@ class Places(Channel):
         for number in range(self.maxsize):
             self._release(self._slot(number))
         if self.endpoint.load(self.seats + 8 * self.own_row) == self.client.ident:
-            self.tasks.go_on(self.own_row)
+            self.reload()
         else:
-            self.tasks.fold(self.own_row)
+            self.fold()
+            self.reload()
 
     def _abandoned(self, word: int) -> bool:
         """Whether the owner in a slot's word will not write there any more."""
@@ -340,11 +355,12 @@ class Places(Channel):
         """The first element, as bytes; None: there is none (`outcome` EMPTY), or its producer is at
         it (AGAIN), which is skipped instead if `skip`."""
         endpoint = self.endpoint
-        self._ready()
+        row = self._ready()
         while True:
             head = endpoint.load(self.head)
             number = head // self.maxsize
-            slot = self._slot(head - number * self.maxsize)
+            place = head - number * self.maxsize
+            slot = self._slot(place)
             word = endpoint.load(slot)
             endpoint.wait()
             there = word >> ROUND_SHIFT
@@ -355,26 +371,32 @@ class Places(Channel):
                 self.outcome = EMPTY
                 return None
             elif state == READY:
-                data = self._read(slot, word)
+                data = self._read(slot, word, place)
                 if data is None:
                     continue
                 large = len(data) > self.item_size
+                noted = self._note(head, data, self.cell)
                 begun = self.tasks.begin()
                 endpoint.wait()
+                taken = number + 1 << ROUND_SHIFT | FREE
+                if noted:
+                    taken |= row + 1 << OWNER_SHIFT
                 # CRASH(begun): counted as open, and in the queue, for another one to get.
                 # LINEARIZES: it is ours, and what we read is whole.
-                if not begun or (
-                    endpoint.cas(slot, word, number + 1 << ROUND_SHIFT | FREE) != word
-                ):
+                if not begun or endpoint.cas(slot, word, taken) != word:
                     self._begin_again(begun)
-                    if large:
-                        self.client.keep(self.held)
+                    if begun and noted:
+                        self._not_noted(noted - 1)
+                    row = self.own_row
                     continue
-                # CRASH(taken): the element is gone with us; others move the head on.
+                # CRASH(taken): the slot names us, so it is noted for us; others move the head on.
                 endpoint.cas(self.head, head, head + 1)
-                if large:
-                    self.endpoint.cas(slot + LINK, self.client.references[self.held], 0)
-                    self.client.release(self.held)
+                if noted:
+                    self._noted(noted - 1, slot, head, taken)
+                else:
+                    self.unsure = False
+                    if large:
+                        self.memory.unlink(self._link(self._cell(self.cell, place)))
                 endpoint.wait()
                 self.room.wake_one()
                 return data
@@ -390,21 +412,20 @@ class Places(Channel):
                 endpoint.cas(slot, word, word & ~STATE_MASK | SKIPPED)
                 skip = False
 
-    def _read(self, slot: int, word: int) -> Any:
-        """The element in a slot, if it is still READY; a large one's object is in hand."""
+    def _read(self, slot: int, word: int, place: int) -> Any:
+        """The element in a slot, if it is still READY; a large one's `cell` is known."""
         size = self.endpoint.load(slot + SIZE)
         if size <= self.item_size:
             return self.endpoint.read(slot + DATA, size)
-        reference = self.endpoint.load(slot + LINK)
+        self.cell = self.endpoint.load(slot + CELL)
+        reference = self.endpoint.load(self._link(self._cell(self.cell, place)))
         # ORDER: the word after size and link: else these may be of different elements.
         if self.endpoint.load(slot) != word:
             return None
         if not reference:
             # Who removes the queue has freed it.
             raise ChannelRemoved(f"{self!r} was removed")
-        data = self.endpoint.read(reference & ADDRESS_MASK, size)
-        self.held = self.client.hold(reference, slot + LINK)
-        return data
+        return self.endpoint.read(reference & ADDRESS_MASK, size)
 
     def _begin_again(self, begun: bool) -> None:
         """The element that was counted as open is not ours."""

@@ -1,7 +1,8 @@
 """The shared queue: globally FIFO, any process puts and gets (LOCO section 5.4).
 
 Its places, and what a put and a get are, are in queue_places.py; what `task_done` counts, in
-tasks.py. Here is the interface, who waits for whom, and when all is done.
+tasks.py; what is given back of a dead one's, in queue_kept.py. Here is the interface, who waits for
+whom, and when all is done.
 
 Who waits looks for a moment and then sleeps (waiting.py). A put wakes one who waits for an element,
 a get one who waits for room; and who has slept, and leaves something for another, wakes the next.
@@ -118,9 +119,7 @@ class SharedQueue(Places):
             self._ready()
             if not self.tasks.ours():
                 raise ValueError(f"{self!r}: task_done() called too many times")
-            # LINEARIZES: it is done with.
-            # CRASH(done): those who join look after a while.
-            if not self.tasks.end():
+            if not self._close():
                 raise ValueError(
                     f"{self!r}: this process was taken for dead, and its tasks are lost"
                 )
@@ -143,13 +142,18 @@ class SharedQueue(Places):
         looks = token = 0
         sleepy = False
         while True:
-            self.enter()
             try:
-                if sleepy:
-                    token = self.done_with.prepare()
-                finished = self._finished()
-            finally:
-                self.leave()
+                self.enter()
+                try:
+                    if sleepy:
+                        token = self.done_with.prepare()
+                    finished = self._finished()
+                finally:
+                    self.leave()
+            except TasksLost as error:
+                # Not in an operation: decoding may run anything.
+                error.elements = [self.decode(data) for data in error.elements]
+                raise
             if finished:
                 return True
             left = still_us(deadline)
@@ -161,13 +165,36 @@ class SharedQueue(Places):
                 looks += 1
                 sleepy = not self.done_with.spin(looks)
 
-    def forget_lost(self) -> int:
-        """Let `join` go on without the elements that were lost so far; how many it did not forget
-        before. Who wants them done puts them again."""
+    def lost(self) -> list[Any]:
+        """The elements that processes had got which have ended without `task_done`, in the order in
+        which they were put, until `forget_lost`. Each consumer has the last few that it got noted
+        (`keep`); what else it had is gone."""
         self.enter()
         try:
             self._ready()
-            lost = self.tasks.counted(self)[1]
+            found = [data for _, _, _, data in self._lost() if data is not None]
+        finally:
+            self.leave()
+        return [self.decode(data) for data in found]
+
+    def forget_lost(self, error: TasksLost | None = None) -> int:
+        """Let `join` go on without the elements that were lost so far, and let go of them; how many
+        it did not forget before. Who wants them done puts them again before.
+
+        With the `error` that a `join` has raised, only what that tells of: what was lost meanwhile
+        is told of by the next one. Killed in there: some may be gone, and are still counted.
+        """
+        self.enter()
+        try:
+            self._ready()
+            if error is None:
+                lost, there = self._lost_and_count()
+                noted = [one[:3] for one in there]
+            else:
+                lost, noted = error.until, error.noted
+            for row, number, word in noted:
+                # CRASH(forgetting): an entry is empty, and its element still counted.
+                self._forget(row, number, word)
             at = self.address + FORGOTTEN
             before = self.endpoint.load(at)
             while before < lost and self.endpoint.cas(at, before, lost) != before:
@@ -212,7 +239,7 @@ class SharedQueue(Places):
         self.enter()
         try:
             if self.joined_as == self.client.ident:
-                self.tasks.fold(self.own_row)
+                self.fold()
         finally:
             self.leave()
         super().resign()
@@ -308,6 +335,16 @@ class SharedQueue(Places):
                 self.leave()
         return DONE
 
+    def _lost_and_count(self) -> tuple[int, list[tuple[int, int, int, Any]]]:
+        """How many were lost ever, and what is there of them, at the same time. In an operation."""
+        lost = self.tasks.counted(self)[1]
+        while True:
+            found = self._lost()
+            # ORDER: the counts before and after: nobody has died in between.
+            before, lost = lost, self.tasks.counted(self)[1]
+            if lost == before:
+                return lost, found
+
     # ---- joining, in an operation ---------------------------------------------------------------
 
     def _finished(self) -> bool:
@@ -337,12 +374,18 @@ class SharedQueue(Places):
         living, lost = self.tasks.counted(self)
         before = endpoint.load(self.address + FORGOTTEN)
         if lost > before:
-            raise TasksLost(
+            lost, there = self._lost_and_count()
+            found = [data for _, _, _, data in there if data is not None]
+            error = TasksLost(
                 f"{lost - before} elements of {self.name!r} of {self.pool.url} were got by "
-                "processes that have ended without task_done() for them; forget_lost() lets join() "
-                "go on",
+                "processes that have ended without task_done() for them; lost() gives "
+                f"{len(found)} of them back, to be put again; forget_lost() lets join() go on",
                 lost - before,
             )
+            error.elements = found
+            error.until = lost
+            error.noted = [one[:3] for one in there]
+            raise error
         if not empty or living:
             return False
         # ORDER: after the counts: what was put by who was not done yet is behind this tail.

@@ -11,6 +11,8 @@ that CAS has failed; so whoever sees that it is not in the queue any more sees i
 not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
 that it is compared with.
 
+Which elements these are, as far as they can be given back, is in queue_kept.py.
+
 A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
 
 The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words

@@ -8,10 +8,14 @@ from limpet.stores.loco.queue_fields import (
     DATA,
     EMPTY,
     FREE,
+    KIND,
+    OWNER_MASK,
+    OWNER_SHIFT,
     READY,
     ROUND_SHIFT,
     SIZE,
     STATE_MASK,
+    TAKEN,
 )
 from limpet.stores.loco.shared_queue import SharedQueue
 from limpet.stores.outcomes import DONE, FULL
@@ -79,4 +83,20 @@ class Impatient(SharedQueue):
         return True
 
 
-MUTANTS = (FetchAndAdd, TakeThenCopy, CopyThenStore, Impatient)
+class Unnoted(SharedQueue):
+    """Who puts where a dead one has taken does not do the rest for it: nobody knows what it had."""
+
+    def _finish(self, place: int, slot: int, word: int) -> None:
+        self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
+
+
+class NotedIsTaken(SharedQueue):
+    """What a dead one has noted counts as taken by it: it is in the queue, too."""
+
+    def _was_taken(self, row: int, word: int) -> bool:
+        for number in range(self.keep):
+            self.endpoint.cas(self._entry(row, number), word, word & ~KIND | TAKEN)
+        return True
+
+
+MUTANTS = (FetchAndAdd, TakeThenCopy, CopyThenStore, Impatient, Unnoted, NotedIsTaken)

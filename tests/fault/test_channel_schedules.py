@@ -402,18 +402,18 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
     ),
     "an element is counted when it was taken": (
         "join",
-        ("queue_places.py", "shared_queue.py"),
+        ("queue_kept.py", "queue_places.py", "shared_queue.py"),
         (
-            "                endpoint.cas(self.head, head, head + 1)\n                if large:\n",
+            "                endpoint.cas(self.head, head, head + 1)\n                if noted:\n",
             "                endpoint.cas(self.head, head, head + 1)\n"
-            "                self.tasks.begin()\n                if large:\n",
+            "                self.tasks.begin()\n                if noted:\n",
         ),
         ("                begun = self.tasks.begin()\n", "                begun = True\n"),
         ("                    self._begin_again(begun)\n", "                    pass\n"),
     ),
     "what was put meanwhile is not looked for": (
         "join",
-        ("queue_places.py", "shared_queue.py"),
+        ("queue_kept.py", "queue_places.py", "shared_queue.py"),
         ("return endpoint.load(self.tail) == tail and [", "return ["),
     ),
 }

@@ -56,7 +56,9 @@ def test_who_stands_still_keeps_nobody_waiting(stage: QueueStage) -> None:
         assert not run.failure, (seed, run.failure)
 
 
-SOURCES = tuple(f"stores/loco/{name}.py" for name in ("waiting", "queue_places", "shared_queue"))
+SOURCES = tuple(
+    f"stores/loco/{name}.py" for name in ("waiting", "queue_kept", "queue_places", "shared_queue")
+)
 MUTANTS = {
     "who was woken does not say so": (
         "token = word & ~WOKEN | SLEEPERS", "token = word | SLEEPERS",
