@@ -33,7 +33,7 @@ def test_report_names_who_was_recovered_and_what_was_given_back(pools: Any) -> N
         assert pool.audit()["held"] > 0
         other.kill()
     assert pool.audit()["leaked"] > 0
-    assert pool.recover() == {"clients": [ident], "objects": 1, "blocks": 1}
+    assert pool.recover() == {"clients": [ident], "objects": 1, "blocks": 1, "stores": 0}
     assert pool.recover() == {"clients": [], "objects": 0, "blocks": 0, "stores": 0}
     assert pool.audit()["leaked"] == 0
 
