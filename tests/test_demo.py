@@ -340,7 +340,7 @@ def test_demo_loads_what_there_is_room_for(
     files, each, block_size = demo.fit({Path("large"): room, **library}, parameters)
     assert 100 < len(files) < 5_000
     assert Path("large") not in files
-    control = control_size(PoolParameters(nodes=3, node_size=each, block_size=block_size))
+    control = control_size(PoolParameters().clients, 3 * each)
     assert 3 * each + control <= room
     for number in range(200):
         (data / f"many{number}").write_bytes(bytes(number))

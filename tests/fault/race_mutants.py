@@ -104,6 +104,7 @@ KICK: Final = """            if self.endpoint.cas(theirs, word, 0) != word:
 """
 GET: Final = """        self.client.enter()
         try:
+            self.require_there()
             self._choose(key)
             if self._find(key):
                 return self.objects.value()
