@@ -337,7 +337,7 @@ def test_demo_loads_what_there_is_room_for(
     monkeypatch.setattr(demo.backing, "room", lambda folder: room)
     parameters = DemoParameters(f"file://{tmp_path}/pool", data, 1, seconds=0.3)
     library = {Path(str(number)): 40_000 for number in range(5_000)}
-    files, each, block_size = demo.fit({Path("large"): room, **library}, parameters)
+    files, each, _ = demo.fit({Path("large"): room, **library}, parameters)
     assert 100 < len(files) < 5_000
     assert Path("large") not in files
     control = control_size(PoolParameters().clients, 3 * each)
