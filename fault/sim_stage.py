@@ -29,6 +29,7 @@ from limpet.shm.allocator import Slab
 from limpet.shm.epoch import NEVER
 from limpet.shm.errors import StoreFull
 from limpet.shm.fabric import Endpoint
+from limpet.shm.liveness import Watcher
 from limpet.shm.membership import slot_address
 from limpet.shm.node import MemoryNode
 from limpet.shm.probe import Place
@@ -119,6 +120,12 @@ class NodesMemory:
         self.given.clear()
 
 
+class Unlocked(Watcher):
+    """Goes by processes: simulated clients share one file, and its locks tell none from others."""
+
+    locks_tell = False
+
+
 class StagePool(Pool):
     """A pool handle whose memory can be copied and put back."""
 
@@ -130,6 +137,10 @@ class StagePool(Pool):
         self._first = list(self._segments)
         self.nodes_memory = NodesMemory()
         """Set by the stage, which has one for all."""
+
+    def _wire(self, latency_ns: int) -> None:
+        super()._wire(latency_ns)
+        self.membership.watcher = Unlocked()
 
     def image(self) -> list[bytes]:
         """All of the memory."""
