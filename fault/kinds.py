@@ -174,7 +174,10 @@ PROOFS: Final = {
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
         packages=("rtx",),
-        checksum=_ROWS,
+        checksum=Checksum(
+            text="of a node with its values, of at most `value_size` bytes; only check() looks at "
+            "it, as a linked node is never changed. Longer ones are in objects, which have none"
+        ),
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
     ),

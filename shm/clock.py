@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.errors import ClientError
+from limpet.shm.errors import ClientError, PoolCorrupt
 from limpet.shm.slots import CLOCK, START_US
 
 TIME_BITS: Final = 49
@@ -56,8 +56,14 @@ class Clock:
 
     def _use(self, time: int) -> int:
         if self.owner != self.client.ident:
-            self.owner = self.client.ident
+            self.owner = 0
             self.last = self.endpoint.load(self.client.slot + CLOCK)
+            if self.last > TIME_MAX:
+                raise PoolCorrupt(
+                    f"the clock in the client slot at {self.client.slot:#x} is {self.last:#x}: "
+                    "memory was damaged; destroy the pool"
+                )
+            self.owner = self.client.ident
             self.ceiling = self.last
         if time <= self.last:
             time = self.last + 1

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+import limpet
 from limpet.fault import damage, damage_work
 from limpet.fault.damage import OUTCOMES, Draw, Drill, kinds, run
 from limpet.fault.damage_work import Findings, StoreSubject
 from limpet.fault.kinds import Checksum, proof_of
 from limpet.shm.fabric import BUILD
 from limpet.shm.location import SHM_DIR
+from limpet.shm.membership import slot_address
+from limpet.shm.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 COMPILED = BUILD == "compiled"
@@ -68,6 +71,23 @@ def test_every_kind_says_what_is_under_a_checksum() -> None:
         assert proof_of(kind).checksum.text
     with Drill("queue", SEED) as drill:
         assert drill.subject.checksum.startswith("none: ")
+
+
+@pytest.mark.parametrize("kind", ["rtx-sherman", "swarm"])
+def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> None:
+    """A timestamp above all ones would be 0, which compiled code took for an exception's: a signal
+    (SIGSEGV)."""
+    pool = pools(nodes=3, node_size="4MiB")
+    pool.store(kind, name="store", **proof_of(kind).matrix_parameters).put(b"key", b"value")
+    pools.again(pool).close()
+    for clock in ((1 << 64) - 1, 1 << 49):
+        pool.endpoint.store(slot_address(1) + CLOCK, clock)
+        store = pools.again(pool).store(kind, name="store")
+        for _ in range(2):
+            with pytest.raises(limpet.PoolCorrupt, match="clock"):
+                store.put(b"key", b"another")
+        assert store.get(b"key") == b"value"
+        store.pool.close()
 
 
 # ---- known-bad variants -------------------------------------------------------------------------
