@@ -63,7 +63,7 @@ from limpet.shm.states import IN_SERVICE
 
 VERB_S: Final = 2.0**-20
 PAUSE_S: Final = 2.0**-14
-STEPS_MAX: Final = 20_000
+STEPS_MAX: Final = 60_000
 """A run that takes more steps than this does not end."""
 Label = bytes | None
 
