@@ -51,7 +51,6 @@ READY: Final = 3
 VOID: Final = 4
 DROPPING: Final = 5
 EMPTYING: Final = 6
-STATES: Final = ("empty", "claimed", "planned", "ready", "void", "dropping", "emptying")
 AT_WORK: Final = (CLAIMED, PLANNED, DROPPING, EMPTYING)
 """States whose word has the client at work in it."""
 NAMED: Final = (PLANNED, READY, DROPPING, EMPTYING)

@@ -27,7 +27,7 @@ they are those that were left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from limpet.stores.registry import INTERNAL, store_class
 
 if TYPE_CHECKING:
     from limpet.stores.pool import Pool
-
-BATCH: Final = 256
-"""So many objects are freed between two signs of progress."""
 
 
 def drop(pool: Pool, name: str) -> None:
@@ -125,13 +122,12 @@ def _free_all(pool: Pool, entry: Entry) -> Entry:
     try:
         # ORDER: pinned, and no node is being filled, before we look; as for a recovery.
         pool.client.steady()
-        references = np.unique(pool.handle_of(entry).references())
+        store = pool.handle_of(entry)
+        references = np.unique(store.references())
         emptying = pool.catalogue.take(entry, EMPTYING, pool.membership.ident)
         assert emptying is not None, "only its own client changes the entry"
         for count, reference in enumerate(references.tolist()):
-            if not count % BATCH:
-                pool.membership.progress()
-                pool.client.go_on()
+            store.show_progress(count)
             if pool.heap.plausible(reference):
                 pool.heap.free(reference)
         return emptying
