@@ -33,6 +33,7 @@ from limpet.shm.liveness import Watcher
 from limpet.shm.membership import slot_address
 from limpet.shm.node import MemoryNode
 from limpet.shm.probe import Place
+from limpet.shm.regions import INTERNAL
 from limpet.shm.segments import destroy
 from limpet.shm.simulated import (
     PID_FIRST,
@@ -432,7 +433,7 @@ class Stage:
                 for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1):
                     if len(run):
                         size = len(run) * BLOCK_SIZE
-                        founder.regions.obtain(node, f"filler {run[0]}", size)
+                        founder.regions.obtain(node, f"{INTERNAL}filler {run[0]}", size)
 
         founder.exclusively(fill)
 

@@ -217,7 +217,7 @@ MUTANTS: Final = (
         ((KICK, "            self.endpoint.store(theirs, 0)\n"),),
     ),
     Mutant(
-        "waits-for-the-dead", ("no end",), value_size=40,
+        "waits-for-the-dead", ("no end",), value_size=16,
         changes=(("if theirs < slot and attempt < PATIENCE:", "if theirs != slot:"),),
     ),
     Mutant("commit-unchecked", ("history",), ((COMMIT, COMMIT + "        lost = False\n"),)),

@@ -178,9 +178,13 @@ FIRST_LOOK = 30
 def test_every_step_of_a_change_of_the_view(
     stage: Stage, program: str, lost: str, moment: str
 ) -> None:
-    """The leader dies, stands still and is fenced, loses another node, or others come in."""
+    """The leader dies, stands still and is fenced, loses another node, or others come in.
+
+    A client that meets a node whose memory is gone marks it; nobody else can mark it after that.
+    """
     took, runs = swept(stage, program, f"0.0.{FIRST_LOOK}{lost}", moment, FIRST_LOOK + 1)
-    assert runs >= took > (8 if COMPILED else 0)
+    is_soon_marked = (lost, moment) == ("m2", "f2")
+    assert runs >= took > (8 if COMPILED and not is_soon_marked else 0)
 
 
 @pytest.mark.skipif(not COMPILED, reason="some hundred runs")

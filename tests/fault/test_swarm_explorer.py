@@ -278,7 +278,8 @@ def test_a_put_that_meets_half_a_delete_ends_with_one_free_block(pools: Any, kin
 
 
 def _fill(store: limpet.Store) -> None:
-    """Insert values of many sizes until there is no memory for any."""
+    """Insert values of many sizes until there is no memory for any, nor for updates."""
+    store.pool.blocks.reserve = 0
     for size in (3000, 400, 100, 40, 0):
         with contextlib.suppress(limpet.StoreFull):
             for number in itertools.count():
