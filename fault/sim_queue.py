@@ -22,6 +22,7 @@ from limpet.fault.schedule import Faults, Priorities, RandomWalk, draw_faults
 from limpet.fault.sim_program import Call, Program
 from limpet.fault.sim_run import Run
 from limpet.fault.sim_stage import Stage
+from limpet.shm.errors import LimpetError
 from limpet.stores.loco.shared_queue import SharedQueue
 
 LARGE: Final = b"L"
@@ -84,16 +85,21 @@ class QueueRun(Run):
             result = "missing"
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
+    def _take_all(self) -> None:
+        """As one who comes afterwards."""
+        one = len(self.players)
+        while self.history[-1].result != "missing" or self.history[-1].client < one:
+            self._perform(self.stage.store, one, "get", b"", None)
+
     def _inspect(self) -> str:
         founder, store = self.stage.founder, self.stage.store
-        for look in ("before recovery", "after recovery"):
-            while self.history[-1].result != "missing" or self.history[-1].client < len(
-                self.players
-            ):
-                self._perform(store, len(self.players), "get", b"", None)
-            if look == "before recovery":
-                founder.recover()
-                self._perform(store, len(self.players), "put", b"", b"last")
+        try:
+            self._take_all()
+            founder.recover()
+            self._perform(store, len(self.players), "put", b"", b"last")
+            self._take_all()
+        except LimpetError as error:
+            return f"check: {type(error).__name__}: {error}"
         given = {value.rstrip(b".") for value in store.queue.lost()}
         left = {record.read for record in self.history if record.client == len(self.players)}
         if given & left:

@@ -72,6 +72,8 @@ _OPERATING: Final = (__file__, str(Path(__file__).with_name("client.py")))
 """Source files whose frames are not the operation's."""
 WAIT_S: Final = 2e-5
 WAIT_MAX_S: Final = 1e-3
+LOOKS: Final = 16
+"""A thread that has looked so often whether it may enter is one that others give way to."""
 
 _forks = 0
 
@@ -291,6 +293,7 @@ class Endpoint:
 
     __slots__ = (
         "_background", "_fork", "_inside", "_lanes", "_looking", "_nodes", "_states", "_views",
+        "_waiting",
         "abandoned", "fuse", "latency_ns",
     )  # fmt: skip
 
@@ -304,6 +307,7 @@ class Endpoint:
     _background: bool
     _inside: dict[str, tuple[int, Any]]
     _looking: threading.RLock
+    _waiting: set[int]
     abandoned: Any
     _fork: int
 
@@ -315,6 +319,7 @@ class Endpoint:
         self._lanes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = False
         self._inside = {}
+        self._waiting = set()
         self._looking = threading.RLock()
         self._fork = _forks
         self.abandoned = None
@@ -713,6 +718,8 @@ class Endpoint:
         if self._fork != _forks:
             return True
         claim = (threading.get_ident(), calling_frame(_OPERATING))
+        if self._waiting:
+            time.sleep(2 * WAIT_MAX_S)  # so long that who waits looks meanwhile
         looks = 0
         # ORDER: who and where in one call; what is raised after it leaves a frame to judge by.
         while (holder := self._inside.setdefault(_INSIDE, claim)) is not claim:
@@ -722,8 +729,19 @@ class Endpoint:
                 raise ReentrantUse("a limpet handle was used from inside one of its own operations")
             else:
                 looks += 1
-                time.sleep(min(WAIT_MAX_S, looks * WAIT_S))
+                self._wait(looks)
         return False
+
+    def _wait(self, looks: int) -> None:
+        """Wait a little for the thread that is inside."""
+        if looks < LOOKS:
+            time.sleep(looks * WAIT_S)
+            return
+        self._waiting.add(threading.get_ident())
+        try:
+            time.sleep(WAIT_MAX_S)
+        finally:
+            self._waiting.discard(threading.get_ident())
 
     def _take_over(self, holder: tuple[int, Any], claim: tuple[int, Any]) -> None:
         """Be inside in place of an operation that was cut off, if no other thread was faster."""
@@ -764,6 +782,7 @@ class Endpoint:
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
         self._inside = {}
+        self._waiting = set()
         self._looking = threading.RLock()
         self._fork = _forks
 
