@@ -27,7 +27,6 @@ cdef class Client:
     cdef readonly u64 word
     cdef u64 sequence
     cdef readonly int held
-    cdef u64 epoch
     cdef readonly u64 drops
     cdef public object steady
     cdef bint lane

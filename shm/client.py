@@ -53,10 +53,8 @@ class Client:
         self.word = 0
         self.sequence = 0
         self.held = 0
-        self.epoch = 0
-        """That of the last pin."""
         self.drops = 0
-        """Stores that had been dropped by that epoch."""
+        """Stores that had been dropped when we pinned last."""
         self.lane = False
         # The endpoint must not keep its client alive.
         unpin = weakref.WeakMethod(self.cut_off)
@@ -71,7 +69,6 @@ class Client:
         self.word = word
         self.sequence = 0
         self.held = 0
-        self.epoch = 0  # so that the next pin looks how many stores have been dropped
 
     def begin(self) -> None:
         """Exclude the other threads of this process, and be sure to have an identity of our own.
@@ -108,14 +105,13 @@ class Client:
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
         epoch = endpoint.load(EPOCH)
-        if epoch != self.epoch:
-            if epoch >= EPOCH_MAX:
-                raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
-            # ORDER: after the epoch: a store's end is in DROPS before its period is closed.
-            self.drops = endpoint.load(DROPS)
-            self.epoch = epoch
+        if epoch >= EPOCH_MAX:
+            raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
         endpoint.swap(self.slot + PIN, epoch << PIN_SHIFT | self.sequence)
+        # ORDER: after the pin: who drops a store counts DROPS up before it looks for pins, so it
+        # waits for us or we learn of it.
+        self.drops = endpoint.load(DROPS)
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
 

@@ -4,12 +4,12 @@ when the client that drops it is killed.
 The entry of the store in the catalogue says how far that is (directory.py):
 
     READY     -> DROPPING   from now on no client attaches to the store. DROPS is counted up, and
-                            then the epoch. An operation that pins another epoch than the one
-                            before it looks at DROPS, and at its store's entry when DROPS has
-                            changed; it raises StoreDropped. So when all operations that had pinned
-                            an earlier epoch have ended, none will ever touch the store again. A
-                            client that stands still in one is fenced by the pool's policy; a dead
-                            one is recovered, with what it has in hand.
+                            then the epoch. An operation looks at DROPS once it is pinned, and at
+                            its store's entry when DROPS has changed; it raises StoreDropped. So
+                            when all operations whose pins were there when DROPS had changed have
+                            ended, none will ever touch the store again. A client that stands still
+                            in one is fenced by the pool's policy; a dead one is recovered, with
+                            what it has in hand.
     DROPPING  -> EMPTYING   from now on nobody walks through the store. Its objects are freed, in
                             any order: they link to each other, but nobody follows that.
     EMPTYING  -> VOID       its regions are given back.
@@ -105,7 +105,7 @@ def _stored(pool: Pool, entry: Entry) -> dict[str, Any]:
 def _await_operations(pool: Pool) -> None:
     """Wait until no operation that may not know that a store is dropped is at work."""
     pool.endpoint.faa(DROPS, 1)
-    # ORDER: the period is closed after DROPS has changed: who pins in a later one sees that.
+    # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
     epoch = pool.grace.close_period()
     attempt = 0
     while laggards := pool.grace.laggards(epoch):
