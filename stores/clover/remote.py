@@ -3,7 +3,11 @@
 Whoever needs the metadata process and finds none starts one. It ends when its last client has left,
 or is killed; then the next request starts another, which reads the index anew. So every request may
 be repeated. One that stands still makes everybody wait: after a lease (and a second at least) it is
-killed by who waits, or, in a pool with fence="wait", named.
+killed by the client that waits, or, in a pool with fence="wait", named. To read the index it
+may take READING times as long.
+
+A client connects only to the process that has the store's lock (place.py). When another process
+listens at a name that a metadata process had, nobody connects to it.
 """
 
 from __future__ import annotations
@@ -11,19 +15,23 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 import weakref
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreError
-from limpet.shm.fabric import hash64
 from limpet.shm.liveness import Watcher, start_time
 from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores.clover import server
+from limpet.stores.clover.place import Place
 from limpet.stores.clover.server import PACKET_MAX, WORDS, peer
 
 log = logging.getLogger("limpet")
 
 PATIENCE_S: Final = 1.0
+READING: Final = 10
+AGAIN_S: Final = 0.002
+"""Until a connection that was refused is tried again."""
 STARTS_MAX: Final = 50
 """How often a metadata process may end in the midst of one request."""
 
@@ -37,13 +45,17 @@ class Remote:
         self.name = name
         self.tables = tables
         self.heads = heads
-        self.address = f"\0limpet.clover.{pool.uuid.hex()}.{hash64(name.encode()):x}.{word:x}"
+        self.place = Place(pool, name, word)
+        self.address = ""
+        """Where the metadata process listens that this process last connected to."""
         self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
         self.watcher = Watcher()
         self.socket: socket.socket | None = None
         self.owner = 0
         self.pid = 0
         """Of the metadata process."""
+        self.waits = 1
+        """How many times `patience_s` it may take to answer."""
 
     def state(self, kind: int, key: bytes) -> tuple[int, int]:
         """Address and word of the key's head: a LOOKUP or an ASSIGN. One round trip."""
@@ -101,37 +113,59 @@ class Remote:
     def _connected(self) -> socket.socket:
         if self.socket is not None and self.owner != os.getpid():
             self.close()  # that is our parent's
+        end = time.monotonic() + self.patience_s
         while self.socket is None:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                connection.connect(self.address)
-            except ConnectionRefusedError:
-                connection.close()
-                wrong = uninterrupted(
-                    lambda: server.start(self.pool, self.address, self.tables, self.heads)
-                )
-                if wrong:
-                    raise StoreError(
-                        f"{self.pool.url}: the metadata process of {self.name!r} failed: {wrong}"
-                    ) from None
+            number, ready = self.place.holder()
+            if not number:
+                self._start()
                 continue
-            except BaseException:
-                connection.close()
-                raise
-            self._use(connection)
+            wrong = self._connect(number, ready)
+            # While the lock is held, its holder listens. If it is no longer held, nothing is wrong.
+            if wrong and self.place.holder()[0] == number:
+                if time.monotonic() >= end:
+                    raise StoreError(f"{self.pool.url}: {wrong}")
+                time.sleep(AGAIN_S)
         return self.socket
 
-    def _use(self, connection: socket.socket) -> None:
-        self.pid, uid = peer(connection)
-        if uid != os.geteuid():
-            connection.close()
+    def _start(self) -> None:
+        wrong = uninterrupted(lambda: server.start(self.pool, self.place, self.tables, self.heads))
+        if wrong:
             raise StoreError(
-                f"{self.pool.url}: another user's process, {self.pid}, listens in place of the "
-                f"metadata process of {self.name!r}"
+                f"{self.pool.url}: the metadata process of {self.name!r} failed: {wrong}"
             )
+
+    def _connect(self, number: int, ready: bool) -> str:
+        """Connect to the metadata process of that number; "", or what keeps us from it."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(self.place.address(number))
+            pid, uid = peer(connection)
+            # ORDER: after `connect`. Another process can have the name only without the lock.
+            if uid == os.geteuid() and self.place.holder()[0] == number:
+                self._use(connection, pid)
+                self.waits = 1 if ready else READING
+                self.address = self.place.address(number)
+                return ""
+        except ConnectionRefusedError:
+            connection.close()
+            return (
+                f"the metadata process of {self.name!r} cannot be reached; it is in another "
+                "network namespace, and all clients of a clover store must be in one"
+            )
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        return (
+            f"the metadata process of {self.name!r}, {pid}, is that of another user, {uid}; all "
+            "clients of a clover store must be processes of one user"
+        )
+
+    def _use(self, connection: socket.socket, pid: int) -> None:
         connection.settimeout(self.patience_s)
-        self.socket = connection
+        self.pid = pid
         self.owner = os.getpid()
+        self.socket = connection
         weakref.finalize(self, connection.close)
 
     def _receive(self, connection: socket.socket) -> bytes:
@@ -140,11 +174,14 @@ class Remote:
             try:
                 answer = connection.recv(PACKET_MAX)
             except TimeoutError:
-                self._hurry(named)
-                named = True
+                self.waits -= 1
+                if self.waits <= 0:
+                    self._hurry(named)
+                    named = True
                 continue
             if not answer:
                 raise ConnectionResetError
+            self.waits = 1
             return answer
 
     def _hurry(self, named: bool) -> None:

@@ -11,8 +11,8 @@ is private and lost with it, and is read anew from the heads in memory by the ne
     due      heads of chains that clients said they had made longer
 
 It is a forked process in a session of its own, without any file of its parent's but mapped memory;
-it listens on an abstract unix socket, of which there can be only one with the name, and ends when
-its last client has left.
+it listens on an abstract unix socket, holds the lock of the store's metadata process (place.py), of
+which there is so only one, and ends when its last client has left.
 
 Requests are one byte and a key, answers one byte and words; both are packets (SOCK_SEQPACKET).
     LOOKUP   -> address and word of the key's head, or zeros
@@ -46,6 +46,7 @@ from limpet.shm.fabric import Endpoint, hash64
 from limpet.shm.layout import NODE_STATES
 from limpet.shm.states import IN_SERVICE, node_word
 from limpet.shm.words import ADDRESS_MASK
+from limpet.stores.clover.place import Place
 from limpet.stores.fusee.marks import ENTRY_SIZE
 
 LOOKUP: Final = 1
@@ -169,7 +170,7 @@ class Metadata:
 # ---- the process ---------------------------------------------------------------------------------
 
 
-def start(pool: Any, address: str, tables: list[int], heads: int) -> str:
+def start(pool: Any, place: Place, tables: list[int], heads: int) -> str:
     """Start a metadata process, unless there is one; "", or what went wrong in it.
 
     It is a grandchild, so that no zombie is left for this process to wait for.
@@ -177,28 +178,27 @@ def start(pool: Any, address: str, tables: list[int], heads: int) -> str:
     out, into = os.pipe()
     child = os.fork()
     if child == 0:
-        _live(pool, address, tables, heads, into)
+        _live(pool, place, tables, heads, into)
     os.close(into)
     os.waitpid(child, 0)
     with open(out, "rb") as pipe:
         return pipe.read().decode(errors="replace")
 
 
-def _live(pool: Any, address: str, tables: list[int], heads: int, ready: int) -> NoReturn:
-    """Be the metadata process. `ready` is closed when it listens, and told what goes wrong."""
+def _live(pool: Any, place: Place, tables: list[int], heads: int, ready: int) -> NoReturn:
+    """Be the metadata process. `ready` is closed when it answers, and told what goes wrong."""
     try:
         os.setsid()
         if os.fork() == 0:
             _detach(ready)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                listener.bind(address)
-            except OSError:
+            held = place.listen()
+            if held is None:
                 os._exit(0)  # another client was faster
+            # ORDER: the index is read when no other metadata process can assign heads any more.
             metadata = Metadata(_endpoint(pool), tables, heads)
-            listener.listen(1024)
+            held.ready()
             os.close(ready)
-            _serve(listener, metadata)
+            _serve(held.listener, metadata)
     except BaseException:
         os.write(ready, traceback.format_exc().encode()[:4096])
     finally:

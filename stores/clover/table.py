@@ -48,9 +48,10 @@ Limits that are the paper's
     - nothing is replicated
     - a chain that grows between two requests costs its readers a round trip for each version
 
-Further limits: all clients are on one host and in one network namespace; a pool with `multi_host`
-or without hardware coherence is refused. Deviations: memory comes from the pool's allocator, not
-from the metadata process; the paper's cache keeps a shortcut in memory; it has no DELETE.
+Further limits: all clients are processes of one user, on one host and in one network namespace
+(StoreError); a pool with `multi_host` or without hardware coherence is refused. Deviations: memory
+comes from the pool's allocator, not from the metadata process; the paper's cache keeps a shortcut
+in memory; it has no DELETE.
 
 Round trips without conflict (a request is one): get 1, of a key that is not cached 2, missing 1;
 update 1 and insert 2; delete 1.

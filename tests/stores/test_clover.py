@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -238,6 +240,88 @@ def test_with_fence_wait_everybody_waits_for_one_that_stands_still(
         assert store.get(b"j") is None
     assert store.remote.pid == pid
     assert caplog.text.count(f"everyone waits for the metadata process {pid}") == 1
+
+
+NOBODY = 65534
+
+
+def squat(address: str, uid: int, ready: int) -> None:
+    """Be a process of that user which listens at the name, and never answers."""
+    os.setuid(uid)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(16)
+        os.write(ready, b"x")
+        signal.pause()
+
+
+@pytest.mark.parametrize("user", ["the same", "another"])
+def test_process_that_binds_the_name_of_one_that_ended_does_no_harm(store: Any, user: str) -> None:
+    """Abstract sockets have no owner: each user of the host may bind any name that is free."""
+    if user == "another" and os.getuid():
+        pytest.skip("only root can be another user")
+    store.put(b"k", b"v")
+    address = store.remote.address
+    kill_metadata(store)
+    uid = NOBODY if user == "another" else os.getuid()
+    out, into = os.pipe()
+    with children([lambda: squat(address, uid, into)]) as squatters:
+        assert os.read(out, 1) == b"x"
+        os.close(out)
+        os.close(into)
+        store.cache.clear()
+        assert store.get(b"k") == b"v"
+        store.insert(b"j", b"w")
+        assert store.remote.address != address
+        assert os.waitpid(squatters[0][0], os.WNOHANG) == (0, 0)
+    sound(store)
+
+
+def test_client_of_another_network_namespace_starts_no_second_one(store: Any) -> None:
+    """Two that assign heads would give one head to two keys."""
+    isolated = ["unshare", "-n"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make network namespaces")
+    store.put(b"k", b"v")
+    code = (
+        "import limpet, sys\n"
+        "store = limpet.open(sys.argv[1]).store('clover', name='test')\n"
+        "store.remote.patience_s = 0.1\n"
+        "try: store.get(b'k')\n"
+        "except limpet.StoreError as error: print(error)"
+    )
+    done = subprocess.run(
+        [*isolated, sys.executable, "-c", code, store.pool.url],
+        capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert "another network namespace" in done.stdout
+    store.cache.clear()
+    assert store.get(b"k") == b"v"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_one_that_reads_its_index_has_more_time(
+    store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: bool
+) -> None:
+    """It is not killed before it can answer; one that stands still there is."""
+
+    class SlowAtFirst(server.Metadata):
+        def rebuild(self) -> None:
+            with contextlib.suppress(FileExistsError):
+                (tmp_path / "met").touch(exist_ok=False)
+                time.sleep(0.5 if ends else 100)
+            super().rebuild()
+
+    monkeypatch.setattr(server, "Metadata", SlowAtFirst)
+    store.remote.patience_s = 0.1
+    with children([lambda: (store.put(b"k", b"v"), signal.pause())]):
+        while not store.remote.place.holder()[0]:
+            time.sleep(0.001)
+        first, ready = store.remote.place.holder()
+        assert not ready
+        assert store.get(b"j") is None
+        assert (store.remote.place.holder() == (first, True)) == ends
 
 
 def test_what_is_due_is_told_after_the_notices_of_all(pools: Any) -> None:
