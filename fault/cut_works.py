@@ -7,6 +7,8 @@ handle and a source of random choices, and returns its works by name.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import queue
 import random
@@ -14,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from limpet.fault.kinds import proof_of
-from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreFull
+from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
 from limpet.shm.segments import destroy
 from limpet.stores.loco.power_controller import PowerController
 from limpet.stores.loco.sst import SST
@@ -22,14 +24,69 @@ from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
 Work = Callable[[], object]
-Works = Mapping[str, Work]
+Works = Mapping[str, "Work | Prepared"]
 Subject = Callable[[Any, random.Random], Works]
 KEYS: Final = [b"key %d" % number for number in range(24)]
 SIZES: Final = (10, 300, 3000)
+DROPPED: Final = "dropped"
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
 """What a work may raise of its own: also since the one before it was cut."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A work that is prepared each time, uncut. `judge`, after a cut: what does not hold, or ""."""
+
+    work: Work
+    prepare: Work
+    judge: Callable[[], str]
+
+
+class Dropping:
+    """A store that is made, filled, and dropped; what a cut leaves of it the next drop frees."""
+
+    def __init__(self, pool: Any, kind: str, given: Mapping[str, Any]) -> None:
+        self.pool = pool
+        self.kind = kind
+        self.given = given
+        self.before: tuple[int, int] = (0, 0)
+        self.store: Any = None
+
+    def prepare(self) -> None:
+        self.store = None
+        self.drop()
+        self.before = self.in_use()
+        self.store = self.pool.store(self.kind, name=DROPPED, **self.given)
+        self.store.put_many([(each, b"to be dropped") for each in KEYS[:4]])
+
+    def drop(self) -> None:
+        """Drop it if it is there; finish what was cut off."""
+        if any(entry["name"] == DROPPED for entry in self.pool.stores()):
+            self.pool.drop(DROPPED)
+        self.pool.recover()
+
+    def in_use(self) -> tuple[int, int]:
+        """Bytes of objects, and blocks of regions."""
+        nodes = range(self.pool.parameters.nodes)
+        extents = [each for node in nodes for each in self.pool.regions.extents(node)]
+        return self.pool.audit()["reachable"], sum(count for _, count, _ in extents)
+
+    def judge(self) -> str:
+        listed = any(entry["name"] == DROPPED for entry in self.pool.stores())
+        if listed:
+            with contextlib.suppress(StoreDropped):
+                if self.store.get(KEYS[0]) != b"to be dropped":
+                    return "a store that is listed has lost a value"
+        self.drop()
+        if self.in_use() != self.before:
+            return f"in use were {self.before} bytes and blocks, and are {self.in_use()}"
+        try:
+            self.store.get(KEYS[0])
+        except StoreDropped:
+            return ""
+        return "a handle of a dropped store works"
 
 
 def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
@@ -47,7 +104,8 @@ def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     def key() -> bytes:
         return draw.choice(KEYS)
 
-    works: dict[str, Work] = {
+    dropping = Dropping(pool, kind, given)
+    works: dict[str, Work | Prepared] = {
         "put": lambda: store.put(key(), value()),
         "insert": lambda: store.insert(key(), value()),
         "update": lambda: store.update(key(), value()),
@@ -60,6 +118,7 @@ def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
         "recover": pool.recover,
         "audit": pool.audit,
         "open": lambda: pool.store(kind, name="cut"),
+        "drop": Prepared(lambda: pool.drop(DROPPED), dropping.prepare, dropping.judge),
     }
     if "sherman" in kind:
         works["scan"] = lambda: list(store.scan(KEYS[0], KEYS[-1]))

@@ -7,9 +7,10 @@ thread. Each work of a subject (cut_works.py) is done again and again and cut of
                   memory, for k = 1, 2, 3 ... until it ends uncut (or `verbs_max`)
     in a storm    another thread sends signals to the main thread, one a millisecond or so
 
-After each cut the handle must work and its client not be pinned. In the end, after `recover`, no
-other client is there, `audit` finds nothing leaked, every lock can be had, and this process has as
-many descriptors and the pool's folder as many segments as before.
+After each cut the handle must work and its client not be pinned, and what the work itself promises
+must hold: of a drop that was cut off, the next one frees everything. In the end, after `recover`,
+no other client is there, `audit` finds nothing leaked, every lock can be had, and this process has
+as many descriptors and the pool's folder as many segments as before.
 
 In the pure build a cut can leave the client pinned until its next operation (portable.py), which is
 therefore made before the pin is looked at.
@@ -32,7 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from limpet.fault.cut_works import SUBJECTS, TOLERATED, Work
+from limpet.fault.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works
 from limpet.shm.errors import LimpetError, ReentrantUse
 from limpet.shm.fabric import BUILD, Endpoint
 from limpet.shm.location import SHM_DIR
@@ -149,8 +150,8 @@ class Drill:
     def _all_works(self, pool: CutPool) -> None:
         works = SUBJECTS[self.parameters.subject](pool, self.draw)
         self.report.works = len(works)
-        for work in works.values():
-            self._try(work)
+        for name, work in works.items():
+            self._once(pool, f"{name}, uncut", work)
         held = self._held(pool)
         for name, work in works.items():
             self._at_verbs(pool, name, work)
@@ -197,26 +198,40 @@ class Drill:
         except Cut:  # when `_try` was over
             return ""
 
-    def _at_verbs(self, pool: CutPool, name: str, work: Work) -> None:
+    def _once(self, pool: CutPool, when: str, work: Work | Prepared, cut_at: int = 0) -> None:
+        """Do a work once with the handler armed, and look at what is left."""
+        if isinstance(work, Prepared):
+            self._once_prepared(pool, when, work, cut_at)
+            return
+        pool.endpoint.cut_at = cut_at
+        wrong = self._armed(work)
+        pool.endpoint.cut_at = 0
+        self._look(pool, when, wrong)
+
+    def _once_prepared(self, pool: CutPool, when: str, work: Prepared, cut_at: int) -> None:
+        try:
+            work.prepare()
+            self._once(pool, when, work.work, cut_at)
+            self._note(when, work.judge())
+        except LimpetError as error:
+            self._note(when, f"before or afterwards {type(error).__name__}: {error}")
+
+    def _at_verbs(self, pool: CutPool, name: str, work: Work | Prepared) -> None:
         for count in range(1, self.parameters.verbs_max + 1, self.parameters.stride):
-            pool.endpoint.cut_at = count
-            wrong = self._armed(work)
-            pool.endpoint.cut_at = 0
+            self._once(pool, f"{name}, cut at side {count} of a verb", work, count)
             self.report.at_verbs += self.cut
-            self._look(pool, f"{name}, cut at side {count} of a verb", wrong)
             if not self.cut:
                 return
 
-    def _storm(self, pool: CutPool, works: Any) -> None:
+    def _storm(self, pool: CutPool, works: Works) -> None:
         end = time.monotonic() + self.parameters.seconds
         names = list(works)
         with self._signals():
             while time.monotonic() < end:
                 name = self.draw.choice(names)
-                wrong = self._armed(works[name])
+                self._once(pool, f"{name}, in a storm", works[name])
                 self.report.in_storm += self.cut
                 self.report.uncut += not self.cut
-                self._look(pool, f"{name}, in a storm", wrong)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -242,8 +257,7 @@ class Drill:
     # ---- what must hold -------------------------------------------------------------------------
 
     def _look(self, pool: CutPool, when: str, wrong: str) -> None:
-        if wrong:
-            self.report.failures.append(f"{when}: {wrong}")
+        self._note(when, wrong)
         try:
             if BUILD == "compiled":
                 self._look_at_pin(pool, when)
@@ -251,6 +265,10 @@ class Drill:
             self._look_at_pin(pool, when)
         except LimpetError as error:
             self.report.failures.append(f"{when}: afterwards {type(error).__name__}: {error}")
+
+    def _note(self, when: str, wrong: str) -> None:
+        if wrong:
+            self.report.failures.append(f"{when}: {wrong}")
 
     def _look_at_pin(self, pool: CutPool, when: str) -> None:
         if pool.endpoint.load(pool.client.slot + PIN):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.fault.kinds import proof_of
-from limpet.shm.errors import StoreFull, StoreMismatch, ValueTooLarge
+from limpet.shm.errors import StoreDropped, StoreFull, StoreMismatch, ValueTooLarge
 from limpet.shm.states import IN_SERVICE
 from limpet.stores.pool import Pool
 
@@ -129,6 +129,35 @@ def _made_small(pool: Pool, kv: Any) -> None:
     raise Broken("a smaller store of the same name cannot be made")
 
 
+def _make_to_drop(pool: Pool, kv: Any) -> None:
+    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    made.put(KEY, NEW)
+
+
+def _dropped(pool: Pool, kv: Any) -> None:
+    """The store is there with all that it had, or is gone; then nothing of it is left."""
+    names = [store["name"] for store in pool.stores()]
+    demand(names in (["store"], ["store", "made"]), f"the catalogue has {names}")
+    if "made" in names:
+        _demand_whole(pool.store(kv.kind, name="made"))
+        pool.drop("made")
+    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    demand(KEY not in made, "a new store has what a dropped one of its name had")
+    made.put(KEY, NEW)
+    demand(made.get(KEY) == NEW, "a store in place of a dropped one lost a value")
+    made.check()
+    pool.drop("made")
+    demand(len(pool.stores()) == 1, f"there is still {pool.stores()}")
+
+
+def _demand_whole(made: Any) -> None:
+    try:
+        demand(made.get(KEY) == NEW, "a store that nobody has dropped lost a value")
+        made.check()
+    except StoreDropped:
+        return  # by the victim that stood still, just now
+
+
 OPERATIONS: Final = {
     operation.name: operation
     for operation in (
@@ -153,6 +182,10 @@ OPERATIONS: Final = {
         Operation(
             "make in vain", _make_in_vain, OLD, OLD,
             fresh=True, prepare=_fill_last_node, finish=_made_small,
+        ),
+        Operation(
+            "drop store", lambda pool, kv: pool.drop("made"), OLD, OLD,
+            fresh=True, prepare=_make_to_drop, finish=_dropped,
         ),
     )
 }  # fmt: skip

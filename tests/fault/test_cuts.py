@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet.cli import drill_cuts
 from limpet.fault import cuts
-from limpet.fault.cut_works import SUBJECTS
+from limpet.fault.cut_works import SUBJECTS, store_works
 from limpet.fault.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
 from limpet.shm.fabric import BUILD
@@ -50,6 +50,18 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
     monkeypatch.setattr(Pdpm, "_run", entering)
     report = cuts.drill(CutParameters("pdpm", seconds=0, verbs_max=12))
     assert any("ReentrantUse" in failure for failure in report.failures), report.failures
+
+
+def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a store whose objects were being freed, nobody walks through the rest any more."""
+    works = {"drops": lambda pool, draw: {"drop": store_works(pool, draw, "race")["drop"]}}
+    monkeypatch.setattr(cuts, "SUBJECTS", works)
+    given = CutParameters("drops", seconds=0, stride=3 if BUILD == "compiled" else 11)
+    assert cuts.drill(given).failures == []
+    monkeypatch.setattr(CutPool, "free_unreachable", lambda self: 0)
+    assert any("bytes" in failure for failure in cuts.drill(given).failures)
 
 
 def test_pool_that_was_cut_off_while_it_was_made_is_not_there(
