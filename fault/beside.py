@@ -10,6 +10,8 @@ is blocked, and found, on however slow a machine. For every subject (subjects.py
     repair   a client dies at a step of a change, while another one is at work elsewhere, on a core
              of its own if there is one; a third one recovers the dead, and makes its turns. It
              pauses a few times at most: the one at work must not keep it from ending
+    drop     of stores: as waiter, but the third one drops the store beside the waiter, which is
+             told so when it goes on
 
 Each client that stopped goes on in the end, and ends well; the subject is whole, and nothing leaks.
 """
@@ -28,13 +30,14 @@ from typing import Any, Final
 from limpet.fault.operations import Broken, demand
 from limpet.fault.scene import look_away, within
 from limpet.fault.stopping import StoppingEndpoint, StoppingPool, stop
-from limpet.fault.subjects import CHANGES, opened, pool_sizes
+from limpet.fault.subjects import CHANGES, KEYS, opened, pool_sizes
 from limpet.fault.workers import Exit, Workers
-from limpet.shm.errors import LimpetError
+from limpet.shm.errors import LimpetError, StoreDropped
 from limpet.shm.segments import destroy
 from limpet.stores.pool import Pool
+from limpet.stores.registry import KINDS
 
-ROLES: Final = ("reader", "waiter", "repair")
+ROLES: Final = ("reader", "waiter", "repair", "drop")
 LEASE_US: Final = 3_600_000_000
 PATIENCE_S: Final = 10.0
 TURNS: Final = 40
@@ -75,6 +78,11 @@ class WaitingPool(StoppingPool):
 
     endpoint_class = WaitingEndpoint
     endpoint: WaitingEndpoint
+
+
+def roles_of(subject: str) -> tuple[str, ...]:
+    """The roles that there are beside a subject: a channel is not dropped."""
+    return tuple(role for role in ROLES if role != "drop" or subject in KINDS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +129,12 @@ class Beside:
             self.work = opened(pool, self.subject)
             for _ in range(TURNS):
                 self._write()
-            {"reader": self._readers, "waiter": self._waiters, "repair": self._repairs}[role]()
+            {
+                "reader": self._readers,
+                "waiter": self._waiters,
+                "repair": self._repairs,
+                "drop": self._drops,
+            }[role]()
             with within(PATIENCE_S, "the look at what is left"):
                 self._look()
         except (Broken, LimpetError) as error:
@@ -199,14 +212,26 @@ class Beside:
         return halted
 
     def _waiters(self) -> None:
+        self._beside_waiters(self._waiter)
+
+    def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
         for k in self._ks():
             for number in PAUSES:
                 self.runs += 1
-                if not self._waiter(k, number):
+                if not run(k, number):
                     return
         raise Broken(f"a change has {STEPS_MAX} steps or more")
 
     def _waiter(self, k: int, number: int) -> bool:
+        return self._with_waiter(
+            k, number, lambda: self._beside(f"a client beside a waiter stopped at pause {number}")
+        )
+
+    def _with_waiter(
+        self, k: int, number: int, third: Callable[[], object], drops: bool = False
+    ) -> bool:
+        """`third` is done beside a waiter that is stopped. Whether the holder had a step k."""
+
         def hold(endpoint: Any, subject: Any) -> None:
             endpoint.stop_at = k
             subject.write(CHANGES)
@@ -214,7 +239,11 @@ class Beside:
         def wait(endpoint: Any, subject: Any) -> None:
             endpoint.pauses = 0
             endpoint.pause_at = number
-            subject.write(CHANGES)
+            try:
+                subject.write(CHANGES)
+            except StoreDropped:
+                return
+            demand(not drops or endpoint.pause_at, "the waiter worked on in a dropped store")
 
         with Workers(self._client(hold)) as holders, Workers(self._client(wait)) as waiters:
             holder = holders.start(0)
@@ -222,8 +251,26 @@ class Beside:
             waiter = waiters.start(0)
             self.stopped += self._halted(waiter, f"a client beside one that is stopped at step {k}")
             self._end(holders, holder, "the holder that went on")
-            self._beside(f"a client beside a waiter that is stopped at pause {number}")
+            third()
             self._end(waiters, waiter, "the waiter that went on")
+        return halted
+
+    def _drops(self) -> None:
+        self._beside_waiters(self._drop)
+
+    def _drop(self, k: int, number: int) -> bool:
+        self.work = opened(self.pool, self.subject)
+        for _ in range(KEYS):
+            self._write()
+
+        def drop() -> None:
+            with within(PATIENCE_S, f"a drop beside a waiter stopped at pause {number}, step {k}"):
+                self.pool.drop("subject")
+
+        halted = self._with_waiter(k, number, drop, drops=True)
+        demand(not self.pool.stores(), f"dropped, and there are {self.pool.stores()}")
+        audit = self.pool.audit()
+        demand(not audit["reachable"], f"of a dropped store, there is still {audit}")
         return halted
 
     def _repairs(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.beside import ROLES, SHARE, Beside
+from limpet.fault.beside import ROLES, SHARE, Beside, roles_of
 from limpet.fault.interrupt import Interrupted, ended_by_signals
 from limpet.fault.subjects import SUBJECTS
 from limpet.fault.throttle import ThrottleParameters
@@ -102,7 +102,7 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
 def beside(
     subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, realtime: bool, as_json: bool
 ) -> None:
-    """Stop readers and waiters, and let repairs meet a busy writer; nobody may wait for a lease.
+    """Stop readers and waiters, let repairs meet a busy writer; nobody may wait for a lease.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Clients stop, or die,
     at steps of their own, and the lease is an hour, so that a client which would have to wait for
@@ -120,7 +120,7 @@ def beside(
             for subject in subjects or SUBJECTS:
                 share = 0 if every else SHARE
                 drill = Beside(subject, f"shm://drill-{os.getpid()}", share, realtime)
-                for role in roles or ROLES:
+                for role in [each for each in roles_of(subject) if each in (roles or ROLES)]:
                     check()
                     result = drill.run(role)
                     results.append(result)

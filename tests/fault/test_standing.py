@@ -12,11 +12,12 @@ from mutant_tools import sightings_for_ever
 
 import limpet
 from limpet.fault import beside
-from limpet.fault.beside import ROLES, Beside
+from limpet.fault.beside import Beside, roles_of
 from limpet.fault.subjects import CHANNELS, PARTS, SUBJECTS
 from limpet.fault.throttle import NO_TURN, ThrottleParameters, run
 from limpet.shm.membership import Membership
 from limpet.stores import loco
+from limpet.stores.pdpm.table import Pdpm
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.registry import KINDS
 
@@ -59,8 +60,9 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     assert "after a turn of it had come back" in report.blamed[0]
 
 
-@pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in roles_of(subject)]
+)
 def test_nobody_waits_for_a_lease_beside(
     subject: str, role: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +72,17 @@ def test_nobody_waits_for_a_lease_beside(
     result = Beside(subject, make_url(), share=1).run(role)
     assert result.ok, result.failure
     assert result.runs > 1
+
+
+def test_waiter_that_does_not_look_whether_its_store_was_dropped_is_found(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works on in memory that is another store's by then."""
+    monkeypatch.setattr(beside, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(Pdpm, "require_there", lambda self: 0, raising=False)
+    monkeypatch.setattr(Pdpm, "look_whether_there", lambda self: 0, raising=False)
+    result = Beside("pdpm", make_url()).run("drop")
+    assert re.search("worked on in a dropped store|leaked", result.failure), result
 
 
 @pytest.mark.skipif(limpet.build == "compiled", reason="a constant of a compiled module")

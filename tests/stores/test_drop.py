@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pickle
 import signal
 import time
+import types
 from typing import Any
 
 import pytest
@@ -288,6 +290,45 @@ def test_store_with_a_lost_node_is_dropped(pools: Any, kind: str, replaced: bool
     audit = pool.audit()
     assert audit["reachable"] == audit["leaked"] == audit["held"] == 0
     assert pool.stores() == []
+
+
+def cut_while_freeing(handle_of: Any, entry: Any) -> Any:
+    """A handle whose objects are not freed to the last: a signal handler raises before."""
+
+    def show_progress(count: int) -> None:
+        if count == min(3, len(found) - 1):
+            raise KeyboardInterrupt
+
+    found = handle_of(entry).references()
+    return types.SimpleNamespace(references=lambda: found, show_progress=show_progress)
+
+
+@pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "rcuckoo"])
+@pytest.mark.parametrize("when", ["before", "cut off", "killed"])
+def test_store_is_dropped_when_a_second_node_is_lost(
+    pools: Any, kind: str, when: str, monkeypatch: Any
+) -> None:
+    """Before the drop, or after one that was cut off, or killed, in the midst of freeing."""
+    pool = pools(nodes=3, node_size="8MiB")
+    store = fill(pool, kind)
+    pool.fail_node(1)
+    if when == "cut off":
+        monkeypatch.setattr(pool, "handle_of", functools.partial(cut_while_freeing, pool.handle_of))
+        with pytest.raises(KeyboardInterrupt):
+            pool.drop("s")
+        monkeypatch.undo()
+        assert [entry.state for entry in pool.catalogue if entry.name == b"s"] == [EMPTYING]
+    elif when == "killed":
+        assert die_dropping(pool, 20)
+    pool.fail_node(2)
+    with contextlib.suppress(limpet.StoreError):
+        pool.drop("s")
+    pool.recover()
+    audit = pool.audit()
+    assert audit["reachable"] == audit["leaked"] == audit["held"] == 0
+    assert pool.stores() == []
+    with pytest.raises(limpet.StoreDropped):
+        store.get(b"key 1")
 
 
 def test_handle_of_a_dropped_store_cannot_be_unpickled(pools: Any) -> None:
