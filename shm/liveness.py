@@ -70,8 +70,9 @@ def look_at(pid: int) -> Process:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return Process(not _answers(pid), None)  # there is none, or we may not see it
+    except OSError:
+        # There is none, or we may not see it, or have no descriptor to look at it.
+        return Process(not _answers(pid), None)
     if not fields:
         return Process(True, None)
     shift = _time_shift()

@@ -19,9 +19,11 @@ from limpet.shm.audit import Audit
 from limpet.shm.blocks import BlockTable
 from limpet.shm.client import Client
 from limpet.shm.clock import Clock
+from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.directory import Directory
 from limpet.shm.epoch import EPOCH_MAX, Grace
 from limpet.shm.errors import (
+    ClientError,
     CoherenceError,
     LimpetError,
     NodeFailed,
@@ -281,7 +283,8 @@ class Memory:
 
     def _rejoin(self) -> None:
         """Called in a forked child before its first operation: be a client of its own."""
-        uninterrupted(self._rejoin_once)
+        with descriptors_needed(self.url):
+            uninterrupted(self._rejoin_once)
 
     def _rejoin_once(self) -> None:
         with _identity_lock:
@@ -379,6 +382,8 @@ class Memory:
                     break
                 try:
                     segment = self.open_segment(node, generation_of(word))
+                except ClientError:
+                    raise  # we have no descriptor for it, and it is well
                 except LimpetError as error:
                     if self.view.word(node) != word:
                         continue  # it is lost again, or was replaced again

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from limpet.shm import dax
+from limpet.shm.descriptors import NONE_LEFT
 from limpet.shm.errors import (
+    ClientError,
     LimpetError,
     ParameterError,
     PoolCorrupt,
@@ -50,6 +52,8 @@ _ERRORS: Final[dict[int, tuple[type[LimpetError], str]]] = {
     errno.EDQUOT: (ParameterError, "does not fit into this user's quota"),
     errno.ENOMEM: (ParameterError, "does not fit: there is not enough memory"),
     errno.EFBIG: (ParameterError, "does not fit: it is larger than a file may be"),
+    errno.EMFILE: (ClientError, f"cannot be opened: {NONE_LEFT}"),
+    errno.ENFILE: (ClientError, "cannot be opened: this host has no descriptor left"),
     errno.ENAMETOOLONG: (ParameterError, "has a name that is too long"),
 }
 

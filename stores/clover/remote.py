@@ -19,6 +19,7 @@ import time
 import weakref
 from typing import Any, Final
 
+from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.errors import NodeFailed, StoreError
 from limpet.shm.liveness import Watcher, start_time
 from limpet.shm.uninterrupted import uninterrupted
@@ -111,6 +112,12 @@ class Remote:
         self.close()
 
     def _connected(self) -> socket.socket:
+        if self.socket is not None and self.owner == os.getpid():
+            return self.socket
+        with descriptors_needed(self.pool.url):
+            return self._connect_again()
+
+    def _connect_again(self) -> socket.socket:
         if self.socket is not None and self.owner != os.getpid():
             self.close()  # that is our parent's
         end = time.monotonic() + self.patience_s

@@ -213,16 +213,17 @@ def _detach(ready: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # ORDER: before anything is opened: the parent may have no descriptor left.
+    for standard in range(3):
+        with contextlib.suppress(OSError):  # the parent has none there
+            os.close(standard)
+    inherited = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(null, standard)
-    for name in list(Path("/proc/self/fd").iterdir()):
-        descriptor = int(name.name)
+    for descriptor in inherited:
         if descriptor > 2 and descriptor != ready and not _is_memory(descriptor):
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue  # that of the listing itself
+            os.close(descriptor)
 
 
 def _is_memory(descriptor: int) -> bool:

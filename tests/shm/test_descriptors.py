@@ -1,0 +1,216 @@
+"""Few descriptors: hundreds of clients with a `ulimit -n` of 256, and processes with none left."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_tools import child, churn, ids
+from process_tools import children
+
+import limpet
+
+LIMIT = 256
+IS_LONG = os.environ.get("LIMPET_TEST_LONG") == "1"
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Close the pipes of other children, which a forked child has, too."""
+    names = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    for descriptor in names - kept:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+# ---- hundreds of clients -------------------------------------------------------------------------
+
+
+def use(pool: limpet.Pool, name: bytes) -> None:
+    """A put, a get, a lock and a queue of one client."""
+    store = pool.store("race", name="many")
+    store.put(name, name * 3)
+    assert store.get(name) == name * 3
+    with pool.lock("many"):
+        pool.counter("counted").add()
+    jobs = pool.queue("jobs", 8)
+    jobs.put(name, timeout=60)
+    jobs.get(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("processes", "handles"),
+    [
+        (12, 43) if limpet.build == "compiled" else (2, 16),  # where a verb takes 20 us
+        pytest.param(
+            600, 1, marks=pytest.mark.skipif(not IS_LONG, reason="takes long: LIMPET_TEST_LONG=1")
+        ),
+    ],
+)
+def test_hundreds_of_clients_do_with_256_descriptors_each(
+    pools: Any, processes: int, handles: int
+) -> None:
+    """Each process has so many handles, its limit is 256, and each handle is a client."""
+    count = processes * handles
+    pool = pools(node_size="64MiB", block_size="16KiB", clients=count + 2)  # one: for recoveries
+    pool.store("race", name="many", capacity=2 * count)
+    kept = {0, 1, 2, *range(3, 3 + descriptors())}
+    told, tell = os.pipe()
+
+    def work(number: int) -> None:
+        close_all_but(kept | {tell})
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+        mine = [pool, *(limpet.open(pool.url) for _ in range(handles - 1))]
+        for each, handle in enumerate(mine):
+            use(handle, b"%d of %d" % (each, number))
+        assert descriptors() < LIMIT
+        os.write(tell, b"x")
+        signal.pause()
+
+    with children([lambda n=n: work(n) for n in range(processes)]):
+        os.close(tell)
+        assert sum(len(os.read(told, 1)) for _ in range(processes)) == processes
+        assert len(ids(pool)) == count + 1
+        began = time.process_time()
+        with pytest.raises(limpet.ClientError, match=f"all {count + 1} client slots"):
+            limpet.open(pool.url)
+        assert time.process_time() - began < 5, "the refusal took long"
+        use(pool, b"beside them")
+    os.close(told)
+    assert len(pool.recover()["clients"]) == count
+    assert pool.audit()["leaked"] == 0
+    assert pool.counter("counted").value == count + 1
+    limpet.open(pool.url).close()
+
+
+# ---- a process with no descriptor left -----------------------------------------------------------
+
+
+@contextlib.contextmanager
+def few_left(count: int) -> Iterator[None]:
+    """Have so many descriptors left, and no more, until the end."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors() + 16, 32), limits[1]))
+    held = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(count):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def take_lock(pool: limpet.Pool) -> None:
+    assert pool.lock("of the dead").acquire(timeout=60)
+    pool.lock("of the dead").release()
+
+
+def replace(pool: limpet.Pool) -> None:
+    if all(node["state"] == "in service" for node in pool.nodes()):
+        pool.fail_node(1)
+    pool.replace_node(1)
+
+
+def make(pool: limpet.Pool) -> None:
+    with contextlib.suppress(limpet.PoolNotFound):
+        limpet.destroy(f"{pool.url}-2")
+    limpet.create(f"{pool.url}-2", node_size="1MiB", clients=4).close()
+    limpet.destroy(f"{pool.url}-2")
+
+
+Work = Callable[[limpet.Pool], object]
+WORKS: dict[str, Work] = {
+    "join": lambda pool: pool.client_id,
+    "put": lambda pool: pool.store("race", name="small").put(b"k", b"v"),
+    "get": lambda pool: pool.store("race", name="small").get(b"k"),
+    "lock": take_lock,
+    "queue": lambda pool: (pool.queue("q").put(1), pool.queue("q").get()),
+    "clover": lambda pool: pool.store("clover", name="asked").put(os.urandom(2), b"v"),
+    "recover": lambda pool: pool.recover(),
+    "clients": lambda pool: pool.clients(),
+    "fence": lambda pool: churn(pool, pool.store("race", name="small")),
+    "open": lambda pool: limpet.open(pool.url).close(),
+    "create": make,
+}
+if limpet.build == "pure":
+    del WORKS["fence"]  # for its time
+OF_NODES: dict[str, Work] = {
+    "join": lambda pool: pool.client_id,
+    "get": lambda pool: pool.store("fusee", name="safe").get(b"k"),
+    "put": lambda pool: pool.store("fusee", name="safe").put(b"k", b"v"),
+    "replace": replace,
+}
+
+
+def with_few(pool: limpet.Pool, works: dict[str, Work]) -> dict[str, list[int]]:
+    """For each work, with how many descriptors it was refused by an error of limpet."""
+    refused: dict[str, list[int]] = {name: [] for name in works}
+    held = 0
+    for count in range(12):
+        for name, work in works.items():
+            with few_left(count):
+                try:
+                    work(pool)
+                except limpet.ClientError:
+                    refused[name].append(count)
+                except limpet.StoreFull as error:
+                    # The one that stands still is not killed unless its maps can be read.
+                    refused[name].append(count if "held back by processes" in str(error) else -1)
+        gc.collect()
+        if count == 7:
+            held = descriptors()
+    assert descriptors() == held, "descriptors are leaked"
+    return refused
+
+
+def judge(refused: dict[str, list[int]]) -> None:
+    """Refused with none left, and done as soon as there are as many as are needed."""
+    for name, counts in refused.items():
+        assert counts == list(range(len(counts))), name
+        assert 1 <= len(counts) < 8, name
+
+
+def test_process_with_no_descriptor_left_is_told_so_by_errors_of_limpet(pools: Any) -> None:
+    """Beside a dead client that has a lock, and one that stands still and is in the way."""
+    pool = pools(node_size="1MiB", lease_us=20_000, clients=16)
+    pool.queue("q", 8)
+    pool.store("clover", name="asked", capacity=64)
+    store = pool.store("race", name="small", capacity=64)
+    with (
+        child(lock=lambda: pool.lock("of the dead").acquire() and None) as dead,
+        child(pin=lambda: (store.put(b"x", b"y"), pool.client.enter())[1]) as stopped,
+        child(work=lambda: with_few(pool, WORKS)) as poor,
+    ):
+        dead.do("lock")
+        dead.kill()
+        stopped.do("pin")
+        stopped.stop()
+        refused = poor.do("work")
+    judge(refused)
+    assert refused["open"] > refused["put"]
+
+
+def test_process_with_no_descriptor_left_is_told_so_when_a_node_is_replaced(pools: Any) -> None:
+    pool = pools(nodes=2, node_size="1MiB", clients=16)
+    pool.store("fusee", name="safe", capacity=16, replicas=2).put(b"k", b"v")
+    with child(work=lambda: with_few(pool, OF_NODES)) as poor:
+        pool.fail_node(1)
+        pool.replace_node(1)
+        refused = poor.do("work")
+    judge(refused)
