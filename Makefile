@@ -48,7 +48,7 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, damage, cuts, clients that stand still, long explorations (also with lost
+# drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with lost
 # nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole crash
 # matrix, the tests with other random choices.
 RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
@@ -82,6 +82,7 @@ soak: .venv/tools
 	        over || $(BIN)/limpet drill throttle --seconds 20 --lease-ms $$lease --kill-rate 4 --busy; \
 	    done; \
 	    over || $(BIN)/limpet drill beside --every; \
+	    over || $(BIN)/limpet drill ends --every; \
 	    over || $(BIN)/limpet $(EXPLORE); \
 	    over || $(BIN)/limpet $(EXPLORE) --node-failures 1; \
 	    for store in race fusee swarm rcuckoo loco; do \

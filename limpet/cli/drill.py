@@ -22,6 +22,7 @@ from limpet.cli.common import (
     time_text,
 )
 from limpet.cli.drill_cuts import cut
+from limpet.cli.drill_ends import ends
 from limpet.cli.drill_run import StoreOrCommand, run
 from limpet.fault import recovery_time
 from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
@@ -43,6 +44,7 @@ def drill() -> None:
 
 drill.add_command(run)
 drill.add_command(cut)
+drill.add_command(ends)
 
 
 @drill.command()

@@ -1,0 +1,47 @@
+"""Processes that stop being clients at each step of an operation; `limpet drill ends` has more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import limpet
+from limpet.cli import drill_ends
+from limpet.fault import ends
+from limpet.fault.ends import EXEC, WAYS, Ends
+from limpet.fault.subjects import SUBJECTS
+from limpet.shm.life_locks import LifeLocks
+from limpet.shm.liveness import Watcher
+
+assert drill_ends.ends.name == "ends"
+FEW = {"race", "fusee", "lock", "queue"}
+"""Subjects that are ended in all ways; of others, one will do."""
+ROWS = [
+    (subject, way)
+    for number, subject in enumerate(SUBJECTS)
+    for turn, way in enumerate(WAYS)
+    if (subject in FEW and limpet.build == "compiled") or number % len(WAYS) == turn
+]
+
+
+@pytest.mark.parametrize(("subject", "way"), ROWS)
+def test_others_go_on_when_a_client_ends_in_an_operation(
+    subject: str, way: str, make_url: Callable[[], str]
+) -> None:
+    result = Ends(subject, make_url(), share=2).run(way)
+    assert result.ok, result.failure
+    assert result.runs > 1
+
+
+@pytest.mark.parametrize("way", sorted(EXEC))
+def test_trap_life_that_is_told_by_the_pid_is_caught_by_the_drill(
+    way: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program that a client became has its pid and start time: it is not dead, or is killed."""
+    monkeypatch.setattr(ends, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(Watcher, "locks_tell", False)
+    monkeypatch.setattr(LifeLocks, "mapped_by", lambda self, pid: True)
+    result = Ends("race", make_url(), share=2).run(way)
+    assert not result.ok
+    assert "was blocked" in result.failure or "was killed" in result.failure
