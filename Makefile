@@ -48,9 +48,9 @@ bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
-# drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with lost
-# nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole crash
-# matrix, the tests with other random choices.
+# drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with
+# lost nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole
+# crash matrix, the tests with other random choices.
 RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
     dtx-sherman pdpm swarm dm-abd
 CHANNELS := counter array array-d atomic_var owned_var sst shared_region power_controller event barrier \
