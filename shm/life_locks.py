@@ -25,6 +25,8 @@ Both sides must look at the same file. On device DAX each container may have a d
 own. So a slot says which file its client's lock is on (`slots.LOCKED`: a hash of device and inode,
 0 where the kernel has no such locks), and a lock on another file says nothing: then pid and start
 time must do (liveness.py), and for another PID namespace a lease.
+
+Bytes from 2^62 on are for locks of stores' own (stores/clover/place.py).
 """
 
 from __future__ import annotations
