@@ -154,16 +154,19 @@ def attach(pool: limpet.Pool, kind: str) -> Any:
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", ["race", "fusee", "rtx-sherman"])
 def test_drop_before_an_operation_has_pinned(pools: Any, kind: str, number: int) -> None:
-    """It has read the epoch, and nobody can know yet that it is at work; also once it has memory."""
+    """It has read the epoch, and nobody can know that it is at work; also once it has memory."""
     pool = pools(nodes=3, node_size="8MiB")
     before = in_use(pool)
     fill(pool, kind)
     slow = Puppet(pools, pool.url, kind, "s")
 
+    def put_twice() -> None:
+        slow.store.put(b"new", b"value")
+        slow.store.put(b"new", b"value")
+
     def put() -> None:
         with pytest.raises(limpet.StoreDropped):
-            for _ in range(2):
-                slow.store.put(b"new", b"value")
+            put_twice()
 
     assert not slow.begin(put, verb_on_address("swap", slow.pool.client.slot + PIN, number))
     pool.drop("s")
