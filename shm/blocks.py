@@ -26,6 +26,7 @@ import numpy as np
 from limpet.shm.errors import NodeFailed
 from limpet.shm.groups import Groups
 from limpet.shm.heap import Heap
+from limpet.shm.layout import EPOCH
 from limpet.shm.pressure import expel
 from limpet.shm.words import (
     BACKED,
@@ -39,12 +40,14 @@ from limpet.shm.words import (
     SLAB,
     STRAY,
     TAKEN,
+    age,
     block_word,
     class_of,
     free_word,
     is_tail_of,
     recast,
     replicas_of,
+    stamp,
     tail_word,
 )
 
@@ -122,7 +125,20 @@ class BlockTable:
         unclaimed: Flags = words >> np.uint64(60) == FREE
         if self.unbacked:
             unclaimed &= words & _BACKED != 0
-        return unclaimed & _passed(words, horizon)
+        return unclaimed & self.passed(words, horizon)
+
+    def passed(self, words: Words, horizon: int) -> Flags:
+        """Which of the words, that were read before, have a stamp of an epoch before `horizon`."""
+        # ORDER: the epoch after the words: none of their stamps is of a later one.
+        now = self.endpoint.load(EPOCH)
+        ages = np.uint64(stamp(now)) - words & np.uint64(OWNER_MASK)
+        found: Flags = (words & np.uint64(OWNER_MASK) == 0) | (ages > max(0, now - horizon))
+        return found
+
+    def has_passed(self, word: int, horizon: int) -> bool:
+        """`passed`, of one word."""
+        now = self.endpoint.load(EPOCH)
+        return not stamp(word) or age(word, now) > max(0, now - horizon)
 
     # ---- claiming ---------------------------------------------------------------------------
 
@@ -250,11 +266,11 @@ class BlockTable:
         for block in range(first, first + blocks):
             self.move(node, block, block_word(PENDING, client), block_word(REGION, mark))
 
-    def release_region(self, node: int, mark: int, stamp: int) -> int:
+    def release_region(self, node: int, mark: int, epoch: int) -> int:
         """Give back every block of the region with this mark; how many."""
         word = block_word(REGION, mark)
         return sum(
-            self.move(node, block, word, free_word(stamp))
+            self.move(node, block, word, free_word(epoch))
             for block in np.flatnonzero(self.words(node) == word).tolist()
         )
 
@@ -271,18 +287,18 @@ class BlockTable:
             block += 1
         return block - first - 1
 
-    def release(self, node: int, first: int, word: int, stamp: int, client: int) -> int:
+    def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
         """Give back a slab or a span, seen as `word`, in which nothing is in use; how many blocks.
 
         On behalf of `client`, which is us or is dead.
         """
         if replicas_of(word) > 1:
-            return self.groups.release(node, first, word, stamp, client)
+            return self.groups.release(node, first, word, epoch, client)
         if class_of(word) == LARGE_CLASS:
-            return self.release_span(node, first, word, stamp)
-        return int(self.move(node, first, word, free_word(stamp)))
+            return self.release_span(node, first, word, epoch)
+        return int(self.move(node, first, word, free_word(epoch)))
 
-    def release_span(self, node: int, first: int, word: int, stamp: int) -> int:
+    def release_span(self, node: int, first: int, word: int, epoch: int) -> int:
         """Give back a span, or what is left of it, last block first; blocks given back."""
         words = self.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
@@ -290,9 +306,9 @@ class BlockTable:
             return 0
         released = 0
         for block in range(first + self.tails(words, first), first, -1):
-            released += self.move(node, block, int(words[block]), free_word(stamp))
+            released += self.move(node, block, int(words[block]), free_word(epoch))
             # CRASH(span-shortened): a span with fewer tails, its object unused; recovery goes on.
-        return released + self.move(node, first, word, free_word(stamp))
+        return released + self.move(node, first, word, free_word(epoch))
 
     def unused(self, node: int, block: int, size_class: int) -> bool:
         """Whether no object of the block is in use."""
@@ -311,8 +327,9 @@ class BlockTable:
             except NodeFailed:
                 continue
             stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO, STRAY))
-            waiting = words[stamped & ~_passed(words, horizon)]
-            found += (waiting & np.uint64(OWNER_MASK)).tolist()
+            waiting = words[stamped & ~self.passed(words, horizon)]
+            now = self.endpoint.load(EPOCH)
+            found += [now - age(word, now) for word in waiting.tolist()]
         return found
 
     def has_room(self, node: int, block: int, size_class: int) -> bool:
@@ -393,9 +410,3 @@ class BlockTable:
             sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
             if sound and self.unused(node, index, LARGE_CLASS):
                 yield index, word
-
-
-def _passed(words: Words, epoch: int) -> Flags:
-    """Which of the words have a smaller epoch in them."""
-    passed: Flags = (words & np.uint64(OWNER_MASK)) < epoch
-    return passed

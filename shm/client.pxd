@@ -6,12 +6,17 @@ from limpet.shm.verbs cimport Endpoint, u64
 cdef u64 DROPS
 cdef u64 DYING
 cdef u64 EPOCH
+cdef u64 EPOCH_MASK
 cdef u64 EPOCH_MAX
+cdef int ERA
+cdef int ERA_SHIFT
 cdef int HAND
 cdef int HAND_SIZE
 cdef u64 INCARNATION_MASK
 cdef int PIN
+cdef u64 PIN_MASK
 cdef int PIN_SHIFT
+cdef u64 PIN_STEP
 cdef u64 STATE_BELOW
 cdef int STATE_SHIFT
 
@@ -25,8 +30,11 @@ cdef class Client:
     cdef readonly u64 ident
     cdef readonly u64 slot
     cdef readonly u64 word
-    cdef u64 sequence
+    cdef public u64 sequence
     cdef readonly int held
+    cdef readonly u64 epoch
+    cdef u64 era
+    cdef u64 base
     cdef readonly u64 drops
     cdef public object steady
     cdef bint lane
@@ -39,7 +47,8 @@ cdef class Client:
     @cython.locals(endpoint=Endpoint, epoch=u64)
     cpdef int pin(self) except -1
     cpdef pinned(self, work)
-    cpdef int share_pin(self, u64 pin) except -1
+    @cython.locals(own=u64)
+    cpdef int share_pin(self, u64 pin, u64 era) except -1
     @cython.locals(pin=u64, counter=u64)
     cpdef int go_on(self) except -1
     cdef int disown(self) except -1

@@ -24,11 +24,16 @@ from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
 from limpet.shm.layout import DROPS, EPOCH
 from limpet.shm.slots import (
     DYING,
+    EPOCH_MASK,
+    ERA,
+    ERA_SHIFT,
     HAND,
     HAND_SIZE,
     INCARNATION_MASK,
     PIN,
+    PIN_MASK,
     PIN_SHIFT,
+    PIN_STEP,
     STATE_BELOW,
     STATE_SHIFT,
 )
@@ -51,8 +56,14 @@ class Client:
         self.ident = 0
         self.slot = 0
         self.word = 0
-        self.sequence = 0
+        self.sequence = 1
         self.held = 0
+        self.epoch = 0
+        """That of the last pin."""
+        self.era = 0
+        """What our slot's word `era` is."""
+        self.base = 0
+        """What a pin has of the epoch."""
         self.drops = 0
         """Stores that had been dropped when we pinned last."""
         self.lane = False
@@ -67,8 +78,9 @@ class Client:
         self.ident = ident
         self.slot = slot
         self.word = word
-        self.sequence = 0
+        self.sequence = 1
         self.held = 0
+        self.epoch = self.era = self.base = 0
 
     def begin(self) -> None:
         """Exclude the other threads of this process, and be sure to have an identity of our own.
@@ -94,21 +106,28 @@ class Client:
         """Pin the epoch: what is linked from now on is not reused before `unpin`.
 
         Raises PoolClosed when the pool was closed, ClientError when this client was declared dead,
-        PoolCorrupt when the epoch is none: shifted, it would be another one, or no pin at all.
+        PoolCorrupt when the epoch is none.
         """
         endpoint = self.endpoint
         if not self.ident:
             self.disown()
         if self.held:
             self.settle()  # an operation ended with an error of its own before it could
-        self.sequence = (self.sequence + 1) & 0xFFFFF
+        self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
         if self.mortal and endpoint.load(self.slot) != self.word:
             self.disown()
         epoch = endpoint.load(EPOCH)
-        if epoch >= EPOCH_MAX:
-            raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
+        if epoch != self.epoch:
+            if epoch >= EPOCH_MAX:
+                raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
+            if epoch >> ERA_SHIFT != self.era:
+                # ORDER: before the pin; with a later era than its own a pin would not count.
+                endpoint.store(self.slot + ERA, epoch >> ERA_SHIFT)
+                self.era = epoch >> ERA_SHIFT
+            self.base = (epoch & EPOCH_MASK) << PIN_SHIFT
+            self.epoch = epoch
         # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
-        endpoint.swap(self.slot + PIN, epoch << PIN_SHIFT | self.sequence)
+        endpoint.swap(self.slot + PIN, self.base | self.sequence)
         # ORDER: after the pin: who drops a store counts DROPS up before it looks for pins, so it
         # waits for us or we learn of it.
         self.drops = endpoint.load(DROPS)
@@ -124,16 +143,21 @@ class Client:
         finally:
             self.unpin()
 
-    def share_pin(self, pin: int) -> None:
-        """Move our pin back to another client's, `pin`, if that one is older."""
-        if pin and pin < self.endpoint.load(self.slot + PIN):
+    def share_pin(self, pin: int, era: int) -> None:
+        """Move our pin back to another client's, `pin` of `era`, if that one is older."""
+        own = self.endpoint.load(self.slot + PIN)
+        if pin and (era < self.era or (era == self.era and pin < own)):
+            self.epoch = self.base = 0  # so that the next pin sees to the era
+            # ORDER: the era first: our pin is older than both for a moment.
+            self.endpoint.store(self.slot + ERA, era)
+            self.era = era
             self.endpoint.swap(self.slot + PIN, pin)
 
     def go_on(self) -> None:
         """If we are pinned, show that we do not stand still; the epoch stays."""
         pin = self.endpoint.load(self.slot + PIN)
         if pin:
-            counter = pin + 1 & (1 << PIN_SHIFT) - 1
+            counter = pin + PIN_STEP & PIN_MASK
             self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
 
     def disown(self) -> None:

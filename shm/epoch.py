@@ -6,13 +6,23 @@ free-running
 
 Words (control segment)
     epoch              only ever goes up; by fetch-and-add
-    pin of each slot   0, or epoch << 20 | counter: the epoch that the client read before it pinned
+    pin of each slot   0, or in bits 21-63 the bits 0-42 of the epoch that the client read before it
+                       pinned, in bits 0-20 a counter of its pins, always odd, so that no pin is 0
+    era of each slot   the other bits of that epoch. Its client writes it before the pin, when it
+                       has changed, which is once in 2^43 closings
 
 Rule. What was unlinked before the epoch was read as E may be reused once no client is pinned at an
 epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it read
 the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client that
 pins after our scan of the pins reads the link after the unlinking and cannot see the object. That
 holds for what was unlinked before the scan, so its result is never above the epoch before it.
+
+Era and pin are two words. Who looks at them reads the era first, so it may see an old era with a
+new pin, and takes that for an older epoch than it is: then it waits, and looks again.
+
+Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
+after 2^20 operations; those who ask whether a client stands still go by the looks of one wait, and
+its progress word (sightings.py). Block words have the low bits of an epoch only: words.py.
 
 Dead clients: their pins count until they are recovered (so that everything they had in hand stands
 still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when
@@ -23,15 +33,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, Field
 from limpet.shm.layout import CLIENT_SLOTS, EPOCH, SLOT_SIZE, SLOTS_USED
-from limpet.shm.slots import DYING, LIVE, PIN, PIN_SHIFT
+from limpet.shm.slots import DYING, ERA, ERA_SHIFT, LIVE, PIN, PIN_SHIFT
+from limpet.shm.words import stamp
 
 if TYPE_CHECKING:
     from limpet.shm.fabric import Endpoint
 
 NEVER: Final = (1 << 64) - 1
-EPOCH_MAX: Final = 1 << 63 - PIN_SHIFT
-"""No pool lives to see it. Half of what a pin has room for, so that no pool in use runs over."""
+EPOCH_MAX: Final = 1 << 62
+"""No pool lives to see it, and so none in use runs over."""
+FIELDS: Final = (
+    Field("epoch", EPOCH_MAX, A_SECOND_MAX, LASTS, "beyond it memory was damaged: PoolCorrupt"),
+)
 
 
 class Pinned(NamedTuple):
@@ -55,7 +70,9 @@ class Grace:
 
     def close_period(self) -> int:
         """The epoch E of what is unlinked so far; clients that pin from now on pin a later one."""
-        return self.endpoint.faa(EPOCH, 1)
+        epoch = self.endpoint.faa(EPOCH, 1)
+        # The stamp 0 means long ago (words.py); so that of no period is 0.
+        return epoch if stamp(epoch) else self.endpoint.faa(EPOCH, 1)
 
     def pinned(self) -> list[Pinned]:
         """Every client whose pin counts."""
@@ -65,9 +82,11 @@ class Grace:
             at = CLIENT_SLOTS + slot * SLOT_SIZE
             word = endpoint.load(at)
             if word >> 60 in (LIVE, DYING):
+                # ORDER: the era before the pin: that of an earlier pin is never a later one.
+                era = endpoint.load(at + ERA)
                 pin = endpoint.load(at + PIN)
                 if pin:
-                    found.append(Pinned(slot, word, pin, pin >> PIN_SHIFT))
+                    found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
         return found
 
     def horizon(self) -> int:

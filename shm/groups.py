@@ -57,7 +57,6 @@ from limpet.shm.words import (
     LARGE_CLASS,
     LIMBO,
     MIRROR,
-    OWNER_MASK,
     PENDING,
     SLAB,
     STRAY,
@@ -69,6 +68,7 @@ from limpet.shm.words import (
     free_word,
     recast,
     replicas_of,
+    stamp,
 )
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Groups:
         usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
         if not usable:
             return None
-        mark = self.grace.close_period()
+        mark = stamp(self.grace.close_period())
         pending = block_word(PENDING, client, size_class, replicas)
         mirror = block_word(MIRROR, mark, size_class, replicas)
         for block in usable:
@@ -185,7 +185,7 @@ class Groups:
         below `limit`."""
         pending = block_word(PENDING, client, LARGE_CLASS, replicas)
         while (first := self._find_run(node, blocks, replicas, horizon, limit)) is not None:
-            mark = self.grace.close_period()
+            mark = stamp(self.grace.close_period())
             done: Moves = []
             for block in range(first, first + blocks):
                 size_class = LARGE_CLASS if block == first else TAIL_CLASS
@@ -262,7 +262,7 @@ class Groups:
 
     def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
-        free = word >> 60 == FREE and word & OWNER_MASK < horizon
+        free = word >> 60 == FREE and self.table.has_passed(word, horizon)
         # ORDER: pages first; then every block with an owner has them, whoever dies.
         if not (free and self.table.back(node, block, word)):
             return False
@@ -282,7 +282,7 @@ class Groups:
 
     # ---- giving back ----------------------------------------------------------------------------
 
-    def release(self, node: int, first: int, word: int, stamp: int, client: int) -> int:
+    def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
         """Give back a group, or a span of them, that has no object in use and is seen as `word`.
 
         On behalf of `client`, which is us or is dead; in the latter case we are pinned. Returns how
@@ -300,11 +300,11 @@ class Groups:
         tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
         released = 0
         for block in range(first + tails, first - 1, -1):
-            self._release_mirrors(node, block, stamp, first, pending)
-            released += self.table.move(node, block, int(words[block]), free_word(stamp))
+            self._release_mirrors(node, block, epoch, first, pending)
+            released += self.table.move(node, block, int(words[block]), free_word(epoch))
         return released
 
-    def _release_mirrors(self, node: int, block: int, stamp: int, first: int, pending: int) -> None:
+    def _release_mirrors(self, node: int, block: int, epoch: int, first: int, pending: int) -> None:
         for there, at in self.mirrors(node, block, replicas_of(pending)):
             try:
                 word = self.endpoint.load(self.table.heap.table_word(there, at))
@@ -315,7 +315,7 @@ class Groups:
                 return
             if word >> 60 == MIRROR and replicas_of(word) == replicas_of(pending):
                 with contextlib.suppress(NodeFailed):
-                    self.table.move(there, at, word, free_word(stamp))
+                    self.table.move(there, at, word, free_word(epoch))
 
     # ---- without a head -------------------------------------------------------------------------
 
@@ -343,11 +343,11 @@ class Groups:
             if class_of(word) >= self.table.heap.class_count:
                 continue  # damaged, too
             if word >> 60 == STRAY:
-                if word & OWNER_MASK < horizon:
+                if self.table.has_passed(word, horizon):
                     released += self._release_stray(node, block, words)
             elif self.failed(head[0]):
                 # ORDER: the head was seen lost before the period is closed.
-                stray = recast(word, STRAY, self.grace.close_period())
+                stray = recast(word, STRAY, stamp(self.grace.close_period()))
                 # CRASH(stray): anyone goes on with it.
                 self.table.move(node, block, word, stray)
             elif self._is_astray(head, word):

@@ -187,7 +187,7 @@ class Membership:
     def _take_locked(self, slot: int, at: int, word: int) -> bool:
         endpoint = self.endpoint
         host, pid = this_host(), os.getpid()
-        incarnation = (word & slots.INCARNATION_MASK) + 1 & slots.INCARNATION_MASK
+        incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
         joining = state_word(JOINING, pid, incarnation)
         # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
         while (used := endpoint.load(SLOTS_USED)) <= slot:

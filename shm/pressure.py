@@ -53,6 +53,7 @@ from limpet.shm.words import (
     class_of,
     recast,
     replicas_of,
+    stamp,
 )
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
     table.endpoint.faa(PRESSURE, 1)
     epoch = grace.close_period()
     return sum(
-        table.move(node, block, word, recast(word, LIMBO, epoch))
+        table.move(node, block, word, recast(word, LIMBO, stamp(epoch)))
         for block in taken
         if (word := int(words[block]))
     )
@@ -168,7 +169,7 @@ def end_limbo(table: BlockTable, node: int, client: int, grace: Grace) -> int:
     """
     horizon = grace.horizon()
     words = table.words(node)
-    over = (words >> np.uint64(60) == LIMBO) & ((words & np.uint64(OWNER_MASK)) < horizon)
+    over = (words >> np.uint64(60) == LIMBO) & table.passed(words, horizon)
     ended = 0
     for block in np.flatnonzero(over).tolist():
         word = int(words[block])

@@ -31,6 +31,7 @@ from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
 from limpet.shm.membership import hand_in, slot_address
 from limpet.shm.slots import (
     DYING,
+    ERA,
     INCARNATION_MASK,
     LIVE,
     PIN,
@@ -76,7 +77,9 @@ def recover_client(
         client.steady()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
-        client.share_pin(endpoint.load(at + PIN))
+        # ORDER: the era before the pin, as in epoch.py.
+        era = endpoint.load(at + ERA)
+        client.share_pin(endpoint.load(at + PIN), era)
         hand = hand_in(endpoint, slot)
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:

@@ -68,6 +68,7 @@ from limpet.shm.words import (
     block_word,
     class_of,
     replicas_of,
+    stamp,
     tail_word,
 )
 
@@ -262,7 +263,7 @@ class Filling:
         self.heap = memory.heap
         self.groups = memory.blocks.groups
         self.endpoint = memory.endpoint
-        self.mark = memory.grace.close_period()
+        self.mark = stamp(memory.grace.close_period())
         self.client = memory.membership.ident
         self.words: dict[int, Words] = {
             other: self.table.words(other)

@@ -19,12 +19,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, Field
+
 IN_SERVICE: Final = 0
 FAILED: Final = 1
 EXCLUDED: Final = 2
 RESTORING: Final = 3
 STATE_MASK: Final = 0xFF
 GENERATION_SHIFT: Final = 8
+FIELDS: Final = (
+    Field("node state: generation", 1 << 56, A_SECOND_MAX, LASTS, "no node is replaced so often"),
+)
 
 FORMER: Final = 1 << 62
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"

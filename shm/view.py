@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import NodeFailed
 from limpet.shm.events import NODE_EXCLUDED
+from limpet.shm.field_ends import WRAPS, Field
 from limpet.shm.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
 from limpet.shm.membership import hand_in, slot_address
 from limpet.shm.slots import (
@@ -76,6 +77,16 @@ __all__ = ["EXCLUDED", "FAILED", "IN_SERVICE", "View"]
 IDENT_BITS: Final = 48
 IDENT_MASK: Final = (1 << IDENT_BITS) - 1
 MASK: Final = (1 << 64) - 1
+FIELDS: Final = (
+    Field(
+        "leader: number",
+        1 << 64 - IDENT_BITS,
+        1000,
+        WRAPS,
+        "a client counts its own leaderships; deceived is a CAS of a client that was stopped for "
+        "2^16 of them",
+    ),
+)
 
 
 class View:

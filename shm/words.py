@@ -8,9 +8,9 @@ Block word
                 or, a MIRROR or a STRAY, one of the others (mirrors.py)
     bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING, TAKEN); the index of the
                 first block in bits 0-25, and above it bits of the id of the span's maker
-                (TAIL); the region's mark (REGION); the id of who made the group (MIRROR); the epoch
-                in which the block was given back (FREE), taken from its owner (LIMBO), or seen to
-                have lost its head (STRAY)
+                (TAIL); the region's mark (REGION); the mark of the claim of its group (MIRROR); the
+                low bits of the epoch in which the block was given back (FREE), taken from its owner
+                (LIMBO), or seen to have lost its head (STRAY): a stamp
 
     FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client. With
              BACKED, bit 48, it has been claimed before, so that there are pages behind it
@@ -25,6 +25,14 @@ Block word
     MIRROR   holds replicas of the objects of another block, its head
     STRAY    a mirror whose head's node is lost; nothing new comes into it once its epoch has passed
 
+Stamps wrap after 2^48 closings of a period (epoch.py). No stamp is of a later epoch than that which
+is read after it, so it stands for the last epoch until then with these bits (`age`). That is the
+epoch in which it was written, or one that is 2^48 or a multiple of it later: a block that has been
+free for so long may count as given back a moment ago, and waits once more for those who are pinned.
+It is never taken too early. The stamp 0 is of no period, and means long ago. A mark of a MIRROR is
+an epoch's low bits, too; it only has to differ from what was there before, for the CAS of a client
+that was stopped meanwhile.
+
 Object reference (56 bits): bits 48-55 size class, bits 4-47 address of the first replica, bits 1-3
 number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 
@@ -36,6 +44,8 @@ the address is that of the part of its log which says what the link was and may 
 """
 
 from typing import Final
+
+from limpet.shm.field_ends import A_SECOND_MAX, WRAPS, Field
 
 FREE: Final = 0
 SLAB: Final = 1
@@ -80,14 +90,51 @@ LARGE_CLASS: Final = 0
 TAIL_CLASS: Final = 255
 TAIL_FIRST_MASK: Final = (1 << 26) - 1
 
+FIELDS: Final = (
+    Field(
+        "block word: stamp",
+        1 << 48,
+        A_SECOND_MAX,
+        WRAPS,
+        "stands for the last epoch with these bits (`age`): a block may wait too long, never too "
+        "briefly; deceived is a CAS of a client that was stopped for 2^48 closings",
+    ),
+    Field(
+        "block word: mark of a mirror",
+        1 << 48,
+        A_SECOND_MAX,
+        WRAPS,
+        "deceived is a CAS of a client that was stopped for 2^48 closings",
+    ),
+    Field(
+        "block word: maker of a tail",
+        1 << 12,
+        10_000,
+        WRAPS,
+        "only a span's owner, or who recovers it, moves its tails; the latter is pinned, so that "
+        "the blocks are not used again meanwhile",
+    ),
+)
+
 
 def block_word(kind: int, owner: int = 0, size_class: int = 0, replicas: int = 1) -> int:
     return kind << 60 | size_class << 52 | replicas - 1 << 48 | owner
 
 
-def free_word(stamp: int) -> int:
+def stamp(epoch: int) -> int:
+    """What a block word has of an epoch."""
+    return epoch & OWNER_MASK
+
+
+def age(word: int, now: int) -> int:
+    """How many periods have been closed since the stamp in a block word, at most: it was read
+    before the epoch was `now`."""
+    return now - word & OWNER_MASK
+
+
+def free_word(epoch: int) -> int:
     """The word of a block that is given back, and may be claimed again after that epoch."""
-    return FREE << 60 | BACKED | stamp
+    return FREE << 60 | BACKED | stamp(epoch)
 
 
 def recast(word: int, kind: int, owner: int) -> int:

@@ -6,8 +6,11 @@ from limpet.stores.loco.waiting cimport Waiting
 
 cdef int COME
 cdef int LOST_SHIFT
+cdef u64 AGAIN_MASK
 cdef int AGAIN_SHIFT
 cdef u64 BROKEN
+cdef u64 LATER
+cdef u64 RENEWAL
 cdef int ROUND_SHIFT
 cdef u64 ROUND_MASK
 cdef int THREADS_SHIFT
@@ -47,10 +50,10 @@ cdef class Barrier(Channel):
     cdef int _break(self, u64 place) except -1
     @cython.locals(number=u64)
     cdef bint _begin_anew(self, u64 state) except -1
-    @cython.locals(resets=u64, after=u64, ago=u64)
+    @cython.locals(resets=u64, ago=u64)
     cdef bint _was_reset(self, u64 number) except -1
     @cython.locals(at=u64, there=u64, later=u64, before=u64)
-    cdef int _note_reset(self, u64 number) except -1
+    cdef int _note_reset(self, u64 number, u64 reset) except -1
     @cython.locals(state=u64, number=u64)
     cdef _look_after(self)
     @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, again=u64, after=u64, counted=bint, done=bint)

@@ -10,18 +10,22 @@ Words of the barrier, in bytes from its start
     0     round
               bits 0-7      how many have come
               bits 8-15     how many fewer than `parties` are waited for: the dead
-              bits 16-23    regroupings of this round: those who had come come again
-              bit  24       broken
-              bits 25-63    how many rounds have passed
+              bits 16-31    regroupings of this round: those who had come come again
+              bit  32       broken
+              bits 33-63    how many rounds have passed
     8     resets
-              bits 0-24     bit n: whether the round n before the last one that was reset was, too
-              bits 25-63    the round after the last one that was reset
+              bits 0-32     bit n: whether the round n + 1 before that in bits 33-63 was reset
+              bits 33-63    all resets of rounds before that one are told
     64    who sleeps (waiting.py)
 Register of a process in the SST, "NAME/sst": who it is, and where it was last
-    bits 0-31     lower half of its last round
+    bits 0-30     its last round
     bits 32-39    most threads of it that came in one round
     bits 40-63    pid; 0: it has never come
-The round wraps in days of nothing else; that would matter to who stands still for just as long.
+Rounds wrap after 2^31: which of two is the later one is told by their difference. So that `resets`
+is not taken for later than it is, those who come in every 2^28th round bring it up to date, and
+registers of those who have been gone for 2^29 rounds are given back by who looks. A party that was
+stopped for a multiple of 2^31 rounds, exactly, takes the round for its own; one that was stopped
+for a multiple of 2^16 regroupings of its round is waited for, as it waits, until the next one.
 
 Death. A process that has come is a participant, until it resigns, or is told that the barrier is
 broken (and comes again). When one is gone that was there in this round or the last, and we were,
@@ -38,8 +42,8 @@ death means to the others. With on_death="break" it takes first those that nobod
 is none, it breaks the barrier, and then nobody learns that pid.
 
 Invariant: a round is left by one CAS of its word, that which counts the last party (or, if it has
-an action to run, one after that); who sees a later round has passed, if its own was not reset. One
-who looks only when 25 rounds later, or more, another was reset is told that its own was.
+an action to run, one after that); who sees a later round has passed, if its own was not reset. A
+process that looks only when 33 rounds later, or more, another was reset is told that its own was.
 
 What a kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
 a broken barrier.
@@ -51,6 +55,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.errors import BrokenBarrierError, ParameterError
+from limpet.shm.field_ends import A_SECOND_MAX, WRAPS, Field
 from limpet.stores.loco.channel import Channel
 from limpet.stores.loco.checks import whole
 from limpet.stores.loco.deadline import deadline_after, still_us
@@ -61,14 +66,37 @@ from limpet.stores.loco.waiting import Waiting
 COME: Final = 0xFF
 LOST_SHIFT: Final = 8
 AGAIN_SHIFT: Final = 16
-BROKEN: Final = 1 << 24
-ROUND_SHIFT: Final = 25
-ROUND_MASK: Final = 0xFFFF_FFFF
+AGAIN_MASK: Final = 0xFFFF
+BROKEN: Final = 1 << 32
+ROUND_SHIFT: Final = 33
+ROUND_MASK: Final = 0x7FFF_FFFF
+LATER: Final = 1 << 30
+"""Rounds that differ by less than this are later ones; they wrap around."""
+RENEWAL: Final = (1 << 28) - 1
+"""In rounds without these bits `resets` is brought up to date."""
+ANCIENT: Final = range(1 << 29, 3 << 29)
+"""So many rounds ago came those whose registers are given back; more is a round still to come."""
 THREADS_SHIFT: Final = 32
 PID_SHIFT: Final = 40
 PARTIES_MAX: Final = 0xFF
+FIELDS: Final = (
+    Field(
+        "barrier: round",
+        ROUND_MASK + 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "told by differences; deceived is a party that was stopped for 2^31 rounds",
+    ),
+    Field(
+        "barrier: regroupings of a round",
+        AGAIN_MASK + 1,
+        1000,
+        WRAPS,
+        "deceived is a party that was stopped for 2^16 deaths, or newcomers, in one round",
+    ),
+)
 RESET: Final = 8
-RESETS: Final = 0x1FF_FFFF
+RESETS: Final = BROKEN | BROKEN - 1
 WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 NOWHERE: Final = WORD_MASK
 """In place of the round in which a thread was counted: it was not, yet."""
@@ -206,6 +234,9 @@ class Barrier(Channel):
         if self.came_in != state >> AGAIN_SHIFT:
             self.came_in, self.came = state >> AGAIN_SHIFT, 0
         self.came += 1
+        if not state >> ROUND_SHIFT & RENEWAL:
+            # Resets of rounds before this one were noted before they were left.
+            self._note_reset(state >> ROUND_SHIFT, 0)
 
     def _left(self, state: int) -> int:
         """How many are still waited for."""
@@ -228,11 +259,8 @@ class Barrier(Channel):
     def _was_reset(self, number: int) -> bool:
         """Whether that round was reset, as far as is known of it."""
         resets = self.endpoint.load(self.address + RESET)
-        after = resets >> ROUND_SHIFT
-        if after <= number:
-            return False
-        ago = after - number - 1
-        return ago >= ROUND_SHIFT or resets >> ago & 1 != 0
+        ago = (resets >> ROUND_SHIFT) - number - 1 & ROUND_MASK
+        return ago < LATER and (ago >= ROUND_SHIFT or resets >> ago & 1 != 0)
 
     # ---- the last one -------------------------------------------------------------------------
 
@@ -300,22 +328,23 @@ class Barrier(Channel):
             self.endpoint.cas(self.address, state, state | BROKEN)
             return False
         self._forget(self._gone())
-        number = (state >> ROUND_SHIFT) + 1
+        number = (state >> ROUND_SHIFT) + 1 & ROUND_MASK
         if state & BROKEN:
-            self._note_reset(number)
+            self._note_reset(number, 1)
         # LINEARIZES: the barrier is as at first.
-        return self.endpoint.cas(self.address, state, number << ROUND_SHIFT & WORD_MASK) == state
+        return self.endpoint.cas(self.address, state, number << ROUND_SHIFT) == state
 
-    def _note_reset(self, number: int) -> None:
-        """Note that the round before that one is reset."""
+    def _note_reset(self, number: int, reset: int) -> None:
+        """Note whether (1) the round before that one is reset, if nothing is noted of it yet."""
         at = self.address + RESET
         there = self.endpoint.load(at)
-        while there >> ROUND_SHIFT < number:
-            later = number - (there >> ROUND_SHIFT)
+        later = number - (there >> ROUND_SHIFT) & ROUND_MASK
+        while 0 < later < LATER:
             before = (there & RESETS) << later & RESETS if later < ROUND_SHIFT else 0
             # CRASH(reset-noted): of a round that is broken; it is reset, or will be.
-            self.endpoint.cas(at, there, number << ROUND_SHIFT & WORD_MASK | before | 1)
+            self.endpoint.cas(at, there, number << ROUND_SHIFT | before | reset)
             there = self.endpoint.load(at)
+            later = number - (there >> ROUND_SHIFT) & ROUND_MASK
 
     # ---- death ----------------------------------------------------------------------------------
 
@@ -326,7 +355,14 @@ class Barrier(Channel):
             return
         state = self.endpoint.load(self.address)
         number = state >> ROUND_SHIFT
-        if not state & BROKEN and self._missed(number, min(1, number - self.first)):
+        self._forget(
+            {
+                row: one
+                for row, one in self._gone().items()
+                if number - one[1] & ROUND_MASK in ANCIENT
+            }
+        )
+        if not state & BROKEN and self._missed(number, min(1, number - self.first & ROUND_MASK)):
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
 
@@ -396,7 +432,7 @@ class Barrier(Channel):
         fewer = self.of - min(self.of, max(1, living))
         counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
         if fewer != lost or counted:
-            again = (state >> AGAIN_SHIFT) + 1 & 0xFF
+            again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
             after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
             # CRASH(regrouped): those who had come find that they are to come again.
             done = self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
+
 MARK: Final = 0
 DESCRIPTION_SIZE: Final = 8
 DESCRIPTION: Final = 16
@@ -24,3 +26,14 @@ YIELD: Final = 8
 """The attempt at which `pause` lets other processes have the core."""
 CLAIMED: Final = 1 << 63
 """Of a participant's word: the row is its own, but not ready."""
+
+FIELDS: Final = (
+    Field(
+        "waiting: count of wakes",
+        1 << 30,
+        A_SECOND_MAX,
+        WRAPS,
+        "who was stopped for 2^30 wakes before it fell asleep sleeps for SLEEP_US, and looks again",
+    ),
+    Field("event: times set", 1 << 63, A_SECOND_MAX, LASTS, "it would wrap, too"),
+)

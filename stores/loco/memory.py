@@ -11,8 +11,8 @@ A value, in bytes from its start
     16    description  JSON: what kind of channel it is, and its parameters
     then  memory       from the next multiple of 64 of the address on
 Mark
-    bits 48-63  how often nodes of the pool had been replaced, as the number of a directory
-    bits 1-47   a random number
+    bits 40-63  how often nodes of the pool had been replaced, as the number of a directory
+    bits 1-39   a random number
     bit 0       1
 
 A region may have links (stores/loco/region.py): words that are 0 or a reference to an object, which
@@ -73,8 +73,8 @@ DEPTH_MAX: Final = 10
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 SIZE_MASK: Final = 0xFFFF_FFFF
 NODE_OF_MEMORY: Final = 32
-RANDOM_BITS: Final = 47
-REPLACEMENTS: Final = 48
+RANDOM_BITS: Final = 39
+REPLACEMENTS: Final = 40
 
 
 class ChannelParameters(GrowingParameters):

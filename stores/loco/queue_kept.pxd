@@ -21,6 +21,7 @@ cdef u64 LOST
 cdef u64 OWNER_MASK
 cdef int OWNER_SHIFT
 cdef u64 PENDING
+cdef u64 ROUND_MASK
 cdef int ROUND_SHIFT
 cdef u64 SIZE
 cdef u64 TAG_MASK
@@ -59,9 +60,9 @@ cdef class Kept(Channel):
     cdef int _not_noted(self, u64 number) except -1
     @cython.locals(endpoint=Endpoint, at=u64, noted=u64, cell=u64, own=u64, spare=u64, tag=u64)
     cpdef _settle(self, u64 row, u64 number, u64 ticket, u64 slot)
-    @cython.locals(row=u64, ticket=u64, number=u64, at=u64)
+    @cython.locals(row=u64, ticket=u64, number=u64, noted=u64, before=u64)
     cpdef int _finish(self, u64 place, u64 slot, u64 word) except -1
-    @cython.locals(ticket=u64, place=u64, slot=u64, there=u64, taken=u64)
+    @cython.locals(ticket=u64, place=u64, slot=u64, there=u64, following=u64, taken=u64)
     cpdef bint _was_taken(self, u64 row, u64 word) except -1
     @cython.locals(number=int, at=u64, word=u64)
     cpdef bint _close(self) except -1

@@ -26,7 +26,8 @@ Links do not move, as a link that is in two places would be freed twice: a *cell
 number, slots' first, then entries'. Each slot and each entry has one, its own at first. When a
 large element is taken, its slot's cell goes to the entry, for the entry's spare one.
     cell, spare   bits 0-27 number of the cell + 1; 0: the own one. Bits 28-63 bits of a ticket
-The bits of the ticket are other ones at each change: a CAS that comes late changes nothing.
+The bits of the ticket are other ones at each change: a CAS that comes late changes nothing, unless
+it comes a multiple of 2^36 tickets late, exactly, and the same cell is there again.
 
 A consumer that has more open elements than entries has the newest of them there; so has one that
 never says `task_done`, of those that it got last. The others are counted only. Entries with lost
@@ -61,6 +62,7 @@ from limpet.stores.loco.queue_fields import (
     OWNER_SHIFT,
     PART,
     PENDING,
+    ROUND_MASK,
     ROUND_SHIFT,
     SIZE,
     TAG_MASK,
@@ -216,11 +218,16 @@ class Kept(Channel):
     def _finish(self, place: int, slot: int, word: int) -> None:
         """Do the rest for the consumer that has taken what was there before `word` was FREE."""
         row = (word >> OWNER_SHIFT & OWNER_MASK) - 1
-        ticket = ((word >> ROUND_SHIFT) - 1) * self.maxsize + place
+        before = (word >> ROUND_SHIFT) - 1 & ROUND_MASK
         if row < self.rows:
             for number in range(self.keep):
-                at = self._entry(row, number)
-                if self.endpoint.load(at) == ticket + 1 << TICKET_SHIFT | PENDING:
+                noted = self.endpoint.load(self._entry(row, number))
+                ticket = (noted >> TICKET_SHIFT) - 1
+                if (
+                    noted & KIND == PENDING
+                    and ticket % self.maxsize == place
+                    and ticket // self.maxsize & ROUND_MASK == before
+                ):
                     self._settle(row, number, ticket, slot)
         self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
 
@@ -231,7 +238,8 @@ class Kept(Channel):
         place = ticket % self.maxsize
         slot = self._slot(place)
         there = self.endpoint.load(slot)
-        taken = ticket // self.maxsize + 1 << ROUND_SHIFT | row + 1 << OWNER_SHIFT | FREE
+        following = ticket // self.maxsize + 1 & ROUND_MASK
+        taken = following << ROUND_SHIFT | row + 1 << OWNER_SHIFT | FREE
         if there != taken:
             return False
         self._finish(place, slot, there)

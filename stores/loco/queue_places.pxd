@@ -23,7 +23,9 @@ cdef int NO_MEMORY
 cdef u64 OWNER_MASK
 cdef int PIN
 cdef int OWNER_SHIFT
+cdef u64 LATER
 cdef u64 READY
+cdef u64 ROUND_MASK
 cdef int ROUND_SHIFT
 cdef u64 SIZE
 cdef u64 SLOT_SIZE
@@ -53,12 +55,13 @@ cdef class Places(Kept):
 
     @cython.locals(
         endpoint=Endpoint, row=u64, size=u64, reference=u64, skipped=u64, index=int, tail=u64,
-        number=u64, slot=u64, word=u64, there=u64, state=u64, writing=u64, owner=u64, ident=u64,
+        number=u64, slot=u64, word=u64, ahead=u64, state=u64, writing=u64, owner=u64, ident=u64,
         place=u64,
     )
     cpdef int _place(self, bytes data) except -1
     @cython.locals(head=u64)
     cdef long long _length(self) except? -1
+    cpdef object _damaged(self, u64 ticket)
     cdef u64 _ready(self) except? 0xFFFF
     cdef u64 _make(self, bytes data, u64 node) except? 0
     @cython.locals(endpoint=Endpoint, link=u64)
@@ -72,7 +75,7 @@ cdef class Places(Kept):
     @cython.locals(owner=u64, ident=u64)
     cpdef bint _abandoned(self, u64 word) except -1
     @cython.locals(
-        endpoint=Endpoint, head=u64, number=u64, slot=u64, word=u64, there=u64, state=u64,
+        endpoint=Endpoint, head=u64, number=u64, slot=u64, word=u64, ahead=u64, state=u64,
         data=bytes, large=bint, begun=bint, row=u64, place=u64, noted=u64, taken=u64,
     )
     cpdef bytes _take(self, bint skip)

@@ -41,6 +41,11 @@ got at most once, by the dead one perhaps, of which it can be had back (`lost`).
 with READY, for whoever gets, in the order of the tickets: when a put has returned, the tail is
 behind its ticket.
 
+Tickets are numbers of 64 bits, which never end. Rounds wrap after 2^48: which of two is the later
+one is told by their difference. No slot is more than a round ahead of the tail. A client that was
+stopped in the midst of an operation for a multiple of 2^48 rounds of a slot, exactly, would take
+its word for the one that it knew.
+
 Nobody waits for anybody. A consumer that finds WRITING at the head, while the tail says that others
 may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer finds
 its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells, and if
@@ -64,7 +69,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.errors import ChannelRemoved, ValueTooLarge
+from limpet.shm.errors import ChannelRemoved, StoreCorrupt, ValueTooLarge
 from limpet.shm.layout import CLIENT_SLOTS, NODE_SHIFT, SLOT_SIZE
 from limpet.shm.slots import INCARNATION_BITS, PIN
 from limpet.shm.words import ADDRESS_MASK
@@ -81,6 +86,7 @@ from limpet.stores.loco.queue_fields import (
     FREE,
     HEAD,
     ITEM_SIZE,
+    LATER,
     MAXSIZE,
     NEWS,
     OWNER_MASK,
@@ -88,6 +94,7 @@ from limpet.stores.loco.queue_fields import (
     PATIENCE,
     READY,
     ROOM,
+    ROUND_MASK,
     ROUND_SHIFT,
     SIZE,
     SKIPPED,
@@ -208,12 +215,13 @@ class Places(Kept):
             tail = endpoint.load(self.tail)
             number = tail // self.maxsize
             place = tail - number * self.maxsize
+            number &= ROUND_MASK
             slot = self._slot(place)
             word = endpoint.load(slot)
             endpoint.wait()
-            there = word >> ROUND_SHIFT
+            ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
             state = word & STATE_MASK
-            if there == number and state == FREE:
+            if ahead == 0 and state == FREE:
                 if word >> OWNER_SHIFT & OWNER_MASK:
                     self._finish(place, slot, word)
                     continue
@@ -237,7 +245,9 @@ class Places(Kept):
                     self._filled(reference, index)
                     return DONE
                 self._give_up(slot, reference, index)
-            elif there >= number:
+            elif ahead < LATER:
+                if ahead > 1 and endpoint.load(self.tail) == tail:
+                    raise self._damaged(tail)
                 endpoint.cas(self.tail, tail, tail + 1)
             elif state == SKIPPED or (state == WRITING and self._abandoned(word)):
                 if self._abandoned(word):
@@ -253,6 +263,12 @@ class Places(Kept):
                 endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
             elif endpoint.load(self.tail) == tail:
                 return FULL
+
+    def _damaged(self, ticket: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self!r} has ticket {ticket} for its next one, whose place is rounds ahead: memory "
+            "was damaged; remove the queue, and make it anew"
+        )
 
     def _ready(self) -> int:
         """Our row; nothing of ours is unfinished then. Raises ValueError when closed."""
@@ -360,14 +376,17 @@ class Places(Kept):
             head = endpoint.load(self.head)
             number = head // self.maxsize
             place = head - number * self.maxsize
+            number &= ROUND_MASK
             slot = self._slot(place)
             word = endpoint.load(slot)
             endpoint.wait()
-            there = word >> ROUND_SHIFT
+            ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
             state = word & STATE_MASK
-            if there > number or (there == number and state == SKIPPED):
+            if 0 < ahead < LATER or (ahead == 0 and state == SKIPPED):
+                if ahead > 1 and endpoint.load(self.tail) <= head:
+                    raise self._damaged(head)
                 endpoint.cas(self.head, head, head + 1)
-            elif there < number or state == FREE:
+            elif ahead or state == FREE:
                 self.outcome = EMPTY
                 return None
             elif state == READY:
@@ -378,7 +397,7 @@ class Places(Kept):
                 noted = self._note(head, data, self.cell)
                 begun = self.tasks.begin()
                 endpoint.wait()
-                taken = number + 1 << ROUND_SHIFT | FREE
+                taken = (number + 1 & ROUND_MASK) << ROUND_SHIFT | FREE
                 if noted:
                     taken |= row + 1 << OWNER_SHIFT
                 # CRASH(begun): counted as open, and in the queue, for another one to get.
@@ -445,6 +464,6 @@ class Places(Kept):
         while head < tail:
             number = head // self.maxsize
             word = self.endpoint.load(self._slot(head - number * self.maxsize))
-            count += word == (number << ROUND_SHIFT | READY)
+            count += word == ((number & ROUND_MASK) << ROUND_SHIFT | READY)
             head += 1
         return count

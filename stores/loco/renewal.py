@@ -19,11 +19,22 @@ import contextlib
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.shm.field_ends import LASTS, Field
 from limpet.shm.states import FORMER, generation_of
 from limpet.stores.race.fields import DIRECTORY_ENTRY
 from limpet.stores.race.growth import Growing
 
-NUMBER_MAX: Final = 0xFFFF
+NUMBER_MAX: Final = 0xFF_FFFF
+"""What a mark has room for; a node cannot be replaced so often in 30 years, each in a minute."""
+FIELDS: Final = (
+    Field(
+        "mark of a channel: replacements of nodes",
+        NUMBER_MAX,
+        0.017,
+        LASTS,
+        "it stays; then parts that were lost count as missing",
+    ),
+)
 GONE: Final = ("failed", "being replaced")
 """States of a node whose memory is lost to all."""
 

@@ -72,6 +72,7 @@ from limpet.stores.loco.ring_fields import (
     POSITION_MAX,
     ROOM,
     SIZE,
+    SIZE_MAX,
     SKIP,
     WRITER,
 )
@@ -100,7 +101,7 @@ class RingBuffer(Channel):
         """`size`: bytes of messages that are kept at most. `overrun`: "block", the writer waits for
         slow readers, or "skip", it overtakes them."""
         wanted = parse_size(size)
-        if not 64 <= wanted <= 1 << 40 or wanted % 8:
+        if not 64 <= wanted <= SIZE_MAX or wanted % 8:
             raise ParameterError(
                 f"a ring's size is 64 bytes or more, a multiple of 8, not {size!r}"
             )
@@ -271,8 +272,9 @@ class RingBuffer(Channel):
 
     def _has_room(self, length: int) -> bool:
         """Look at the readers' positions; whether a message may be that long now."""
+        self._sound(self.end + length)
         if self.skips:
-            self.limit = EVER
+            self.limit = POSITION_MAX
             return True
         floor = self.end
         for row in range(self.ack_count):
@@ -283,7 +285,7 @@ class RingBuffer(Channel):
                     position + self.size >= self.end + length or self._counts(ident)
                 ):
                     floor = position
-        self.limit = floor + self.size
+        self.limit = min(floor + self.size, POSITION_MAX)
         return self.end + length <= self.limit
 
     def _counts(self, ident: int) -> bool:

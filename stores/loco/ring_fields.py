@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from limpet.shm.field_ends import LASTS, Field
+
 END: Final = 0
 OLDEST: Final = 8
 NUMBER: Final = 16
@@ -18,7 +20,19 @@ BLOCK: Final = "block"
 SKIP: Final = "skip"
 NOW: Final = "now"
 OLD: Final = "oldest"
-POSITION_MAX: Final = 1 << 62
-"""A writer begins at no greater one: at 10 GB a second that takes 14 years."""
+SIZE_MAX: Final = 1 << 40
+POSITION_MAX: Final = (1 << 64) - 4 * SIZE_MAX
+"""No position is greater: at 10 GB a second that takes 58 years. So positions, with the size of a
+ring or of a message, do not wrap."""
 EVER: Final = 0xFFFF_FFFF_FFFF_FFFF
 """Positions up to which a reader looks whether it was overtaken."""
+
+FIELDS: Final = (
+    Field(
+        "ring: position, in bytes",
+        POSITION_MAX,
+        10_000_000_000,
+        LASTS,
+        "then nothing more is sent: StoreCorrupt; remove the ring, and make it anew",
+    ),
+)

@@ -10,6 +10,7 @@ cdef int EMPTY
 cdef int FULL
 cdef int NO_MEMORY
 cdef u64 READY
+cdef u64 ROUND_MASK
 cdef int ROUND_SHIFT
 cdef u64 STATE_MASK
 cdef u64 WRITING

@@ -32,11 +32,13 @@ from limpet.stores.loco.queue_fields import (
     EMPTY,
     FORGOTTEN,
     READY,
+    ROUND_MASK,
     ROUND_SHIFT,
     STATE_MASK,
     WRITING,
 )
 from limpet.stores.loco.queue_places import Places
+from limpet.stores.loco.tasks import lost_since
 from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
 
 
@@ -197,9 +199,11 @@ class SharedQueue(Places):
                 self._forget(row, number, word)
             at = self.address + FORGOTTEN
             before = self.endpoint.load(at)
-            while before < lost and self.endpoint.cas(at, before, lost) != before:
+            while (more := lost_since(lost, before)) and (
+                self.endpoint.cas(at, before, lost) != before
+            ):
                 before = self.endpoint.load(at)
-            return max(0, lost - before)
+            return more
         finally:
             self.leave()
 
@@ -364,7 +368,7 @@ class SharedQueue(Places):
             number = at // self.maxsize
             slot = self._slot(at - number * self.maxsize)
             word = endpoint.load(slot)
-            if word >> ROUND_SHIFT == number:
+            if word >> ROUND_SHIFT == number & ROUND_MASK:
                 empty = word & STATE_MASK != READY
                 if word & STATE_MASK == WRITING:
                     cut.append(slot)
@@ -373,14 +377,14 @@ class SharedQueue(Places):
         # ORDER: after the slots: what was taken from them is open, or done with.
         living, lost = self.tasks.counted(self)
         before = endpoint.load(self.address + FORGOTTEN)
-        if lost > before:
+        if more := lost_since(lost, before):
             lost, there = self._lost_and_count()
             found = [data for _, _, _, data in there if data is not None]
             error = TasksLost(
-                f"{lost - before} elements of {self.name!r} of {self.pool.url} were got by "
+                f"{more} elements of {self.name!r} of {self.pool.url} were got by "
                 "processes that have ended without task_done() for them; lost() gives "
                 f"{len(found)} of them back, to be put again; forget_lost() lets join() go on",
-                lost - before,
+                more,
             )
             error.elements = found
             error.until = lost

@@ -5,6 +5,7 @@ from limpet.stores.loco.channel cimport Channel
 
 cdef u64 CLAIMED
 cdef u64 COUNT_MASK
+cdef u64 COUNT_MAX
 cdef int LINE
 cdef int LOST
 cdef u64 TURN_MASK

@@ -15,6 +15,11 @@ Which elements these are, as far as they can be given back, is in queue_kept.py.
 
 A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
 
+Numbers that end. A count of open elements stays at COUNT_MAX, as that of a process that never says
+`task_done` will be some day: so long as that process lives, `join` waits. Counts of lost elements
+wrap; what was lost since is told by differences (`lost_since`), of fewer than 2^39. Turns wrap: the
+words of a process that was stopped for a multiple of 2^24 turns of its row, exactly, count.
+
 The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words
 are changed by CAS.
 
@@ -27,11 +32,19 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.stores.loco.fields import CLAIMED, LINE
+from limpet.stores.loco.queue_fields import COUNT_BITS
 
-TURN_SHIFT = 40
+TURN_SHIFT = COUNT_BITS
 COUNT_MASK = 0xFF_FFFF_FFFF
+COUNT_MAX = 0x7F_FFFF_FFFF
 TURN_MASK = 0xFF_FFFF
 LOST = 8
+
+
+def lost_since(lost: int, before: int) -> int:
+    """How many elements were lost between two of the sums that `counted` returns."""
+    more = lost - before & COUNT_MASK
+    return more if more <= COUNT_MAX else 0
 
 
 class Tasks:
@@ -64,11 +77,11 @@ class Tasks:
 
     def begin(self) -> bool:
         """One more is open; False: we were taken for dead, and have to join again."""
-        return self._change(self.word + 1)
+        return self._change(self.word + (self.word & COUNT_MASK < COUNT_MAX))
 
     def end(self) -> bool:
-        """One fewer is open; False: as `begin`."""
-        return self._change(self.word - 1)
+        """One fewer is open, unless there were too many to count; False: as `begin`."""
+        return self._change(self.word - (self.word & COUNT_MASK < COUNT_MAX))
 
     def _change(self, word: int) -> bool:
         changed: bool = self.endpoint.cas(self.own, self.word, word) == self.word
@@ -81,7 +94,8 @@ class Tasks:
         return self.word & COUNT_MASK
 
     def counted(self, channel: Any) -> tuple[int, int]:
-        """How many are open of the living, and lost of the others; at most. In an operation."""
+        """How many are open of the living, and lost of the others (modulo 2^40); at most. In an
+        operation."""
         endpoint = self.endpoint
         living = gone = 0
         for row in range(channel.rows):

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from limpet.shm.field_ends import A_SECOND_MAX, WRAPS, Field
+
 HEAD: Final = 8
 PLACES: Final = 16
 """Offset of the first place."""
@@ -32,6 +34,23 @@ FULL_ATTEMPT: Final = 74
 """Of `pause`: who finds no place sleeps 1 ms."""
 HALF: Final = (1 << 32) - 1
 """The half of a word that the kernel compares."""
+
+FIELDS: Final = (
+    Field(
+        "ticket lock: round",
+        ROUND_MASK + 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "the lock word alone excludes; a ticket that is taken for another is passed over",
+    ),
+    Field(
+        "ticket lock: life of an owner",
+        LIFE_MASK + 1,
+        10_000,
+        WRAPS,
+        "a dead owner's ticket that is taken for a living one's is passed over after TURN_S",
+    ),
+)
 
 assert 1 << LIFE_SHIFT == (SLOT_MASK + 1) << SLOT_SHIFT
 assert 1 << ROUND_SHIFT == (LIFE_MASK + 1) << LIFE_SHIFT

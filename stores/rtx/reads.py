@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from limpet.shm.layout import EPOCH
-from limpet.shm.slots import PIN, PIN_SHIFT
 from limpet.stores.rtx.fields import POINTER
 
 ROUNDS_MAX: Final = 8
@@ -100,7 +99,7 @@ class Reads:
 
     def _pinned(self) -> int:
         """The epoch that we pin."""
-        return int(self.endpoint.load(self.client.slot + PIN)) >> PIN_SHIFT
+        return int(self.client.epoch)
 
     def hold(self, objects: Collection[int] = (), keys: Collection[tuple[int, bytes]] = ()) -> bool:
         """Whether all that was read is true, at some moment of this call. Within an operation.

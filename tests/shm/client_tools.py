@@ -134,3 +134,17 @@ def churn(pool: Pool, store: Any, size: int = 2000) -> None:
         store.put(b"churn", bytes(size))
         if number % 2:
             store.delete(b"churn")
+
+
+def work(pool: Any, rounds: int = 3) -> None:
+    """Real operations: pairs, objects of one and of several blocks, memory given back and taken."""
+    store = pool.store("race", name="work", capacity=64)
+    for number in range(rounds):
+        for size in (10, 3000, 100_000):
+            key = b"%d" % size
+            store.put(key, bytes([number]) * size)
+            assert store.get(key) == bytes([number]) * size
+            store.delete(key)
+            assert store.get(key) is None
+    store.check()
+    assert pool.audit()["leaked"] == 0

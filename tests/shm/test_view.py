@@ -212,7 +212,7 @@ def test_the_leader_waits_for_who_takes_over_the_pin_of_a_dead_client(
 
     def overtaken(epoch: int) -> Any:
         found = laggards(epoch)
-        other.client.share_pin(older + 1)
+        other.client.share_pin(older + 1, 0)
         return found
 
     monkeypatch.setattr(pool.view.grace, "laggards", overtaken)

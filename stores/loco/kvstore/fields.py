@@ -10,6 +10,8 @@ A table is one region of a memory node:
 
 from typing import Final
 
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
+
 POSITION: Final = 0
 RING: Final = 64
 
@@ -70,3 +72,27 @@ TORN: Final = 8
 
 assert LOCK_SHIFT + LOCK_BITS == COUNTER_SHIFT
 assert COUNTER_MAX == (1 << 64 - COUNTER_SHIFT) - 1
+
+FIELDS: Final = (
+    Field(
+        "kvstore entry: counter",
+        COUNTER_MAX,
+        1_000_000,
+        LASTS,
+        "counts the claims of one entry; with the last one it is not claimed again",
+    ),
+    Field(
+        "kvstore tracker: lap",
+        LAP_MASK + 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "deceived is a CAS of a client that was stopped for 2^36 laps, if the entry is the same",
+    ),
+    Field(
+        "kvstore journal: sequence",
+        1 << 32,
+        A_SECOND_MAX,
+        WRAPS,
+        "shows to those who wait for a lock that its holder gets on",
+    ),
+)

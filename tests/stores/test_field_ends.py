@@ -1,0 +1,101 @@
+"""Every counter of fewer than 64 bits lasts for 30 years, or a test goes over its end.
+
+Of the substrate and of channels. The tests are in tests/shm/test_counters_end.py, test_tickets.py
+and test_channel_counters_end.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, STAYS, WRAPS, Field
+
+YEARS = 30
+SECONDS = YEARS * 365.25 * 86_400
+
+MODULES = (
+    "shm.slots",
+    "shm.epoch",
+    "shm.words",
+    "shm.view",
+    "shm.states",
+    "shm.tickets",
+    "stores.loco.fields",
+    "stores.loco.ticket_fields",
+    "stores.loco.queue_fields",
+    "stores.loco.ring_fields",
+    "stores.loco.renewal",
+    "stores.loco.barrier",
+    "stores.loco.kvstore.fields",
+)
+FIELDS: list[Field] = [
+    field for name in MODULES for field in importlib.import_module(f"limpet.{name}").FIELDS
+]
+
+GOES_OVER_THE_END = {
+    "pin: counter": "test_no_pin_is_0_when_its_counter_wraps",
+    "client id: incarnation": "test_the_first_slots_incarnation_begins_anew_with_1",
+    "block word: stamp": "test_stamps_pass_when_their_epoch_has_and_not_before",
+    "block word: mark of a mirror": "test_memory_of_groups_is_given_to_others_when_memory_is_full",
+    "block word: maker of a tail": "test_spans_are_made_and_recovered_where_the_makers_bits_wrap",
+    "leader: number": "test_leaders_numbers_wrap",
+    "number of a vacant slot": "test_numbers_wrap_before_they_are_beyond_what_a_slot_has_room_for",
+    "waiting: count of wakes": "test_the_count_of_wakes_wraps",
+    "ticket lock: round": "test_rounds_of_a_ticket_lock_wrap",
+    "ticket lock: life of an owner": (
+        "test_a_dead_owners_ticket_that_looks_like_a_living_ones_is_passed_over"
+    ),
+    "queue: round": "test_rounds_of_a_queue_wrap",
+    "queue: tag of a cell": "test_tags_of_cells_wrap",
+    "tasks: open": "test_the_count_of_open_elements_stays_at_its_end",
+    "tasks: lost": "test_counts_of_lost_elements_and_turns_wrap",
+    "tasks: turn": "test_counts_of_lost_elements_and_turns_wrap",
+    "barrier: round": "test_rounds_of_a_barrier_wrap",
+    "barrier: regroupings of a round": "test_regroupings_of_a_round_wrap",
+    "kvstore tracker: lap": "test_laps_of_a_tracker_and_sequences_of_journals_wrap",
+    "kvstore journal: sequence": "test_laps_of_a_tracker_and_sequences_of_journals_wrap",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_each_field_lasts_or_is_tested_beyond_its_end(field: Field) -> None:
+    assert field.why
+    assert field.a_second > 0
+    assert field.room <= 1 << 64
+    if field.end == LASTS:
+        assert field.room / field.a_second >= SECONDS
+    else:
+        assert field.end in (WRAPS, STAYS)
+        assert field.name in GOES_OVER_THE_END
+
+
+def test_no_field_is_listed_twice_and_each_test_is_there() -> None:
+    names = [field.name for field in FIELDS]
+    assert len(set(names)) == len(names)
+    assert {field.name for field in FIELDS if field.end != LASTS} == set(GOES_OVER_THE_END)
+    tests = Path(__file__).parent.parent
+    sources = "".join(path.read_text() for path in tests.glob("*/test_*.py"))
+    for test in GOES_OVER_THE_END.values():
+        assert f"def {test}(" in sources
+
+
+def test_the_table_has_the_fields_of_every_module_that_lists_some() -> None:
+    package = Path(limpet.__file__).parent
+    listing = {
+        path.relative_to(package).with_suffix("").as_posix().replace("/", ".")
+        for folder in ("shm", "stores/loco", "stores/loco/kvstore")
+        for path in (package / folder).glob("*.py")
+        if "\nFIELDS: Final" in path.read_text()
+    }
+    assert listing == set(MODULES)
+
+
+def test_a_field_that_ends_too_soon_is_noticed() -> None:
+    """The known-bad variant: 2^46 numbers, ten million a second, are 81 days."""
+    bad = Field("numbers", 1 << 46, A_SECOND_MAX, LASTS, "none")
+    with pytest.raises(AssertionError):
+        test_each_field_lasts_or_is_tested_beyond_its_end(bad)
