@@ -1,8 +1,10 @@
 """Numbers that no two clients of a pool ever use, nor one client twice.
 
 A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
-What is left of its range when it ends, or forks, is never used. Numbers end at 2^46, which is what
-the words of vacant slots have room for: ten million a second last for 81 days.
+What is left of its range when it ends, or forks, is never used.
+
+Numbers end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for
+all of them (stores/vacant.py). Then nothing can be deleted any more; all that is there can be read.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from limpet.shm.client import Client
 
 RANGE: Final = 256
-TICKETS_MAX: Final = 1 << 46
+TICKETS_MAX: Final = 1 << 54
 """No number is as great as that, or the next one."""
 
 

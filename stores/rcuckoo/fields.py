@@ -34,7 +34,8 @@ COUNT_SHIFT: Final = 5
 COUNT_MASK: Final = 15
 PATH_SHIFT: Final = 9
 PATH_MASK: Final = 15
-SEQUENCE_SHIFT: Final = 16
+SEQUENCE_SHIFT: Final = 13
+SEQUENCE_MASK: Final = (1 << 64 - SEQUENCE_SHIFT) - 1
 ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 """All bits of a word of the lock table."""
 

@@ -12,9 +12,6 @@ OBJECT_MASK: Final = 0xFFFF_FFFF_FFF0
 """Of a home in a hand: the object for which new data is meant; 0: a log, or an extent."""
 EXTENT_PAIR: Final = 2
 """Bit of a home: the pair is an object that the store decides (`is_linked`)."""
-VACATED: Final = 0xFF << 48 | 0xE
-"""A pointer to nothing, after there was data: with the time in bits 4-47, so that none is like
-another, nor like a reference."""
 
 LOCKED: Final = 1 << 63
 LOGGED: Final = 1 << 62

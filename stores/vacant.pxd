@@ -1,0 +1,8 @@
+from limpet.shm.verbs cimport u64
+
+cdef u64 FIRST
+cdef int LOW_BITS
+cdef u64 LOW_MASK
+cdef u64 VACANT_CLASS
+
+cpdef u64 vacant_word(u64 ticket) noexcept
