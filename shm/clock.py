@@ -2,7 +2,7 @@
 
 SWARM orders writes by guessed timestamps (sections 3.2 and 6): the loosely synchronised
 clock of the host, moved ahead whenever a guess turned out to be stale. A timestamp is a number of
-microseconds since 2025 in 50 bits, which lasts until September 2060. Clocks do not wrap: at the end,
+microseconds since 2025 in 50 bits, which lasts until September 2060. It does not wrap: at the end,
 and on a host whose clock is set beyond it, `guess` and `after` raise ClientError.
 
 Timestamps of one writer never repeat and never go back, also if its process is killed and another

@@ -9,8 +9,8 @@ bytes, a TXObj as of stores/rtx:
     0   lock       of growth by transactions (rtx_growth.py), or under locks (locked_growth.py,
                    logged_growth.py); else 0
     8   pointer    0        nothing yet; whoever inserts first makes a subtable
-                   SPLIT    split for good: the keys are in its halves; also any word that stands for
-                            nothing (stores/vacant.py)
+                   SPLIT    split for good: the keys are in its halves. So says any word that
+                            stands for nothing (stores/vacant.py)
                    else     reference to the subtable with the keys, an object (words.py)
 
 A store begins with the entries of depth `depth`, and all above them are never looked at. A handle

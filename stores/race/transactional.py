@@ -83,6 +83,10 @@ class Transactional(Growing):
         self.met = 0
         """How often a slot was met whose key nobody could say."""
 
+    def forget(self) -> None:
+        Growing.forget(self)
+        self.locks.forget()
+
     def resolved(self, reference: int, home: int) -> bool:
         """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""
         return bool(self.repair.resolved(reference, home))

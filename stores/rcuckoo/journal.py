@@ -29,10 +29,12 @@ cannot read whether a dead client has them (repair.py: stranded).
 
 Who writes it: its owner, and, when that is provably dead, who holds the table's lease. Who reads:
 anybody who waits for a lock. A reader that sees the same state before and after has groups and path
-that belong to it. A state comes again after 2^51 others, seven years of ten million a second. States are
-only compared for being the same, within one operation or while one waits for one lock, so to wrap
-is safe but for a client that was stopped in the midst of a look for years, and even for that with a
-chance of one in 2^51.
+that belong to it.
+
+The sequence wraps: a state can come again after 2^51 others, 7 years of ten million a second. A
+client compares states only for being the same, in one operation, or while it waits for one lock. So
+it takes one that was stopped in the midst of a look for 7 years to be misled, and of all moments to
+go on at, one in 2^51 does that.
 """
 
 from __future__ import annotations

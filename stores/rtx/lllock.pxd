@@ -24,6 +24,7 @@ cdef class LLLocks:
     cdef public u64 drift_us
     cdef public u64 each_us
 
+    cpdef int forget(self) except -1
     @cython.locals(slot=u64)
     cpdef u64 draw(self, u64 logged) except 0
     cpdef bint acquire(self, u64 at, u64 version, u64 state) except -1

@@ -66,6 +66,10 @@ class LLLocks:
         self.drift_us = drift_us
         self.each_us = each_us
 
+    def forget(self) -> None:
+        """Take new tickets next time."""
+        self.tickets.forget()
+
     def draw(self, logged: int) -> int:
         """A state that no lock ever had; `logged`: LOGGED or 0."""
         slot = self.client.ident >> INCARNATION_BITS

@@ -97,6 +97,7 @@ class Sherman(Scans):
 
     def forget(self) -> None:
         super().forget()
+        self.locks.forget()
         self.cursor = self.client.ident
 
     def equip(self, parameters: Any) -> None:
