@@ -2,7 +2,8 @@
 
 SWARM orders writes by guessed timestamps (sections 3.2 and 6): the loosely synchronised
 clock of the host, moved ahead whenever a guess turned out to be stale. A timestamp is a number of
-microseconds since 2025 in 49 bits, which lasts until 2042.
+microseconds since 2025 in 50 bits, which lasts until September 2060. It does not wrap: at the end,
+and on a host whose clock is set beyond it, `guess` and `after` raise ClientError.
 
 Timestamps of one writer never repeat and never go back, also if its process is killed and another
 takes its client slot, on a host whose clock is behind (trap S2). So the slot has a word, `clock`,
@@ -17,7 +18,7 @@ from typing import Any, Final
 from limpet.shm.errors import ClientError, PoolCorrupt
 from limpet.shm.slots import CLOCK, START_US
 
-TIME_BITS: Final = 49
+TIME_BITS: Final = 50
 TIME_MAX: Final = (1 << TIME_BITS) - 1
 """No clock says that: it stands for the end of time."""
 STRIDE_US: Final = 1 << 14

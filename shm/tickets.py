@@ -1,37 +1,35 @@
-"""Numbers that no two clients of a pool use at one time, nor one client twice.
+"""Numbers that no two clients of a pool ever use, nor one client twice.
 
 A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
-What is left of its range when it ends, or forks, is left out. The word counts to 2^64; numbers have
-46 bits of it, which is what the words of vacant slots have room for. So they come again after 2^46,
-which takes 81 days at ten million a second: a client that was stopped for just so long, between its
-look at a vacant slot and its CAS, may find the number again that it saw, if the same slot was made
-vacant with it. Who is not stopped meets no number twice.
+What is left of its range when it ends, or forks, is never used.
+
+Numbers end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for
+all of them (stores/vacant.py). Then nothing can be deleted any more; all that is there can be read.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from limpet.shm.field_ends import A_SECOND_MAX, WRAPS, Field
+from limpet.shm.errors import PoolCorrupt
+from limpet.shm.field_ends import A_SECOND_MAX, LASTS, Field
 from limpet.shm.layout import TICKETS
 
 if TYPE_CHECKING:
     from limpet.shm.client import Client
 
 RANGE: Final = 256
-TICKETS_MAX: Final = 1 << 46
-"""No number is as great as that."""
+TICKETS_MAX: Final = 1 << 54
+"""No number is as great as that, or the next one."""
 FIELDS: Final = (
     Field(
         "number of a vacant slot",
         TICKETS_MAX,
         A_SECOND_MAX,
-        WRAPS,
-        "deceived is a CAS on a vacant slot of a client that was stopped for 2^46 numbers",
+        LASTS,
+        "nothing can be deleted any more; all that is there can be read",
     ),
 )
-
-assert TICKETS_MAX % RANGE == 0
 
 
 class Tickets:
@@ -47,13 +45,21 @@ class Tickets:
         self._next = self._end = 0
 
     def take(self) -> int:
-        """A number from 0 on, below TICKETS_MAX."""
+        """A number from 0 on. Raises PoolCorrupt when there is none left."""
         if self._next == self._end or self._owner != self.client.ident:
             endpoint = self.client.endpoint
             lane = endpoint.background(True)
-            taken = endpoint.faa(TICKETS, RANGE)
+            taken = endpoint.load(TICKETS)
+            # ORDER: the addition after the look: it must not lead past 2^64 to numbers from before.
+            if taken <= TICKETS_MAX - RANGE:
+                taken = endpoint.faa(TICKETS, RANGE)
             endpoint.background(lane)
-            self._next = taken % TICKETS_MAX // RANGE * RANGE
+            if taken > TICKETS_MAX - RANGE:
+                raise PoolCorrupt(
+                    f"the control segment is damaged, or the pool has been in use for too long: "
+                    f"{taken} numbers of vacant slots were given out; destroy the pool"
+                )
+            self._next = taken
             self._end = self._next + RANGE
             self._owner = self.client.ident
         self._next += 1

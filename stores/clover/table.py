@@ -14,7 +14,8 @@ A version is an object with a log entry (stores/fusee/log.py), of which only one
 
 Each memory node has a table, in which the metadata process assigns a head to each key:
 
-    0     period   counts up before versions are taken off chains
+    0     period   counts up before versions are taken off chains; a word, which lasts for 58,000
+                   years of ten million a second. No other word counts
     64    heads    of the key's chain: reference of its oldest version that is left, or 0
 
 Get: from a version that is known, or that the metadata process knows, follow the chain to its end.

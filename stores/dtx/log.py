@@ -11,7 +11,7 @@ without lease and takeovers:
                    else: an object that is locked and changed; `new` is the image of what it will
                    be, or 0, and `old` memory that is given up, or 0
 
-An image is an object of its own, of the size of what it is an image of.
+An image is an object of its own, of the size of what it is an image of. None of these words counts.
 
 It is in the owner's hand from before the first lock is taken until all are given back.
 """

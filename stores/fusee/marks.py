@@ -1,4 +1,7 @@
-"""Constants of the log entry and of rounds. Plain, as compiled modules need them."""
+"""Constants of the log entry and of rounds. Plain, as compiled modules need them.
+
+Nothing in a log entry counts. Of a slot, the numbers of vacant words do (stores/vacant.py).
+"""
 
 from typing import Final
 

@@ -1,10 +1,12 @@
 cimport cython
 
+from limpet.shm.tickets cimport Tickets
 from limpet.shm.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.race.growth cimport Growing
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport is_vacant
+from limpet.stores.vacant cimport vacant_word
 
 cdef u64 ADDRESS_MASK
 cdef u64 ENTRY
@@ -17,7 +19,6 @@ cdef u64 OFFSET_BITS
 cdef u64 PLACE_BITS
 cdef u64 REPLICAS_ROW
 cdef u64 REPLICATED
-cdef u64 VACANT_CLASS
 cdef u64 VIEW
 
 cpdef u64 identity(u64 word) noexcept
@@ -26,7 +27,7 @@ cdef class ReplicatedTables(Growing):
     cdef readonly LoggedObjects logged
     cdef readonly u64 number_of_store
     cdef readonly object view
-    cdef readonly object tickets
+    cdef readonly Tickets tickets
     cdef u64[::1] bases
     cdef u64[::1] counts
     cdef u64[::1] steps

@@ -11,7 +11,7 @@ A slot's value is what the primary has. Invariant: when no operation on a slot i
 replicas are equal; when one is, the hand of some pinned client names the slot (links.py), and
 whoever meets it can bring it to its end: `resolve`.
 
-Vacant slots. 0 at first; later a number that never comes again (tickets.py). Objects' addresses do
+Vacant slots. 0 at first; later a number that never comes again (vacant.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
 as long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3). Leaders do
 bring what the primary has back to backups, in restoring.py and reconcile.py: when nobody is in the
@@ -39,12 +39,12 @@ from limpet.shm.words import ADDRESS_MASK, REPLICATED
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
-from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.race.directory import Directory
 from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
 from limpet.stores.race.growth import Growing
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import is_vacant, region_name
+from limpet.stores.vacant import vacant_word
 
 NODES: Final = 256
 
@@ -351,9 +351,7 @@ class ReplicatedTables(Growing):
 
     def _ticket(self) -> int:
         """A word for a vacant slot that has never been used."""
-        number: int = self.tickets.take()
-        # the first two are SPLIT and UNSET
-        return VACANT_CLASS << 48 | (number << 1) + 4
+        return vacant_word(self.tickets.take())
 
     def resolved(self, reference: int, home: int) -> bool:
         """Bring what concerns this pair of a hand to its end; whether its object is then linked.

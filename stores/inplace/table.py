@@ -71,6 +71,9 @@ class InPlace(Sherman):
         self.current: InPlaceCommit | None = None
         self.page = self.blank()
 
+    def forget_tickets(self) -> None:
+        """There are none: what goes in place leaves no vacant word."""
+
     def blank(self) -> Any:
         return Node(self)
 

@@ -13,6 +13,8 @@ key's hash. A table is an array of buckets of 128 bytes:
     8     redo    0, or the reference of a redo copy (objects.py) that is committed
     16    14 slots: bits 56-63 8 bits of the key's hash, bits 0-55 reference of the pair; or 0
 
+None of these words counts.
+
 A key may be in any slot of two buckets; the first of them, its home, has its lock. (Keys with the
 same home share a lock.) The pair of a key is an object on the same node.
 

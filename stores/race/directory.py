@@ -9,7 +9,8 @@ bytes, a TXObj as of stores/rtx:
     0   lock       of growth by transactions (rtx_growth.py), or under locks (locked_growth.py,
                    logged_growth.py); else 0
     8   pointer    0        nothing yet; whoever inserts first makes a subtable
-                   SPLIT    split for good: the keys are in its halves
+                   SPLIT    split for good: the keys are in its halves. So says any word that
+                            stands for nothing (stores/vacant.py)
                    else     reference to the subtable with the keys, an object (words.py)
 
 A store begins with the entries of depth `depth`, and all above them are never looked at. A handle
@@ -49,7 +50,7 @@ from limpet.stores.rtx.fields import POINTER
 
 def is_split(pointer: int) -> bool:
     """Whether an entry with this pointer is split."""
-    return pointer >> 48 == VACANT_CLASS
+    return pointer >> 48 & 0xFF == VACANT_CLASS
 
 
 class Directory(Race):

@@ -1,4 +1,9 @@
-"""Words of RACE hashing in memory; index.py and growth.py say what they mean. Plain constants."""
+"""Words of RACE hashing in memory; index.py and growth.py say what they mean. Plain constants.
+
+Fields that are narrower than a word, and count: the numbers of vacant slots, in `rtx-race`, `fusee`
+and `swarm`, and of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second
+(stores/vacant.py). Locks of entries are those of stores/rtx/fields.py, or client ids.
+"""
 
 from __future__ import annotations
 

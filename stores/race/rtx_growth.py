@@ -5,7 +5,7 @@ searches, inserts, updates and deletes is RACE's own, and takes no lock: concurr
 delegated to it (Opt2). Whoever finds no room, or a frozen slot, splits the subtable by a
 transaction with a log (stores/rtx/commit.py) that writes three objects,
 
-    the entry           from the subtable to VACATED, which says that it is split
+    the entry           from the subtable to a vacant word, which says that it is split
     the two halves      from 0 to new subtables
 
 Both halves come first in the order of addresses, so they are there when the entry is split.

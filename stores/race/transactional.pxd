@@ -25,12 +25,9 @@ cdef u64 PART_LOG
 cdef u64 PART_OWNER
 cdef u64 REPLICATED
 cdef u64 SLOT
-cdef int SLOT_SHIFT
 cdef u64 STATE
 cdef u64 STATE_MASK
 cdef u64 TENTATIVE
-cdef u64 TIME_KEPT
-cdef u64 VACANT_CLASS
 
 cdef u64 ABORT
 cdef u64 COMMITTED
@@ -59,7 +56,7 @@ cdef class Transactional(Growing):
     cdef int _remove(self, u64 slot, u64 word) except -1
     cdef int _insert(self, bytes key, u64 desired, u64 attempt) except -1
     cdef bint _rival(self, bytes key, u64 slot, u64 attempt) except -1
-    @cython.locals(drawn=u64, slot=u64, vacant=u64)
+    @cython.locals(vacant=u64)
     cdef u64 _vacant(self, u64 word) except? 0
     @cython.locals(slot=u64)
     cdef u64 _match(self, bytes key, int row, bint phases) except? 0

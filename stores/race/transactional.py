@@ -20,13 +20,7 @@ with its key withdraws, and waits. Of two transactions at least one gives way.
 Reads of a transaction leave nothing in memory, so they are looked at again (stores/rtx/reads.py):
 the slot of the key, and that its subtable was not split, as what is in that stands still then. That
 a key was absent all the while is seen by all slots in which it could be having the same words; so a
-slot whose pair is deleted gets a word that none ever had, in place of RACE's 0:
-
-    bits 56-63, 44-47  number of the client's slot
-    bits 48-55         255, so it is vacant (index.py)
-    bits 2-43          time at which it was drawn, in us (clock.py), of the last 50 days
-    bits 0-1           0
-
+slot whose pair is deleted gets a word that none ever had (stores/vacant.py), in place of RACE's 0.
 A slot that was vacant, or had a tentative word, and is so with the same word, had no pair
 meanwhile: a tentative word becomes 0 or valid, and what is valid never becomes 0.
 
@@ -43,7 +37,7 @@ from limpet.shm.fabric import hash64
 from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REPLICATED, TENTATIVE
 from limpet.stores.contract import as_bytes
-from limpet.stores.outcomes import AGAIN, MISSING, VACANT_CLASS
+from limpet.stores.outcomes import AGAIN, MISSING
 from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, OBJECT_MASK
 from limpet.stores.race.growth import Growing
 from limpet.stores.race.index import Index, is_valid
@@ -61,7 +55,6 @@ from limpet.stores.rtx.fields import (
     PART_LOG,
     PART_OWNER,
     SLOT,
-    SLOT_SHIFT,
     STATE,
     STATE_MASK,
 )
@@ -69,8 +62,6 @@ from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.parts import COUNT_MAX
 from limpet.stores.rtx.reads import KeyRead
 from limpet.stores.rtx.repair import Repair
-
-TIME_KEPT = (1 << 42) - 1
 
 
 class Transactional(Growing):
@@ -91,6 +82,10 @@ class Transactional(Growing):
         self.value: bytes | None = None
         self.met = 0
         """How often a slot was met whose key nobody could say."""
+
+    def forget(self) -> None:
+        Growing.forget(self)
+        self.locks.forget()
 
     def resolved(self, reference: int, home: int) -> bool:
         """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""
@@ -173,10 +168,7 @@ class Transactional(Growing):
 
     def _vacant(self, word: int) -> int:
         while True:
-            drawn = self.locks.draw(0)
-            slot = drawn >> SLOT_SHIFT & 0xFFF
-            vacant = (slot & 0xFF) << 56 | VACANT_CLASS << 48 | slot >> 8 << 44
-            vacant |= (drawn & TIME_KEPT) << 2
+            vacant = self.locks.vacated()
             # Who has the pair in hand is to see that it is not linked (heap.py).
             if (vacant ^ word) & LINK_MASK:
                 return vacant

@@ -1,4 +1,7 @@
-"""Constants of RAW's objects. Plain, as compiled modules need them."""
+"""Constants of RAW's objects. Plain, as compiled modules need them.
+
+Nothing in an object counts.
+"""
 
 from typing import Final
 

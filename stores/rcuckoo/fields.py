@@ -6,6 +6,10 @@ A table is one region of a memory node:
     64        journals  one for each client slot of the pool (journal.py)
     then      locks     a bit each (locks.py), from a multiple of 64 on
     then      rows      (rows.py), from a multiple of 64 on
+
+Fields that are narrower than a word, and count: the sequence of a journal, 51 bits, which wraps
+after 7 years of ten million states a second (journal.py says why that is safe). The version of a
+row is a word; it is compared for being the same, or one or two more, modulo 2^64.
 """
 
 from typing import Final
@@ -34,7 +38,8 @@ COUNT_SHIFT: Final = 5
 COUNT_MASK: Final = 15
 PATH_SHIFT: Final = 9
 PATH_MASK: Final = 15
-SEQUENCE_SHIFT: Final = 16
+SEQUENCE_SHIFT: Final = 13
+SEQUENCE_MASK: Final = (1 << 64 - SEQUENCE_SHIFT) - 1
 ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 """All bits of a word of the lock table."""
 

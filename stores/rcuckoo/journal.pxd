@@ -13,6 +13,7 @@ cdef int OWNER
 cdef int PATH
 cdef int PATH_SHIFT
 cdef int REDO
+cdef u64 SEQUENCE_MASK
 cdef int SEQUENCE_SHIFT
 cdef int STATE
 cdef int UNSURE

@@ -12,8 +12,7 @@ A journal, one for each client slot of the pool
                    bit 4       unsure: the next group is held, or is not
                    bits 5-8    how many groups there are; 0: nothing is locked
                    bits 9-12   rows of the path that is being written; 0: none is
-                   bits 16-63  sequence, one more in each state that its owner says; so none is
-                               ever the same as another one
+                   bits 13-63  sequence, one more in each state that its owner says, modulo 2^51
     16    groups   8 pairs: address of a word of the lock table, bits of it; in ascending order
     144   path     7 pairs: row << 3 | slot, version of the row before; where the new entry goes
                    first, the empty entry last
@@ -31,6 +30,11 @@ cannot read whether a dead client has them (repair.py: stranded).
 Who writes it: its owner, and, when that is provably dead, who holds the table's lease. Who reads:
 anybody who waits for a lock. A reader that sees the same state before and after has groups and path
 that belong to it.
+
+The sequence wraps: a state can come again after 2^51 others, 7 years of ten million a second. A
+client compares states only for being the same, in one operation, or while it waits for one lock. So
+it takes one that was stopped in the midst of a look for 7 years to be misled, and of all moments to
+go on at, one in 2^51 does that.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ from limpet.stores.rcuckoo.fields import (
     PATH,
     PATH_SHIFT,
     REDO,
+    SEQUENCE_MASK,
     SEQUENCE_SHIFT,
     STATE,
     UNSURE,
@@ -81,7 +86,7 @@ class Journal:
 
     def say(self, held: int, unsure: int, path: int) -> None:
         """Say so many groups are held, whether the next one may be, how long the path is."""
-        self.sequence += 1
+        self.sequence = self.sequence + 1 & SEQUENCE_MASK
         self.endpoint.store(
             self.at + STATE,
             self.sequence << SEQUENCE_SHIFT

@@ -9,6 +9,8 @@ cdef int PATH_MAX
 cdef int SLOTS
 cdef int NODES_MAX
 cdef int MET_SIZE
+cdef u64 SEARCHES_MAX
+cdef int SEARCH_SHIFT
 cdef int UNKNOWN_MAX
 cdef int FOUND
 cdef int NO_PATH
@@ -32,7 +34,7 @@ cdef class PathSearch:
     cdef long long[::1] slots
     cdef long long[::1] depths
     cdef u64[::1] met
-    cdef readonly u64 searches
+    cdef public u64 searches
     cdef int count
     cdef readonly u64[::1] path_rows
     cdef readonly u64[::1] path_slots

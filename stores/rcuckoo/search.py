@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 NODES_MAX: Final = 2048
 """Rows that one search looks at, at most."""
 MET_SIZE: Final = 2 * NODES_MAX
+SEARCH_SHIFT: Final = 32
+SEARCHES_MAX: Final = 0xFFFF_FFFF
+"""After so many searches what was met is forgotten, and they are counted anew."""
 UNKNOWN_MAX: Final = 16
 """Rows that a search asks for at one time."""
 
@@ -148,6 +151,9 @@ class PathSearch:
         LACKING: `unknown` has `lacking` rows that were met and are not cached. NO_PATH.
         """
         self.count = self.lacking = self.length = 0
+        if self.searches == SEARCHES_MAX:
+            self.searches = 0
+            self.met = array("Q", bytes(8 * MET_SIZE))
         self.searches += 1
         self._meet(first, -1, 0, 0)
         self._meet(second, -1, 0, 0)
@@ -175,7 +181,7 @@ class PathSearch:
         The rows of a path are different ones: each is written once.
         """
         at = row % MET_SIZE
-        mark = self.searches << 32 | row
+        mark = self.searches << SEARCH_SHIFT | row
         if self.count >= NODES_MAX or self.met[at] == mark:
             return False
         self.met[at] = mark

@@ -42,7 +42,7 @@ from limpet.shm.layout import NODE_SHIFT
 from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.fields import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
-from limpet.stores.rtx.lllock import is_vacant, vacated
+from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.parts import Change, Part
 
@@ -291,8 +291,8 @@ class Commit:
             self.go_on(index + 1)
             page = self.pages[at]
             if page is None:
-                self.swings[at] = (0, vacated(state))
-                log.note(index, Entry(at, 0, vacated(state)))
+                self.swings[at] = (0, self.locks.vacated())
+                log.note(index, Entry(at, *self.swings[at]))
                 index += 1
                 continue
             reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)

@@ -2,7 +2,9 @@ cimport cython
 
 from limpet.shm.client cimport Client
 from limpet.shm.clock cimport Clock
+from limpet.shm.tickets cimport Tickets
 from limpet.shm.verbs cimport Endpoint, u64
+from limpet.stores.vacant cimport vacant_word
 
 cdef int INCARNATION_BITS
 cdef u64 LOCKED
@@ -11,25 +13,27 @@ cdef u64 SLOT_MASK
 cdef int SLOT_SHIFT
 cdef u64 START_US
 cdef u64 TIME_MASK
-cdef u64 VACATED
+cdef u64 VACANT_CLASS
 cdef u64 VERSION_MASK
 
 cdef class LLLocks:
     cdef readonly Endpoint endpoint
     cdef readonly Client client
     cdef readonly Clock clock
+    cdef readonly Tickets tickets
     cdef public u64 drift_us
     cdef public u64 each_us
 
+    cpdef int forget(self) except -1
     @cython.locals(slot=u64)
     cpdef u64 draw(self, u64 logged) except 0
     cpdef bint acquire(self, u64 at, u64 version, u64 state) except -1
     cpdef bint release(self, u64 at, u64 state) except -1
     cpdef bint install(self, u64 at, u64 old, u64 new) except -1
+    cpdef u64 vacated(self) except 0
     cpdef u64 lease(self, u64 objects) except 0
     cpdef u64 now(self) except? 0
     cpdef bint is_expired(self, u64 state) except -1
 
-cpdef u64 vacated(u64 state) noexcept
 cpdef bint is_vacant(u64 pointer) noexcept
 cpdef u64 slot_of(u64 state) noexcept

@@ -38,15 +38,17 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.slots import INCARNATION_BITS, START_US
+from limpet.shm.tickets import Tickets
+from limpet.stores.outcomes import VACANT_CLASS
 from limpet.stores.rtx.fields import (
     LOCKED,
     POINTER,
     SLOT_MASK,
     SLOT_SHIFT,
     TIME_MASK,
-    VACATED,
     VERSION_MASK,
 )
+from limpet.stores.vacant import vacant_word
 
 
 class LLLocks:
@@ -60,8 +62,13 @@ class LLLocks:
         self.endpoint = pool.endpoint
         self.client = pool.client
         self.clock = pool.clock
+        self.tickets = Tickets(pool.client)
         self.drift_us = drift_us
         self.each_us = each_us
+
+    def forget(self) -> None:
+        """Take new tickets next time."""
+        self.tickets.forget()
 
     def draw(self, logged: int) -> int:
         """A state that no lock ever had; `logged`: LOGGED or 0."""
@@ -80,6 +87,10 @@ class LLLocks:
         """Change the pointer of a locked object; False if it was changed already."""
         return self.endpoint.cas(at + POINTER, old, new) == old
 
+    def vacated(self) -> int:
+        """A pointer to nothing, which no object ever had, for one that is given up."""
+        return vacant_word(self.tickets.take())
+
     def lease(self, objects: int) -> int:
         """When the lease ends of a transaction that begins to lock so many objects."""
         return self.now() + self.drift_us + objects * self.each_us
@@ -93,14 +104,9 @@ class LLLocks:
         return self.now() > (state & TIME_MASK) + self.drift_us + self.each_us
 
 
-def vacated(state: int) -> int:
-    """The pointer of an object that the transaction with this state vacates."""
-    return VACATED | (state & TIME_MASK) << 4 & 0xFFFF_FFFF_FFFF
-
-
 def is_vacant(pointer: int) -> bool:
     """Whether an object has no data, with this pointer."""
-    return pointer == 0 or pointer >> 48 == 0xFF
+    return pointer == 0 or pointer >> 48 & 0xFF == VACANT_CLASS
 
 
 def slot_of(state: int) -> int:

@@ -14,7 +14,7 @@ state hits another one's (R4).
     32    entries  24 bytes each: object, old pointer, new pointer
                    object 0: `new` was allocated for the transaction, `old` is freed by it
                    object PART: `old` and `new` are a part, with slots of a hash index (parts.py)
-                   new VACATED: the object is given up
+                   new vacant: the object is given up (stores/vacant.py)
 
 Two words of the owner's slot (slots.py) say which log is its present one: `tx_log`, and `tx_time`,
 the time in its lock state, written after it and before any lock is taken, and 0 again before the

@@ -1,4 +1,9 @@
-"""Words of a tree's node and of a hint; page.py and routes.py say what they mean."""
+"""Words of a tree's node and of a hint; page.py and routes.py say what they mean.
+
+Nothing in a node counts: a node is written once. The words of its object do, its lock and its
+pointer (stores/rtx/fields.py). Number, line and place of a hint are in private memory, and no more
+than a guess: what is found by them is compared with the key.
+"""
 
 from __future__ import annotations
 

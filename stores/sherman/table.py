@@ -3,8 +3,9 @@
 After Sherman (Wang et al., SIGMOD '22). Every tree node is the data of a TXObj
 (stores/rtx/lllock.py), so it is written anew and not in place, and its pointer swung. The TXObjs of
 a tree are a region, the paper's meta pool (figure 6): the first is the root, for ever; one whose
-pointer is 0 or VACATED is vacant. On each memory node there is a tree of its own, and a key's hash
-chooses: so what is on a lost node is lost with all that leads there. A scan merges the trees.
+pointer stands for nothing (stores/vacant.py) is vacant. On each memory node there is a tree of its
+own, and a key's hash chooses: so what is on a lost node is lost with all that leads there. A scan
+merges the trees.
 
 A write that changes one leaf and nothing else is a transaction without a log (Opt1):
     1. read the leaf's lock and pointer, and the node
@@ -96,7 +97,12 @@ class Sherman(Scans):
 
     def forget(self) -> None:
         super().forget()
+        self.forget_tickets()
         self.cursor = self.client.ident
+
+    def forget_tickets(self) -> None:
+        """Forget the numbers of vacant words that this handle has taken."""
+        self.locks.forget()
 
     def equip(self, parameters: Any) -> None:
         super().equip(parameters)

@@ -14,7 +14,7 @@ address *area* on, words of 8 bytes:
 An out-of-place buffer is an object with as many replicas, with the head on the same node as that of
 its register, so that each replica of the register has one of the buffer beside it:
 
-    0 stamp (bits 9-63)    8 ident of the register    16 length    24 hash    32 value
+    0 stamp (bits 8-63)    8 ident of the register    16 length    24 hash    32 value
 
 The hash is XXH64 of the value, seeded by the three words before it: a value is valid, in place or
 in a buffer, when its hash holds and its stamp is the one looked for. So torn values are rejected,

@@ -44,7 +44,7 @@ def wrong_with(register: SafeGuess) -> str:
             return f"replica {k} of the register has room for {register.word(k, 1)} bytes in place"
         for index in range(2, 2 + register.buffers):
             word = register.word(k, index)
-            if max(writer_of(word), row_of(word)) >= register.writers or word & 1:
+            if max(writer_of(word), row_of(word)) >= register.writers:
                 return f"replica {k} of the register has the tuple {word:#x}, which cannot be"
         for row in range(register.writers):
             for side in range(2):

@@ -1,18 +1,22 @@
 """The words of SWARM's registers. Plain arithmetic; constants are in fields.py.
 
 Metadata word (SWARM section 4: timestamp and pointer, 8 bytes)
-    bits 15-63  i      time of the guess, in us since 2025 (shm/clock.py); all ones: a tombstone
-    bits 9-14   tid    the writer whose value it is
-    bit 8       VERIFIED, or else GUESSED
-    bits 2-7    row    whose pointers lead to the value's buffer: the writer's, or, of one who wrote
+    bits 14-63  i      time of the guess, in us since 2025 (shm/clock.py); all ones: a tombstone
+    bits 8-13   tid    the writer whose value it is
+    bit 7       VERIFIED, or else GUESSED
+    bits 1-6    row    whose pointers lead to the value's buffer: the writer's, or, of one who wrote
                        it back, a copy's (trap S9)
-    bit 1       side   which of the row's two pointers
-    bit 0       0
+    bit 0       side   which of the row's two pointers
 
 The tuples of the paper are ordered by (i, tid, VERIFIED), which are the upper bits, the *rank*; (i,
 tid) is the *stamp* of a write. Where the value is does not count (trap S5).
 
-Lock word: bits 9-63 stamp, bit 1 WRITE, bit 0 READ; both in a word that a replaced node was given.
+Lock word: bits 8-63 stamp, bit 1 WRITE, bit 0 READ; both in a word that a replaced node was given.
+
+Fields that end: i, in 2060, 35 years and 8 months after 2025. A writer whose clock is there gets
+ClientError, before anything is written; what is there can be read as before. Timestamps are
+compared as numbers, so they cannot wrap. The numbers of registers and tombstones have words of
+their own (stores/vacant.py).
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ def row_of(word: int) -> int:
 
 
 def side_of(word: int) -> int:
-    return word >> 1 & 1
+    return word & 1
 
 
 def is_tombstone(word: int) -> bool:
@@ -51,9 +55,9 @@ def is_tombstone(word: int) -> bool:
 
 
 def tuple_word(time: int, writer: int, flags: int, row: int, side: int) -> int:
-    return time << TIME_SHIFT | writer << STAMP_SHIFT | flags | row << ROW_SHIFT | side << 1
+    return time << TIME_SHIFT | writer << STAMP_SHIFT | flags | row << ROW_SHIFT | side
 
 
 def placed(word: int, row: int, side: int) -> int:
     """The same tuple, with its value elsewhere."""
-    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1
+    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side

@@ -172,7 +172,7 @@ RENEW: Final = """        while not self._look() or self.view.unsettled():
 GLANCE: Final = """        if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
             self._glance()
 """
-NUMBER: Final = "        number: int = self.tickets.take()\n"
+NUMBER: Final = "vacant_word(self.tickets.take())"
 BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
 HELP: Final = "            if attempt > PATIENCE:\n                self._help(slot, old)\n"
 HOLD: Final = """        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
@@ -193,7 +193,7 @@ _EXPLORED_TRAPS: Final = (
     ),
     Mutant(
         "f3-numbers-come-again", ("history", "check", "leaked", "no end"),
-        ((NUMBER, "        number = 7\n"),),
+        ((NUMBER, "vacant_word(7)"),),
         exploration={"program": "da|da"},
     ),
     Mutant(

@@ -103,9 +103,7 @@ HASH: Final = (
 HELD: Final = "        held = self.client.hold(reference, self.home() | OLD)\n"
 PLACED: Final = "        copy = placed(word, self.writer, self.side)\n"
 SAME_STAMP: Final = "            if stamp_of(self.tops[self.order[n]]) >= least:\n"
-OURS: Final = (
-    "    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side << 1\n"
-)
+OURS: Final = "    return word >> STAMP_SHIFT - 1 << STAMP_SHIFT - 1 | row << ROW_SHIFT | side\n"
 STALE: Final = "ua ua ga|ua ga|ga ga"
 ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
 EXPLORED: Final = (
@@ -118,8 +116,8 @@ EXPLORED: Final = (
         (
             (
                 OURS,
-                "    word = word >> TIME_SHIFT << TIME_SHIFT | word & 1 << 8 | row << STAMP_SHIFT\n"
-                "    return word | row << ROW_SHIFT | side << 1\n",
+                "    row_bits = row << STAMP_SHIFT | row << ROW_SHIFT\n"
+                "    return word >> TIME_SHIFT << TIME_SHIFT | word & VERIFIED | row_bits | side\n",
             ),
         ),
         exploration={"program": STALE},

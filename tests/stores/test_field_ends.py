@@ -1,7 +1,7 @@
 """Every counter of fewer than 64 bits lasts for 30 years, or a test goes over its end.
 
-Of the substrate and of channels. The tests are in tests/shm/test_counters_end.py, test_tickets.py
-and test_channel_counters_end.py.
+Of the substrate and of channels. The tests are in tests/shm/test_counters_end.py and
+test_channel_counters_end.py. (What stores count: test_counters_end.py.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ GOES_OVER_THE_END = {
     "block word: mark of a mirror": "test_memory_of_groups_is_given_to_others_when_memory_is_full",
     "block word: maker of a tail": "test_spans_are_made_and_recovered_where_the_makers_bits_wrap",
     "leader: number": "test_leaders_numbers_wrap",
-    "number of a vacant slot": "test_numbers_wrap_before_they_are_beyond_what_a_slot_has_room_for",
     "waiting: count of wakes": "test_the_count_of_wakes_wraps",
     "ticket lock: round": "test_rounds_of_a_ticket_lock_wrap",
     "ticket lock: life of an owner": (
