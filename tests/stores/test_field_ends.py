@@ -1,7 +1,7 @@
 """Every counter of fewer than 64 bits lasts for 30 years, or a test goes over its end.
 
 Of the substrate and of channels. The tests are in tests/shm/test_counters_end.py and
-test_channel_counters_end.py. (What stores count: test_counters_end.py.)
+test_channel_counters_end.py. (What stores count: test_store_counters_end.py.)
 """
 
 from __future__ import annotations
