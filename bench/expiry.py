@@ -45,8 +45,6 @@ LEAF: Final = {"node_size": 256, "key_size": 12, "value_size": VALUE_SIZE}
 ATTEMPTS: Final = 1 << 20
 SURVIVORS: Final = 4
 OPS_OF_SURVIVORS: Final = 20
-BEFORE_DEATH: Final = 2
-"""So many transactions of the one that dies: so few that the others are still at work."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Setting:
     """What is run: `transactions` of each client, of `locks` objects out of `objects`.
 
     `drift_us`, `each_us`: parameters of the store; the rest is as the module says. `dies`: the
-    first client does, before the others have ended.
+    first client does, in its first transaction: the others may be done before it has another.
     """
 
     drift_us: int
@@ -158,7 +156,7 @@ class _Drifting(World):
     ) -> tuple[str, Callable[[], object]]:
         setting = self.setting
         keys = self.dice[client.number].sample(self.keys, setting.locks)
-        if setting.dies and client.number == 0 and count == BEFORE_DEATH:
+        if setting.dies and client.number == 0 and count == 0:
             client.endpoint.trace = _Steps(self._die)
         value = b"%d.%d" % (client.number, count)
         if setting.locks == 1:
