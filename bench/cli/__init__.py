@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from limpet.bench.cli.channels import channels_command, power_command
+from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
 from limpet.bench.cli.processes import contention_command, kills_command, timeline_command
 from limpet.bench.cli.virtual import (
@@ -35,5 +36,6 @@ for command in (
     overhead_command,
     cuckoo_command,
     expiry_command,
+    instructions_command,
 ):
     bench.add_command(command)

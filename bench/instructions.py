@@ -1,0 +1,215 @@
+"""How many instructions an operation takes: counted by valgrind's callgrind, not timed.
+
+For each subject (a kind of store, or a channel) and each of its operations a child process under
+callgrind makes a pool, and does the operation a few times. Then callgrind is told to count (by
+`vgdb`), the child does the operation `ops` times, and callgrind is told to stop. The loop of Python
+around the operation is counted alone, and taken off. Instructions depend on the compiler and on
+Python's version, and not on how busy the machine is. A little chance is left, in what a client does
+now and then by the clock.
+
+An insert is of a new key, so it has its share of growth and splits; the keys that are deleted are
+there before. A transaction exchanges the values of two keys. A scan is of 100 pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import limpet
+from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound
+from limpet.stores.registry import KINDS, store_class
+
+KEYS: Final = 1000
+VALUE: Final = b"v" * 64
+SCAN: Final = 100
+NODE_SIZE: Final = "64MiB"
+NODES: Final = 3
+FEW: Final = 200
+"""Operations that are done before it is counted."""
+PATIENCE_S: Final = 60.0
+TRANSACTIONAL: Final = frozenset({"rtx-sherman", "rtx-race"})
+LOOP: Final = "loop"
+CHANNELS: Final = {"lock": ("acquire and release",), "queue": ("put and get",)}
+_COLLECTED: Final = re.compile(r"Collected : (\d+)")
+_SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Cost(NamedTuple):
+    """Instructions of one operation of a subject, without the loop around it."""
+
+    subject: str
+    operation: str
+    instructions: float
+
+
+def operations(subject: str) -> tuple[str, ...]:
+    """What is counted of a kind of store, or a channel; ParameterError: it is neither."""
+    if subject in CHANNELS:
+        return CHANNELS[subject]
+    if subject not in KINDS:
+        raise ParameterError(f"{subject!r} is not counted; {', '.join(subjects())} are")
+    found = ["get", "update", "insert", "delete"]
+    if subject in TRANSACTIONAL:
+        found.append("transaction")
+    if store_class(subject).ordered:
+        found.append("scan")
+    return tuple(found)
+
+
+def subjects() -> tuple[str, ...]:
+    """All of them."""
+    return (*KINDS, *CHANNELS)
+
+
+def missing() -> str:
+    """Why nothing can be counted here; "": it can."""
+    absent = [name for name in ("valgrind", "vgdb") if not shutil.which(name)]
+    return f"{' and '.join(absent)} cannot be found; install valgrind" if absent else ""
+
+
+def run(chosen: Sequence[str], ops: int, only: Sequence[str] = ()) -> Iterator[Cost]:
+    """Count for these subjects; `only`: these operations, or all."""
+    loop = _counted(LOOP, "", ops)
+    for subject in chosen:
+        for operation in operations(subject):
+            if not only or operation in only:
+                counted = _counted(subject, operation, ops) - loop
+                yield Cost(subject, operation, counted / ops)
+
+
+def _counted(subject: str, operation: str, ops: int) -> int:
+    """Instructions of so many operations."""
+    url = f"shm://limpet-instructions-{os.getpid()}"
+    command = [
+        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no",
+        sys.executable, "-m", "limpet.bench.instructions", subject, operation, str(ops), url,
+    ]  # fmt: skip
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env={**os.environ, **_SETTINGS}, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as child:
+        try:
+            _answer(child, "ready")
+            _tell(child, "on")
+            _answer(child, "over")
+            _tell(child, "off")
+            _, said = child.communicate("\n", timeout=PATIENCE_S)
+        finally:
+            child.kill()
+            with contextlib.suppress(PoolNotFound):
+                limpet.destroy(url)
+    found = _COLLECTED.search(said)
+    if child.returncode or found is None:
+        raise LimpetError(f"{subject}, {operation}: valgrind ended with: {said[-2000:]}")
+    return int(found[1])
+
+
+def _answer(child: subprocess.Popen[str], word: str) -> None:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    if child.stdout.readline().strip() != word:
+        raise LimpetError(f"the process that is counted has failed: {child.stderr.read()[-2000:]}")
+
+
+def _tell(child: subprocess.Popen[str], switch: str) -> None:
+    """Have callgrind count from here on, or not, and have the child go on."""
+    assert child.stdin is not None
+    vgdb = ["vgdb", f"--pid={child.pid}", "--wait=10", "instrumentation", switch]
+    done = subprocess.run(vgdb, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LimpetError(f"vgdb cannot talk to valgrind: {done.stderr.strip()}")
+    child.stdin.write("\n")
+    child.stdin.flush()
+
+
+# ---- the process that is counted -----------------------------------------------------------------
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callable[[int], Any]:
+    """What is called with 0, 1, 2 ..."""
+    if subject == LOOP:
+        return _nothing
+    if subject == "lock":
+        lock = pool.lock("lock")
+
+        def in_turn(number: int) -> None:
+            lock.acquire()
+            lock.release()
+
+        return in_turn
+    if subject == "queue":
+        queue = pool.queue("queue")
+
+        def through(number: int) -> None:
+            queue.put(VALUE)
+            queue.get()
+
+        return through
+    sizes = {} if store_class(subject).grows else {"capacity": 2 * (KEYS + most)}
+    store = pool.store(subject, name="store", **sizes)
+    keys = [b"key %016d" % number for number in range(KEYS)]
+    for key in keys:
+        store.put(key, VALUE)
+    for key in keys:  # so that memory is ready, and the caches know them
+        store.put(key, VALUE)
+        store.get(key)
+    if operation == "get":
+        return lambda number: store.get(keys[number % KEYS])
+    if operation == "update":
+        return lambda number: store.update(keys[number % KEYS], VALUE)
+    if operation == "insert":
+        return lambda number: store.insert(b"new %016d" % number, VALUE)
+    if operation == "delete":
+        for number in range(most):
+            store.put(b"new %016d" % number, VALUE)
+        return lambda number: store.delete(b"new %016d" % number)
+    if operation == "scan":
+        return lambda number: list(itertools.islice(store.scan(keys[number % (KEYS - SCAN)]), SCAN))
+
+    def move(number: int) -> None:
+        source, target = keys[number % KEYS], keys[(number + 1) % KEYS]
+
+        def transfer(tx: Any) -> None:
+            first, second = tx.get(store, source), tx.get(store, target)
+            tx.put(store, source, second)
+            tx.put(store, target, first)
+
+        pool.transaction(transfer)
+
+    return move
+
+
+def main(subject: str, operation: str, ops: str, url: str) -> None:
+    """Do the operation so often, on a pool of its own, when the parent says so."""
+    with limpet.create(url, nodes=NODES, node_size=NODE_SIZE) as pool:
+        try:
+            work = _work(pool, subject, operation, FEW + int(ops))
+            for number in range(FEW):
+                work(number)
+            gc.collect()
+            gc.disable()
+            print("ready", flush=True)
+            sys.stdin.readline()
+            for number in range(FEW, FEW + int(ops)):
+                work(number)
+            print("over", flush=True)
+            sys.stdin.readline()
+        finally:
+            limpet.destroy(url)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
