@@ -216,17 +216,21 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
         return process
 
     kills = wrong = 0
+    begun = [0] * WRITERS
     writers = [start(number) for number in range(WRITERS)]
     try:
         while goes_on(deadline):
-            time.sleep(0.1)
+            time.sleep(0.05)
             victim = kills % WRITERS
+            if noted[victim] == begun[victim]:
+                continue  # it has hardly started
             writers[victim].kill()
             writers[victim].join()
             kills += 1
             there = int(store.get(b"w%d" % victim, b"0"))
             # What was noted is there; of the step after it, nobody knows.
             wrong += there - noted[victim] not in (0, 1)
+            begun[victim] = noted[victim]
             writers[victim] = start(victim)
         for writer in writers:
             writer.join(30)

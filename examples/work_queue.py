@@ -46,9 +46,9 @@ def work(pool: limpet.Pool) -> None:
     """Do jobs until there is one that is None. Run by each worker."""
     signal.alarm(LONGEST_S)  # never outlive a parent that was killed itself
     jobs, results = pool.queue("jobs"), pool.dict("results")
-    started = pool.counter("started")
+    begun = pool.counter("begun")
     while (job := jobs.get()) is not None:
-        started.add()
+        begun.add()
         time.sleep(JOB_S)
         results.setdefault(job, (job**2, os.getpid()))
         jobs.task_done()
@@ -58,7 +58,8 @@ def work(pool: limpet.Pool) -> None:
 def run(pool: limpet.Pool, count: int) -> bool:
     jobs, results = pool.queue("jobs", maxsize=count + WORKERS), pool.dict("results")
     jobs.put_many(range(count))
-    kills = given_back = 0
+    kills = given_back = begun_before = 0
+    begun = pool.counter("begun")
     deadline = time.monotonic() + LONGEST_S
 
     def start() -> multiprocessing.Process:
@@ -77,6 +78,9 @@ def run(pool: limpet.Pool, count: int) -> bool:
                 jobs.forget_lost(error)
                 given_back += len(error.elements)
                 continue
+            if begun.value == begun_before:
+                continue  # they have hardly started
+            begun_before = begun.value
             victim = random.randrange(WORKERS)
             workers[victim].kill()
             workers[victim].join()
@@ -91,9 +95,8 @@ def run(pool: limpet.Pool, count: int) -> bool:
             worker.kill()
             worker.join()
     squares = {job: result for job, (result, _) in results.items()}
-    begun = pool.counter("started").value
     print(f"{kills} workers were killed; {given_back} jobs were given back, and put again")
-    print(f"{count} jobs; begun {begun} times; {len(squares)} results")
+    print(f"{count} jobs; begun {begun.value} times; {len(squares)} results")
     print(f"by {len({pid for _, pid in results.values()})} processes")
     pool.recover()
     leaked = pool.audit()["leaked"]
