@@ -54,7 +54,7 @@ module.transfer = transfer
     "own_channel": """
 def rise(self, level):
     with self.operation():
-        self.endpoint.store(self.address, level)  # whatever is there
+        self.endpoint.store(self.address, max(level - 10, 0))  # whatever is there
 module.HighWater.rise = rise
 """,
     "own_store": """
@@ -63,17 +63,18 @@ module.Tiny._write = lambda self, key, value, mode: write(self, key, b"%d" % (in
 """,
     "shared_parameters": """
 def publish(self, version, weights):
-    self.version.set(version)  # before the weights are there
-    self.copies[version % 2, :500] = weights[:500]
-    module.time.sleep(0.01)
-    self.copies[version % 2, 500:] = weights[500:]
+    self.copies[version % 2, :500] = weights[:500]  # half of them
+    self.version.set(version)
 module.Parameters.publish = publish
 """,
     "web_workers": """
 module.render = lambda path: "<h1>another page</h1>"
 """,
     "work_queue": """
-module.limpet.TasksLost.elements = property(lambda self: [], lambda self, found: None)
+def setdefault(self, job, result):
+    if job != 7:  # its result is forgotten
+        self[job] = result
+module.limpet.SharedDict.setdefault = setdefault
 """,
 }
 """What breaks each promise, before the program runs."""
