@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
@@ -108,6 +108,8 @@ def _of_limpet(kind: str) -> Kind | None:
 
 def _installed(kind: str) -> Kind | None:
     """The kind of that name which an installed package has, registered from now on."""
+    from importlib import metadata  # not at the top: every program would wait 20 ms for it
+
     for found in metadata.entry_points(group=ENTRY_POINTS, name=kind):
         register(kind, found.load())
     return _registered.get(kind)
