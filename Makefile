@@ -116,7 +116,7 @@ clean:
 	rm -rf .venv .venv-pure build dist limpet.egg-info
 	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find shm stores fault bench limpet tests \( -name '*.so' -o -name '*.c' \) -type f -delete
-	find shm stores fault bench limpet tests -name __pycache__ -type d -exec rm -rf {} +
+	find shm stores fault bench limpet tests examples -name __pycache__ -type d -exec rm -rf {} +
 
 # ---- setting up --------------------------------------------------------------------------------
 

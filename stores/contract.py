@@ -2,7 +2,8 @@
 
 A store kind is a module with a class derived from `Store` and a frozen dataclass of parameters
 (`Parameters`), which `for_pool(pool, layout, *, capacity=None, ...)` makes: `capacity` is how many
-keys surely fit, and every parameter has a default that suits the pool. registry.py names the kinds.
+keys surely fit, and every parameter has a default that suits the pool. registry.py names the kinds,
+and takes those of programs (`register`); examples/own_store.py is one.
 A class provides
     make(pool, name, parameters)      static: make the regions; may find them half made
     unmake(pool, name, parameters)    static: give them back after `make` raised

@@ -77,6 +77,8 @@ def finish(pool: Pool, entry: Entry) -> bool:
     """Drop the store of an entry that nobody works at; False: somebody else was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
+    # ORDER: before anything is changed: who does not know the kind leaves the store as it is.
+    cls = store_class(_stored(pool, entry)["kind"])
     # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
     pool.membership.progress()
     try:
@@ -90,7 +92,7 @@ def finish(pool: Pool, entry: Entry) -> bool:
         else:
             pool.free_unreachable()
         # A kill from here on leaves regions, which the next client gives back.
-        store_class(stored["kind"]).unmake(pool, mine.name.decode(), pool.parameters_of(stored))
+        cls.unmake(pool, mine.name.decode(), pool.parameters_of(stored))
         catalogue.give_up(mine)
     finally:
         # After an exception, whoever comes next goes on.

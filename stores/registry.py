@@ -1,6 +1,11 @@
-"""The kinds of stores. A new one is registered here, and goes through every test that way.
+"""The kinds of stores. One of limpet's is in a table here, and goes through every test that way.
 
 What the proofs need to know of a kind is in `limpet.fault.kinds`.
+
+A kind from outside needs no line here: a program calls `register`, or an installed package names it
+as an entry point of the group `limpet.stores`. The catalogue of a pool has the name of the kind
+only, so each process that uses, audits or drops such a store has to know the kind. Limpet's own
+commands, such as `limpet inspect`, know those of entry points.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
+from limpet.stores.contract import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +66,65 @@ INTERNAL: Final = {"channels": Kind("limpet.stores.loco.memory", "ChannelMemory"
 """Stores that limpet makes for itself."""
 
 
+ENTRY_POINTS: Final = "limpet.stores"
+"""The group of entry points that name kinds of installed packages: `kind = "module:Class"`."""
+
+PROVIDED: Final = (
+    "Parameters", "make", "unmake", "get", "_write", "delete", "__len__", "keys", "references",
+    "check",
+)  # fmt: skip
+"""What the class of a kind provides (contract.py)."""
+
+_registered: Final[dict[str, Kind]] = {}
+
+
+def register(kind: str, cls: type[Store], **fixed: Any) -> None:
+    """Make `cls` the store kind of that name, in this process and those that it forks.
+
+    `fixed`: parameters that make it this kind, as in `Kind`. Done once the class is there, at the
+    top level of its module, so that whoever imports the module knows the kind. Raises
+    ParameterError when the name is another kind's, or the class is none that a store can be.
+    """
+    made = Kind(cls.__module__, cls.__qualname__, fixed)
+    if _of_limpet(kind) or _registered.get(kind, made) != made:
+        raise ParameterError(f"the store kind {kind!r} is there already; choose another name")
+    lacking = [name for name in PROVIDED if getattr(cls, name, None) is getattr(Store, name, None)]
+    if not issubclass(cls, Store) or lacking:
+        raise ParameterError(
+            f"{cls.__name__} cannot be the store kind {kind!r}: it derives from "
+            f"limpet.stores.contract.Store, and provides {', '.join(lacking or PROVIDED)}"
+        )
+    if getattr(import_module(made.module), made.name, None) is not cls:
+        raise ParameterError(
+            f"{made.name} cannot be the store kind {kind!r}: it is to be found by that name in "
+            f"its module, {made.module}; define it at the top level there, and register it then"
+        )
+    _registered[kind] = made
+
+
+def _of_limpet(kind: str) -> Kind | None:
+    return {**KINDS, **UNRECOVERED, **UNPROVED, **INTERNAL}.get(kind)
+
+
+def _installed(kind: str) -> Kind | None:
+    """The kind of that name which an installed package has, registered from now on."""
+    from importlib import metadata  # not at the top: every program would wait 20 ms for it
+
+    for found in metadata.entry_points(group=ENTRY_POINTS, name=kind):
+        register(kind, found.load())
+    return _registered.get(kind)
+
+
 def kind_named(kind: str) -> Kind:
     """The kind of that name; ParameterError names those that there are."""
-    kinds = {**KINDS, **UNRECOVERED, **UNPROVED}
-    if kind not in kinds and kind not in INTERNAL:
+    found = _of_limpet(kind) or _registered.get(kind) or _installed(kind)
+    if found is None:
+        known = sorted({**KINDS, **UNRECOVERED, **UNPROVED, **_registered})
         raise ParameterError(
-            f"there is no store kind {kind!r}; there is {', '.join(sorted(kinds))}"
+            f"there is no store kind {kind!r}; there is {', '.join(known)}; one from outside of "
+            "limpet is there when the module that registers it was imported"
         )
-    return kinds.get(kind) or INTERNAL[kind]
+    return found
 
 
 def store_class(kind: str) -> Any:

@@ -20,9 +20,9 @@ from limpet.stores.contract import Store
 from limpet.stores.registry import KINDS, UNRECOVERED
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-FOLDERS = "shm|stores|fault|bench|limpet|tests|docs"
-EACH = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+FOLDERS = "shm|stores|fault|bench|limpet|tests|docs|examples"
+EACH = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def anchors(path: Path) -> set[str]:

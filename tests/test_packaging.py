@@ -152,6 +152,9 @@ def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
     expected |= {"LICENSE", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml"}
     expected |= {"CONTRIBUTING.md", "SECURITY.md"}
     expected |= {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()}
+    examples = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.*")}
+    assert "examples/bank.py" in examples
+    expected |= examples
     assert expected <= members.keys()
     assert not [name for name in members if name.endswith((".so", ".c"))]
 

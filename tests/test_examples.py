@@ -1,0 +1,177 @@
+"""The programs in examples/: each does what it promises, says so when it does not, and leaves
+nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+SHM = Path("/dev/shm")
+PROGRAM_S = 120
+"""An example takes some seconds; a busy machine may take its time."""
+BRIEF = {
+    "bank": ["--seconds", "1"],
+    "own_channel": ["--seconds", "1"],
+    "own_store": ["--seconds", "1"],
+    "shared_parameters": ["--seconds", "1"],
+    "web_workers": ["--seconds", "0.5"],
+    "work_queue": ["--jobs", "60"],
+}
+LONG = {
+    name: [option, "100" if option == "--seconds" else "5000"]
+    for name, (option, _) in BRIEF.items()
+}
+SAYS = {
+    "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
+    "own_channel": r"[1-9]\d* loggers were killed.*\nit fell 0 times",
+    "own_store": r"[1-9]\d* writers were killed.*\nvalues that are not .*: 0\ndropped",
+    "shared_parameters": r"a trainer was killed(.|\n)* [1-9]\d* snapshots, and 0 torn ones",
+    "web_workers": r"was killed, and replaced(.|\n)*\n[1-9]\d* answers, 0 wrong",
+    "work_queue": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\n",
+}
+"""What it prints when what it promises has held."""
+BROKEN = {
+    "bank": """
+def transfer(tx, store, source, target, amount):
+    store.put(source, b"%d" % (int(store.get(source)) - 1))  # not by the transaction, and one side
+    return True
+module.transfer = transfer
+""",
+    "own_channel": """
+def rise(self, level):
+    with self.operation():
+        self.endpoint.store(self.address, max(level - 10, 0))  # whatever is there
+module.HighWater.rise = rise
+""",
+    "own_store": """
+write = module.Tiny._write
+module.Tiny._write = lambda self, key, value, mode: write(self, key, b"%d" % (int(value) + 5), mode)
+""",
+    "shared_parameters": """
+def publish(self, version, weights):
+    self.copies[version % 2, :500] = weights[:500]  # half of them
+    self.version.set(version)
+module.Parameters.publish = publish
+""",
+    "web_workers": """
+module.render = lambda path: "<h1>another page</h1>"
+""",
+    "work_queue": """
+def setdefault(self, job, result):
+    if job != 7:  # its result is forgotten
+        self[job] = result
+module.limpet.SharedDict.setdefault = setdefault
+""",
+}
+"""What breaks each promise, before the program runs."""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parent.parent)}
+
+
+@contextlib.contextmanager
+def started(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that leads a group of processes, all of which end, whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for name in {path.name.split(".")[1] for path in segments(process.pid)}:
+            limpet.destroy(f"shm://{name}")
+
+
+def segments(pid: int) -> list[Path]:
+    return list(SHM.glob(f"limpet.example-*-{pid}*"))
+
+
+def has_left_nothing(process: subprocess.Popen[str]) -> bool:
+    """Whether there is no segment and no process of a program that has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return segments(process.pid) == []
+        time.sleep(0.05)
+    return False
+
+
+def test_every_example_is_described_and_tried() -> None:
+    there = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert there == set(BRIEF) == set(SAYS) == set(BROKEN)
+    assert set(re.findall(r"^\| `(\w+)\.py`", (EXAMPLES / "README.md").read_text(), re.M)) == there
+    for name in there:
+        head = (EXAMPLES / f"{name}.py").read_text().partition('"""\n\n')[0]
+        assert f"python examples/{name}.py {BRIEF[name][0]} " in head
+
+
+@pytest.mark.parametrize("name", sorted(BRIEF))
+def test_example_holds_what_it_promises_and_leaves_nothing(name: str) -> None:
+    with started(EXAMPLES / f"{name}.py", *BRIEF[name]) as process:
+        out, err = process.communicate(timeout=PROGRAM_S)
+        assert (process.returncode, err) == (0, ""), out
+        assert re.search(SAYS[name], out), out
+        assert re.search(r"\b0 bytes leaked", out), out
+        assert has_left_nothing(process)
+
+
+@pytest.mark.parametrize("name", sorted(BRIEF))
+def test_example_fails_when_its_promise_is_broken(name: str) -> None:
+    program = f"""
+import multiprocessing, sys
+sys.path.insert(0, {str(EXAMPLES)!r})
+import {name} as module
+multiprocessing.set_start_method("fork")  # so that its processes are as broken
+{BROKEN[name]}
+module.WAIT_S = module.LONGEST_S = 10
+sys.argv[1:] = {BRIEF[name]!r}
+sys.exit(module.main())
+"""
+    with started("-c", program) as process:
+        out, err = process.communicate(timeout=PROGRAM_S)
+        assert process.returncode == 1, out + err
+        assert "Traceback" not in err, err
+        assert has_left_nothing(process)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", sorted(BRIEF))
+def test_example_that_is_ended_leaves_nothing(name: str, how: signal.Signals) -> None:
+    with started(EXAMPLES / f"{name}.py", *LONG[name]) as process:
+        deadline = time.monotonic() + PROGRAM_S
+        children: list[Any] = []
+        while len(children) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            children = found.split()
+        process.send_signal(how)
+        _, err = process.communicate(timeout=PROGRAM_S)
+        assert (process.returncode, err) == (1, f"ended by {how.name}\n")
+        assert len(children) >= 2
+        assert has_left_nothing(process)
