@@ -80,7 +80,7 @@ def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> N
     pool = pools(nodes=3, node_size="4MiB")
     pool.store(kind, name="store", **proof_of(kind).matrix_parameters).put(b"key", b"value")
     pools.again(pool).close()
-    for clock in ((1 << 64) - 1, 1 << 49):
+    for clock in ((1 << 64) - 1, 1 << 50):
         pool.endpoint.store(slot_address(1) + CLOCK, clock)
         store = pools.again(pool).store(kind, name="store")
         for _ in range(2):

@@ -276,16 +276,21 @@ def test_source_of_the_store_run_uncompiled_holds() -> None:
 
 
 def test_failures_are_shrunk(stage: Stage) -> None:
+    """As far as the run that was found first allows: no step of what is left can be left out."""
     mutant = next(m for m in MUTANTS if m.name == "update-by-store")
-    parameters = Exploration(seed=4, ops=4, crashes=2)
-    with in_force(mutant), Stage("race", 3) as bad:
-        run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
-        small = shrink(bad, run.program, run.schedule, run.failure)
-    assert kind_of(small.failure) == kind_of(run.failure)
-    assert sum(map(len, small.program)) <= 3 < sum(map(len, run.program))
-    # What is left depends on the run that was found first; no step of it can be left out.
-    assert sum(map(len, small.schedule.values())) <= 6
-    assert 2 * len(small.schedule) <= len(run.schedule)
+    calls, actions = [], []
+    for seed in range(1, 4):
+        parameters = Exploration(seed=seed, ops=4, crashes=2)
+        with in_force(mutant), Stage("race", 3) as bad:
+            run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
+            small = shrink(bad, run.program, run.schedule, run.failure)
+        assert kind_of(small.failure) == kind_of(run.failure)
+        assert sum(map(len, small.program)) < sum(map(len, run.program))
+        assert 2 * len(small.schedule) <= len(run.schedule)
+        calls.append(sum(map(len, small.program)))
+        actions.append(sum(map(len, small.schedule.values())))
+    assert min(calls) <= 3
+    assert min(actions) <= 3
 
 
 @needs_flushes

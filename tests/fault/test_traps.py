@@ -93,7 +93,7 @@ def test_trap_g2_torn_write_is_caught_by_the_matrix() -> None:
 
 @compiled_only
 def test_trap_g2_torn_read_is_caught_by_the_explorer() -> None:
-    parameters = Exploration(seed=1, schedules=4000, crashes=0, stalls=0, value_size=200)
+    parameters = Exploration(seed=6, schedules=12_000, crashes=0, stalls=0, value_size=200)
     with in_force(IN_PLACE):
         (failure,) = explore(parameters).failures
     assert failure.what.startswith(("history", "check")), failure.what

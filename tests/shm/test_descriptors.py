@@ -52,7 +52,7 @@ def use(pool: limpet.Pool, name: bytes) -> None:
 @pytest.mark.parametrize(
     ("processes", "handles"),
     [
-        (12, 43) if limpet.build == "compiled" else (2, 16),  # where a verb takes 20 us
+        (16, 33) if limpet.build == "compiled" else (2, 16),  # where a verb takes 20 us
         pytest.param(
             600, 1, marks=pytest.mark.skipif(not IS_LONG, reason="takes long: LIMPET_TEST_LONG=1")
         ),

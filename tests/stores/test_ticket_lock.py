@@ -187,7 +187,7 @@ def test_the_dead_keep_nobody_waiting(stage: LockStage) -> None:
     inherited = 0
     for seed in range(3 * SCHEDULES):
         rng = random.Random(seed)
-        crashes = {number: rng.randrange(1, 120) for number in range(rng.randrange(1, 3))}
+        crashes = {number: rng.randrange(1, 200) for number in range(rng.randrange(1, 3))}
         timeout = rng.choice((-1.0, 4e-4))
         run = Run(stage, seed, crashes=crashes, timeout=timeout).go()
         assert not run.failure, (seed, run.failure)
