@@ -1,6 +1,6 @@
 """Splitting subtables that have replicas, without locks: stores/race/growth.py with rounds.
 
-Whoever finds no room, or a frozen slot, does all of
+A client that finds no room, or a frozen slot, does all of
 
     1. make the two halves, all of whose slots are UNSET on every replica, and have the halves'
        entries go from 0 to them (tables.py)

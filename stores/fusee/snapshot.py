@@ -16,9 +16,9 @@ trip; (1) is the caller's, who has read the primary and written the object.
 An update that loses has taken effect just before the winner, and returns. A delete that loses
 begins again: it might have lost to an update, which found the key.
 
-Who completes a round. All proposals of an update or a delete are legal, so whoever has waited for
-PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have `old`
-one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
+Completing a round. All proposals of an update or a delete are legal, so a client that has waited
+for PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have
+`old` one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
 nobody waits for a client that is dead or stopped.
 
 A round that fills a vacant slot is different: its winner must make sure that no other slot gets the

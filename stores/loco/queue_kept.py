@@ -18,9 +18,10 @@ multiples of a line; then two words for each entry, its link and its spare cell.
     LOST     of one that was in this row before
 
 Taking     READY(r) -> FREE(r + 1, own row); PENDING -> TAKEN; FREE(r + 1, row) -> FREE(r + 1)
-Whoever wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for it. So a
-slot says who took its element until the entry says it; an entry that is PENDING while its slot
-does not name the row was not taken. No element is both in the queue and in an entry that counts.
+A client that wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for
+it. So a slot says who took its element until the entry says it; an entry that is PENDING while its
+slot does not name the row was not taken. No element is both in the queue and in an entry that
+counts.
 
 Links do not move, as a link that is in two places would be freed twice: a *cell* is a link's
 number, slots' first, then entries'. Each slot and each entry has one, its own at first. When a

@@ -169,7 +169,7 @@ class Transactional(Growing):
     def _vacant(self, word: int) -> int:
         while True:
             vacant = self.locks.vacated()
-            # Who has the pair in hand is to see that it is not linked (heap.py).
+            # A client that has the pair in hand is to see that it is not linked (heap.py).
             if (vacant ^ word) & LINK_MASK:
                 return vacant
 

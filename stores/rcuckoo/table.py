@@ -29,9 +29,10 @@ table (repair.py), before its slot can be another client's. An extent is in hand
 in use until it is linked, and its link is decided by the rows of its key, wherever they have moved
 since.
 
-Whoever waits for a lock, or for a row that is not whole, looks in the journals whose it is. If that
-client is dead it recovers it, at once, where the paper waits 100 ms; if it stands still for a lease
-it is killed first, or waited for, if the pool says so (docs/operations.md).
+A client that waits for a lock, or for a row that is not whole, looks in the journals whose it is.
+If the owner is dead the client recovers it, at once, where the paper waits 100 ms; if the owner
+stands still for a lease it is killed first, or waited for, if the pool says so
+(docs/operations.md).
 
 Limits that are the paper's: rows have a fixed size, the table does not grow; a client that stands
 still while it holds a lock is waited for, for a lease; nothing is replicated.

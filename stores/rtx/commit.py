@@ -185,8 +185,8 @@ class Commit:
     def _end_without(self, state: int, committed: bool) -> None:
         """Carry out what is decided, or undo all, when the log was lost with its memory node.
 
-        Whoever waited for us may have let go of what we held, as it was, and others have changed it
-        since (repair.py). So of what was, and what should be, all stays that is linked.
+        A client that waited for us may have let go of what we held, as it was, and others have
+        changed it since (repair.py). So of what was, and what should be, all stays that is linked.
         """
         left: list[tuple[int, int]] = []
         for at, swing in self.swings.items():
