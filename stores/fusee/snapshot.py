@@ -42,7 +42,7 @@ be read from any backup.
 
 Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's.
 
-What a kill leaves behind: every participant has in hand, under the slot's name, what it proposes,
+A kill leaves behind: every participant has in hand, under the slot's name, what it proposes,
 or the old object that it means to free, or the number that voids a round. `resolve` brings the
 round to its end on behalf of whoever is gone, and says whether the object is linked.
 

@@ -46,7 +46,7 @@ Invariant: a round is left by one CAS of its word, that which counts the last pa
 an action to run, one after that); who sees a later round has passed, if its own was not reset. A
 process that looks only when 33 rounds later, or more, another was reset is told that its own was.
 
-What a kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
+A kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
 a broken barrier.
 """
 

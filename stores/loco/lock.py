@@ -12,7 +12,7 @@ releases the ticket lock, and the first in line becomes the delegate.
 process from each other. They belong to the client `ident`: a forked child finds that it has another
 one, and begins with none of them. So it does not hold what its parent holds.
 
-What a kill leaves behind: what ticket_lock.py says; all else is gone with the process.
+A kill leaves behind: what ticket_lock.py says; all else is gone with the process.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ A consumer that has more open elements than entries has the newest of them there
 never says `task_done`, of those that it got last. The others are counted only. Entries with lost
 elements are not used for others; who joins takes a row without them, if there is one.
 
-What a kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is
+A kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is
 0, which is being cleared; and `fold` goes on where it was cut. Cut by a signal handler: `unsure` is
 set, and what is in memory is looked at again (`reload`).
 """

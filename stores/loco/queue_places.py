@@ -56,7 +56,7 @@ place that is WRITING or SKIPPED before the head has passed it counts as taken f
 
 `Empty` is certain: the slot of the head is free, or WRITING and nobody has put behind it.
 
-What a kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
+A kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
 freed by whoever writes there next. A link to an element that was got, and not noted: as well. A
 slot that is FREE with an owner: whoever puts there does the rest. An object in hand.
 

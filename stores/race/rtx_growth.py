@@ -30,7 +30,7 @@ then. A client that carries a decided split out, its owner or another one, does 
 Any number of clients may be at it, as in growth.py, and none of it takes memory. Before a split is
 decided, its owner looks whether a slot is held, and gives way to the transaction that holds it.
 
-What a kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
+A kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
 if it was not decided; else it carries the split out.
 """
 

@@ -24,7 +24,7 @@ slot whose pair is deleted gets a word that none ever had (stores/vacant.py), in
 A slot that was vacant, or had a tentative word, and is so with the same word, had no pair
 meanwhile: a tentative word becomes 0 or valid, and what is valid never becomes 0.
 
-What a kill leaves behind: as in table.py and growth.py; of a transaction, stores/rtx/commit.py.
+A kill leaves behind: as in table.py and growth.py; of a transaction, stores/rtx/commit.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ somebody may insert the key into the other one (C9).
 What is linearized: each row has its value from CRC to CRC, and a key has the value that it has in
 either row; a key in both rows has the same value in both, as they are locked until it is in one.
 
-What a kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
+A kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
 a journal that says so, in the hand (client.py), so that whoever recovers the client repairs the
 table (repair.py), before its slot can be another client's. An extent is in hand from before it is
 in use until it is linked, and its link is decided by the rows of its key, wherever they have moved

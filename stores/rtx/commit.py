@@ -21,7 +21,7 @@ A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT
 versions from before (others, to new ones), let go of the slots as they were, give back the new
 data.
 
-What a kill leaves behind, where the log is in the hand from its first word on:
+A kill leaves behind, where the log is in the hand from its first word on:
     before 2          new data in the log, or in the hand: freed
     in 2 and 3        some objects are locked, some slots held, the log INIT: aborted by whoever
                       meets them when the lease is over, or recovers the dead

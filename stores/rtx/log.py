@@ -37,7 +37,7 @@ Memory is given back by the owner when its transaction is DONE, or by whoever re
 objects if it was COMMITTED, else the new ones. Until then the log is in the owner's hand
 (client.py), so its pin keeps both from being used again.
 
-What a kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
+A kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
 memory given back.
 
 What is on a lost memory node is passed over. If that is the log's node, which is that of its first
