@@ -1,8 +1,9 @@
 """How a store gets on while its clients are killed, so many a second (RCuckoo 5.4, figure 8a).
 
 Worker processes read and update the keys as YCSB-A does. A random one is killed by SIGKILL, where
-it is, so many times a second, and another one takes its place at once (fault/crew.py). Whoever
-meets what a dead one has left repairs that; the times of repairs are those in the pool's events.
+it is, so many times a second, and another one takes its place at once (fault/crew.py). A worker
+that meets what a dead one has left repairs that; the times of repairs are those in the pool's
+events.
 
 Most of what kills cost is the processes: to fork one and to bury it takes the machine's time, too.
 So each rate is run twice, and the other time those who are killed stand idle beside the workers.

@@ -41,7 +41,7 @@ DWELL_S: Final = 0.0004
 """How long some transfers take from their last read to their end, at most."""
 RECEIPTS_MAX: Final = 6
 LOAD: Final = (0, 0)
-"""Who wrote the first values."""
+"""The writer of the first values."""
 NOBODY: Final = b"%d.%d" % LOAD
 
 

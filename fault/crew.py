@@ -7,7 +7,7 @@ Then a replacement takes its slot, while the run lasts. Anything else, and a wor
 progress for `blocked_s` while it is not stopped, is a failure, and ends the run; so is one that
 does not end within that time when it is asked to.
 
-Who repaired whom, and how long that took, comes from the pool's events. Delays are measured from
+The pool's events say which client repaired which, and how long that took. Delays are measured from
 the moment before SIGKILL is sent, so they include the dying. Wall-clock times of events are turned
 into CLOCK_MONOTONIC by the difference of the clocks at the moment of reading.
 """

@@ -16,7 +16,7 @@ As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.
 
-Who makes them up ("chooser"): `Replay` takes them from a schedule; `RandomWalk` goes to a random
+Their makers ("choosers"): `Replay` takes them from a schedule; `RandomWalk` goes to a random
 client with a probability that is drawn for each run; `Priorities` is PCT: Burckhardt et al., "A
 randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010, section 3: clients
 have random priorities, the highest that can run does, and at d points drawn over the expected

@@ -174,7 +174,7 @@ def check(history: Iterable[Transaction], *, initial: Values | None = None) -> R
 
 
 def _find_writers(transactions: Sequence[Transaction], initial: Values) -> dict[Version, int]:
-    """Who wrote each version, whatever came of it."""
+    """The transaction that wrote each version, whatever came of it."""
     found: dict[Version, int] = {}
     for index, one in enumerate(transactions):
         validate(one)

@@ -177,7 +177,7 @@ class Run:
         return target, words
 
     def _after(self, player: Player | None) -> Player | None:
-        """Who goes on by default when `player` cannot: the next one, or one that stalls."""
+        """The player that goes on by default when `player` cannot: the next, or one that stalls."""
         start = -1 if player is None else player.number
         count = len(self.players)
         tired = self._tired()

@@ -4,7 +4,7 @@ The hand is a client's journal. An object is in it from before its used bit is s
 linked or freed, and from before it is unlinked until it is freed. Invariants:
     - the hand holds something only while the pin is set;
     - an object that is in use is linked, or in some hand, or both.
-What a kill leaves behind is therefore in the hand; `Heap.settle` is idempotent on each pair, and
+So a kill leaves everything in the hand; `Heap.settle` is idempotent on each pair, and
 the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
 reused.
 

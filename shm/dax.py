@@ -9,8 +9,8 @@
 - Segments cannot be made or unlinked. Their place is fixed: the control segment is at the front of
   the first device, memory node 0 begins where it ends, and memory node i > 0 is at the front of
   device i. The control segment's length is read from its superblock.
-- Who may open the device is decided by its file's permissions. Who owns the pool on it is decided
-  by the uid in the superblock.
+- The file's permissions decide which processes may open the device. The uid in the superblock says
+  which user owns the pool on it.
 - `msync` does not flush it. Where hosts are not hardware-coherent, the endpoint must.
 
 A regular file of the device's size may stand in for the device; sysfs must know its name all the

@@ -17,8 +17,8 @@ the link, so its pin holds an epoch that was read before the unlinking, hence <=
 pins after our scan of the pins reads the link after the unlinking and cannot see the object. That
 holds for what was unlinked before the scan, so its result is never above the epoch before it.
 
-Era and pin are two words. Who looks at them reads the era first, so it may see an old era with a
-new pin, and takes that for an older epoch than it is: then it waits, and looks again.
+Era and pin are two words. A client that looks at them reads the era first, so it may see an old era
+with a new pin, and takes that for an older epoch than it is: then it waits, and looks again.
 
 Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
 after 2^20 operations; those who ask whether a client stands still go by the looks of one wait, and

@@ -1,7 +1,7 @@
 """Block groups: a block, the head, and r - 1 mirrors of it on other nodes (mirrors.py).
 
-Whose the group is, is in the word of the head alone, and changes as that of any block. Words, in
-the order in which they are written:
+The word of the head alone says which client owns the group, and changes as that of any block.
+Words, in the order in which they are written:
 
     claimed     head FREE -> PENDING(client)   mirrors FREE -> MIRROR(mark)   head PENDING -> SLAB
     given back  head SLAB -> PENDING(client)   mirrors MIRROR(mark) -> FREE   head PENDING -> FREE
@@ -19,11 +19,11 @@ Invariants
 A mirror whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
 that only this process has lost makes a claim fail, since others would not leave it out. The mirror
 comes when the node is replaced (replacement.py); so its place, which nobody can claim meanwhile,
-must not be promised to two groups. Who claims a group looks whether another one, of another number
-of replicas, would have to be there too, after its own head is PENDING; so of two that do this at
-the same time at least one sees the other.
+must not be promised to two groups. A client that claims a group looks whether another one, of
+another number of replicas, would have to be there too, after its own head is PENDING; so of two
+that do this at the same time at least one sees the other.
 
-What a kill leaves behind: a PENDING head of the dead client, and any of its mirrors. Recovery gives
+A kill leaves behind: a PENDING head of the dead client, and any of its mirrors. Recovery gives
 all of them back, in the order above.
 
 When the head's node is marked as failed, the group can neither be claimed nor given back by its

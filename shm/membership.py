@@ -1,4 +1,4 @@
-"""Who is a client: joining, leaving, noticing death, fencing suspects, the log of what happened.
+"""Clients: joining, leaving, noticing death, fencing suspects, the log of what happened.
 
 Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
     FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and hand and says who it is
@@ -23,8 +23,8 @@ waited for, since its next plain write could land anywhere; with `fence="wait"` 
 Which process may be killed is in fencing.py.
 "Standing still" is said of one hold of one thing (sightings.py): all the while the client is seen
 in the same operation, by the count in its pin, or in none, and its progress word does not change.
-Whoever takes what others wait for, outside of an operation or for several of them, advances that
-word before.
+A client that takes what others wait for, outside of an operation or for several of them, advances
+that word before.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class MemoryNode:
 
     `index` (255: control segment), `generation` (states.py), `size` in bytes, `name` for messages,
     `map` the mapping, `address` where it begins in this process, `fd` its descriptor. `zeroed`: a
-    new segment of this backend is all zeros. Whoever uses `address` keeps a buffer of `map`, so
+    new segment of this backend is all zeros. Code that uses `address` keeps a buffer of `map`, so
     that `close` cannot unmap it meanwhile.
     """
 

@@ -16,8 +16,8 @@ to, as the leader of a change of the view (view.py). Steps, with the node's stat
 Another node that is lost meanwhile is FAILED until the view has changed, and only then can anybody
 say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
 
-What a kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
-back to EXCLUDED. What was filled has been read by nobody. Only three things change elsewhere, and
+A kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
+back to EXCLUDED. Nobody has read what was filled. Only three things change elsewhere, and
 each is as good as before: slots whose replicas differed are brought to what the primary has;
 mirrors whose head was on the lost node have a new mark, so that a sweep which began while it was
 lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
@@ -31,7 +31,8 @@ an object that is in somebody's hand, used or not: it may be free by now, and wh
 yet to read there what became of it. Groups that were claimed while the node
 was lost find their place free, since two never were promised the same one (groups.py).
 
-Who has the old memory mapped is refused by every verb, as the node's word is another (verbs.pyx).
+A process that has the old memory mapped is refused by every verb, as the node's word is another
+(verbs.pyx).
 On device DAX the new memory is the old device, and a process that stands still inside a verb could
 write to it afterwards; so there nobody else may have the pool open.
 """

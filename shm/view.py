@@ -30,10 +30,11 @@ node states again. So either a leader sees that it is not parked any more and wa
 sees the next FAILED node and parks again before it has done anything. Operations on replicated
 stores look at the view first and at the states if that has changed. They go by states that were
 settled when they were looked at, pinned: from then on, nobody excludes a node or puts one back
-without waiting for them. Whoever sees a node RESTORING may have pinned too late to be waited for,
-and in the next moment it is in service, and all others count it. What else changes groups of blocks
-or used bits of replicas, outside of them (claims, giving back, sweeps, recovery), is pinned
-meanwhile and calls `steady` first: it may go on while a node is lost, not while one is filled.
+without waiting for them. A client that sees a node RESTORING may have pinned too late to be waited
+for, and in the next moment it is in service, and all others count it. Any other code that changes
+groups of blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery),
+is pinned meanwhile and calls `steady` first: it may go on while a node is lost, not while one is
+filled.
 """
 
 from __future__ import annotations
@@ -255,7 +256,8 @@ class View:
     def quiesce(self) -> None:
         """As the leader, which has changed a node's state: wait until all others are parked.
 
-        Who begins an operation later sees that the view has changed, and what the states are.
+        A client that begins an operation later sees that the view has changed, and what the states
+        are.
         """
         self.endpoint.faa(VIEW, 1)
         closed = self.grace.close_period()

@@ -18,7 +18,7 @@ The client that drops is pinned from before it reads what the store links to unt
 free, so none of it is used for something else meanwhile; to free an object twice changes nothing
 then. Its progress is shown all the time.
 
-What a kill leaves behind is finished by the next client that wants the name, by `pool.recover()`
+A drop that a kill cut off is finished by the next client that wants the name, by `pool.recover()`
 and so by `limpet watch`. A DROPPING store is as it was: the next client begins anew. Of an EMPTYING
 one some objects may be in use for something else already, so its links mean nothing. The next
 client frees the objects that no other store links to, and that no client has in hand (audit.py);

@@ -15,7 +15,7 @@ from limpet.stores.outcomes import BATCH, DELETE, MISSING
 
 
 class InlineStore(Store):
-    """A store with parameters `key_size` and `value_size`. Who derives from it gives
+    """A store with parameters `key_size` and `value_size`. A subclass gives
 
     _change(key, value, size, mode)     `_write`, and `delete`, as a mode; `size`: bytes of the
                                         object for the value, or 0: it is in the table

@@ -320,7 +320,7 @@ class Pool(Memory):
 
         Others may use it meanwhile: their operations raise StoreDropped from now on. Waits for
         operations that are at work; a client that stands still in one is fenced by the pool's
-        policy. Afterwards the name is free. Whoever is killed in the midst of it, the next client
+        policy. Afterwards the name is free. If a client is killed in the midst of it, the next one
         that wants the name, or `recover()`, goes on (stores/dropping.py). Costs a look at
         everything that the store has. Raises StoreError: there is no store of that name.
         """

@@ -1,8 +1,8 @@
 """Simulated clients of one ticket lock: schedules with sleeps, crashes and stalls, from a seed.
 
 As in the explorer, clients are greenlets, and hand over before each verb (limpet.shm.simulated);
-time is simulated. Here they can also sleep in the kernel: until they are woken, or in vain. Who
-wakes somebody may die before that. queue_stage.py has the same for queues.
+time is simulated. Here they can also sleep in the kernel: until they are woken, or in vain. A
+client may die before it wakes another one. queue_stage.py has the same for queues.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class Clients:
     def die(self, where: Where, work: Callable[[Any], object], recovers: bool = False) -> None:
         """A client begins an operation, and dies just before that verb.
 
-        Whom it meets dead it leaves alone, unless it `recovers`.
+        It leaves alone the dead that it meets, unless it `recovers`.
         """
 
         def die_there(verb: str, address: int) -> None:

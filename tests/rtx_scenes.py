@@ -28,7 +28,7 @@ OLD, NEW, LATER = b"old", b"new", b"later"
 PAUSES_MAX: Final = 3000
 """Of all clients together, in one scene."""
 LOOKS_MAX: Final = 300
-"""Who looks at a lock so often waits for ever."""
+"""A client that looks at a lock so often waits for ever."""
 
 
 class StillEndpoint(PuppetEndpoint):

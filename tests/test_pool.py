@@ -150,7 +150,7 @@ def test_a_handle_that_is_dropped_leaves(pool: limpet.Pool) -> None:
 
 
 def test_destroyed_under_a_client(pool: limpet.Pool) -> None:
-    """Who has it open goes on with what is mapped."""
+    """A client that has it open goes on with what is mapped."""
     store = pool.store("race", name="s", capacity=100)
     limpet.destroy(pool.url)
     store.put(b"k", b"v")

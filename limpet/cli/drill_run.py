@@ -160,7 +160,7 @@ def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
 def shown(
     parameters: RunParameters, as_json: bool, kinds: tuple[str, str] = drill_view.KINDS
 ) -> Iterator[Observer]:
-    """Who shows what the drill does. An interrupt in the body becomes an exit status."""
+    """Observer that shows what the drill does. An interrupt in the body becomes an exit status."""
     out = Console(stderr=True) if as_json else console()
     try:
         with contextlib.ExitStack() as stack:

@@ -31,7 +31,7 @@ def newer_of(version: int) -> int:
 
 
 class Chains(Store):
-    """The heads on all nodes and their chains. Who derives from it gives the operations."""
+    """The heads on all nodes and their chains. A subclass gives the operations."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
         super().__init__(pool, kind, name, parameters)

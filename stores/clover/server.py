@@ -1,18 +1,19 @@
 """Clover's metadata process: it knows which chain of versions a key has.
 
-It is no client of the pool: it reads memory, and changes nothing there but the epoch. What it knows
-is private and lost with it, and is read anew from the heads in memory by the next one.
+It is no client of the pool: it reads memory, and changes nothing there but the epoch. Its knowledge
+is private and lost with it; the next process reads it anew from the heads in memory.
 
     index    key -> address of its head (table.py)
     free     heads that are no key's
     idle     keys whose head was seen to be 0, with the epoch in which it was. A client that was
              told of that head may still put a pair there until the epoch lies behind every pinned
-             client; only then does the head become free. Who asks to assign it ends the idleness
+             client; only then does the head become free. A request to assign it ends the idleness
     due      heads of chains that clients said they had made longer
 
-It is a forked process in a session of its own, without any file of its parent's but mapped memory;
-it listens on an abstract unix socket, holds the lock of the store's metadata process (place.py), of
-which there is so only one, and ends when its last client has left.
+It is a forked process in a session of its own. Of its parent's open files it keeps the regular ones
+and device DAX, as memory may be mapped from them, and closes all others (sockets, pipes,
+terminals). It listens on an abstract unix socket, holds the lock of the store's metadata process
+(place.py), of which there is so only one, and ends when its last client has left.
 
 Requests are one byte and a key, answers one byte and words; both are packets (SOCK_SEQPACKET).
     LOOKUP   -> address and word of the key's head, or zeros

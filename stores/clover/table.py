@@ -37,7 +37,7 @@ collects them: for who frees memory must be a client of the pool, that others ca
 is counted up first: who is pinned and finds it unchanged may use what it remembers, as whatever is
 freed from then on is not used again before it has ended its operation.
 
-What a kill leaves behind: a client: what is in its hand (client.py), meant for a `newer` or a head,
+A kill leaves behind: a client: what is in its hand (client.py), meant for a `newer` or a head,
 linked there or freed, and chains that the metadata process was not told of, which somebody will
 collect later. The metadata process: nothing, but what it knew is lost; the next one reads the keys
 of all heads from memory.

@@ -21,7 +21,7 @@ class ObjectLocks:
         return at
 
     def holder(self, at: int) -> int:
-        """Who holds the lock of the object there; 0: nobody."""
+        """The id of the client that holds the lock of the object there; 0: nobody."""
         return int(self.endpoint.load(self.word(at)))
 
     def acquire(self, at: int) -> bool:

@@ -1,6 +1,6 @@
 """Recovery of changes in place by their value logs, with all clients stopped.
 
-Whoever recovers a client that had a log in hand stops the table that the log is of (stop.py), waits
+A client that recovers one with a log in hand stops the table that the log is of (stop.py), waits
 until nobody is in it, carries out what is decided or undoes it (log.py), frees what that leaves
 behind, and lets all go on. So of several that recover one client, one is at it at a time; and what
 it writes in place nobody else is reading or writing. It may be killed at it; the next one begins

@@ -5,9 +5,10 @@ behind all else: a word that names the client that has stopped it, or 0; and for
 pool a word in which its client says, by its id, that it is about to stop the table, or has. All are
 0 most of the time.
 
-Who begins an operation looks at the word when it is pinned, so it is either seen by who has set the
-word, or it sees the word, and leaves again. Who has set it waits until every client that was pinned
-then has left its operation. One that stands still is fenced by the policy of the pool.
+A client that begins an operation looks at the word when it is pinned, so either the client that has
+set the word sees it, or it sees the word, and leaves again. The client that has set the word waits
+until every client that was pinned then has left its operation. One that stands still is fenced by
+the policy of the pool.
 
 Left out are those who do nothing in the table as long as they are pinned, and may wait for us:
     - the dead
@@ -15,7 +16,7 @@ Left out are those who do nothing in the table as long as they are pinned, and m
       table that he has not stopped
     - who leads a change of the view, or is parked for one (view.py)
 
-Who waits shows progress all the time, so nobody takes him for one that stands still.
+A waiting client updates its progress word, so it is not mistaken for a stopped one.
 
 The word is taken over from a client that is provably dead (membership.py), so who has it is alone.
 """

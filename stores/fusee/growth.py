@@ -1,6 +1,6 @@
 """Splitting subtables that have replicas, without locks: stores/race/growth.py with rounds.
 
-Whoever finds no room, or a frozen slot, does all of
+A client that finds no room, or a frozen slot, does all of
 
     1. make the two halves, all of whose slots are UNSET on every replica, and have the halves'
        entries go from 0 to them (tables.py)
@@ -20,7 +20,7 @@ A round that freezes a slot is one as those of updates: any of its participants 
 may complete it. It leaves no mark in the log entry of the pair, which stays linked; who loses to it
 sees that by the primary, for a frozen slot never changes, and begins again.
 
-What a kill leaves behind: in the hand a subtable, with its entry; or a pair, or FROZEN_VACANT, with
+A kill leaves behind: in the hand a subtable, with its entry; or a pair, or FROZEN_VACANT, with
 the slot that was being frozen. `resolved` brings either to its end.
 """
 

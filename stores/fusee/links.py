@@ -12,7 +12,7 @@ slot's name instead (Heap.settle asks the store then):
     bit 1       OLD: the object was linked there when our round began; else it is one proposed
     bit 0       REPLICATED
 
-Who has a name in hand is pinned; so the subtable stays where it is.
+A client that has a name in hand is pinned; so the subtable stays where it is.
 """
 
 from __future__ import annotations

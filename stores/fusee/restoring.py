@@ -4,7 +4,7 @@ All others are parked meanwhile (shm/view.py). After a loss the replicas that ar
 order: slots by what hands say of them (reconcile.py), entries of directories to the greatest word
 that one has. A node that gets new memory gets copies of what others have (`refill`).
 
-What a kill leaves behind: rounds that hands name as before, so that the next leader does it anew.
+A kill leaves behind: rounds that hands name as before, so that the next leader does it anew.
 """
 
 from __future__ import annotations

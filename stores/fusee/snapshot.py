@@ -16,9 +16,9 @@ trip; (1) is the caller's, who has read the primary and written the object.
 An update that loses has taken effect just before the winner, and returns. A delete that loses
 begins again: it might have lost to an update, which found the key.
 
-Who completes a round. All proposals of an update or a delete are legal, so whoever has waited for
-PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have `old`
-one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
+Completing a round. All proposals of an update or a delete are legal, so a client that has waited
+for PATIENCE completes the round on the winner's behalf, `_help`: gives backups that still have
+`old` one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
 nobody waits for a client that is dead or stopped.
 
 A round that fills a vacant slot is different: its winner must make sure that no other slot gets the
@@ -42,7 +42,7 @@ be read from any backup.
 
 Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's.
 
-What a kill leaves behind: every participant has in hand, under the slot's name, what it proposes,
+A kill leaves behind: every participant has in hand, under the slot's name, what it proposes,
 or the old object that it means to free, or the number that voids a round. `resolve` brings the
 round to its end on behalf of whoever is gone, and says whether the object is linked.
 

@@ -11,7 +11,7 @@ still has the same keys; at last the nodes that go, when nothing leads there but
 
 A conflict never waits for another one, so nobody waits in a circle.
 
-What a kill leaves behind: locked nodes, perhaps one of them torn. In the hand, memory for new nodes
+A kill leaves behind: locked nodes, perhaps one of them torn. In the hand, memory for new nodes
 and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps them.
 """
 

@@ -14,7 +14,7 @@ changed in place, and a recovery that stops all clients. A baseline; the tree is
 Table 2: reads 1 KiB and 16 bytes, writes 2 KiB and 8 bytes, one CAS, for each node; and a header of
 the log. A get reads the leaf, and waits if that is locked: another value may be decided.
 
-What a kill leaves behind: the log in the hand. Who recovers the client stops the tree
+A kill leaves behind: the log in the hand. The client that recovers the dead one stops the tree
 (stores/dtx/recovery.py), waits until nobody is in it, writes the nodes that are locked once more if
 it was decided, unlocks them, and lets all go on.
 

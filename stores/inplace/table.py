@@ -20,8 +20,8 @@ an inner node above two new ones.
 Sherman's nodes are never merged. Here a delete that leaves a leaf nearly empty merges it with a
 neighbour, by locking all that is changed (commit.py), so that a tree without keys takes no memory.
 
-What a kill leaves behind: locks that nobody gives back, a torn node, memory. Who waits for a dead
-client raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
+A kill leaves behind: locks that nobody gives back, a torn node, memory. A client that waits for a
+dead one raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
 
 The `dtx-sherman` store is the same engine, optimistic and with a log (logged.py).
 

@@ -4,7 +4,7 @@ Element i is the word at byte 8 * i: as array.array's of the typecode "q" (signe
 or "d" (double). A slice is read or written element by element: each is whole, and others may
 change them in between.
 
-What a kill leaves behind: each element as before or after; of a slice that is written, some.
+A kill leaves behind: each element as before or after; of a slice that is written, some.
 """
 
 from __future__ import annotations

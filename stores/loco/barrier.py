@@ -32,10 +32,11 @@ broken (and comes again). When one is gone that was there in this round or the l
 too, those who wait are told by BrokenBarrierError, with its pid, until `reset` (which forgets who
 is gone). It does not matter whether it had come in this round. With on_death="continue" the round
 is regrouped instead: from then on all living who have ever come are waited for, as many threads of
-each as ever came in one round; and those who were gone then are no participants any more. Who comes
-for the first time, or with one more thread, looks whether others are gone before it is counted: it
-may come in place of one, whose coming must not count beside its own. The last one to come looks for
-nobody else: if somebody who had come is gone then, the others learn it in the next round.
+each as ever came in one round; and those who were gone then are no participants any more. A
+participant that comes for the first time, or with one more thread, looks whether others are gone
+before it is counted: it may come in place of one, whose coming must not count beside its own. The
+last one to come looks for nobody else: if somebody who had come is gone then, the others learn it
+in the next round.
 
 When all registers are taken, a newcomer has that of one who is gone, and sees before to what its
 death means to the others. With on_death="break" it takes first those that nobody misses; if there
@@ -45,7 +46,7 @@ Invariant: a round is left by one CAS of its word, that which counts the last pa
 an action to run, one after that); who sees a later round has passed, if its own was not reset. A
 process that looks only when 33 rounds later, or more, another was reset is told that its own was.
 
-What a kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
+A kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
 a broken barrier.
 """
 

@@ -2,16 +2,16 @@
 
 A channel is named, and made of memory regions and sub-channels. Each process that uses it makes an
 endpoint with the same name; a sub-channel's name is its parent's, `/` and its own, and a region's
-that of its channel, `.` and its own: "start/sst/ov0", "start/sst.participants". Whoever comes first
-makes a region; the others find it.
+that of its channel, `.` and its own: "start/sst/ov0", "start/sst.participants". The first process
+to come makes a region; the others find it.
 
 Participants. In the paper an endpoint sends a join message to its peers, and is answered by a
 connect message. Here memory is passive: a region `.participants` has a word for each participant,
 its client id, 0 when it is free. To join is to write the own id into one, by CAS: its number is the
 participant's *row*. CLAIMED is set beside the id until the row is as that of a newcomer should be
-(`joined`). To leave is to clear the word. Whoever looks (`refresh`) runs the callbacks `on_join`
-and `on_leave` for what has changed since it looked last. The row of a client that is dead is taken
-over by one who joins when no other is free; until then it says who has died.
+(`joined`). To leave is to clear the word. A participant that looks (`refresh`) runs the callbacks
+`on_join` and `on_leave` for what has changed since it looked last. The row of a client that is dead
+is taken over by one who joins when no other is free; until then it says who has died.
 
 An operation on a channel is bracketed by `enter` and `leave`: pinned, so that what it works on is
 not used for something else if the channel is removed, and alone in its process. It never waits in
@@ -154,7 +154,7 @@ class Channel:
         try:
             self.enter()
         except ChannelRemoved:
-            # Who removed it may not have met this part.
+            # The process that removed it may not have met this part.
             self.manager.clear(self.name)
             raise
         self.leave()

@@ -9,7 +9,7 @@ another one; `notify`, which takes the lock, too, adds to the number and wakes a
 missed between the two. Of several threads that wait, all return, and each looks whether it was for
 its sake, as with any condition; that is what `wait_for` does.
 
-What a kill leaves behind: a process that dies with the lock may have changed something and not have
+A kill leaves behind: a process that dies with the lock may have changed something and not have
 notified (CRASH(notifying)). A thread that waits looks from time to time who has the lock, and
 returns if that process is dead; it has the lock then, and `inherited` says so.
 """

@@ -1,6 +1,6 @@
 """A counter: one atomic variable, "NAME/value", as a signed number.
 
-What a kill leaves behind: the number before, or after.
+A kill leaves behind: the number before, or after.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Words, in bytes from its start
     0     bit 0: whether it is set; bits 1-63: how often it has been set
     64    who sleeps (waiting.py)
-Who waits goes on when it is set, or was since: `set` and at once `clear` let all go that wait.
+A waiter goes on when it is set, or was since: `set` and at once `clear` let all waiters go.
 
-What a kill leaves behind: nothing; whoever sleeps looks again after a while.
+A kill leaves nothing behind; a sleeper looks again after a while.
 """
 
 from __future__ import annotations

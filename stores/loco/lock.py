@@ -12,7 +12,7 @@ releases the ticket lock, and the first in line becomes the delegate.
 process from each other. They belong to the client `ident`: a forked child finds that it has another
 one, and begins with none of them. So it does not hold what its parent holds.
 
-What a kill leaves behind: what ticket_lock.py says; all else is gone with the process.
+A kill leaves behind: what ticket_lock.py says; all else is gone with the process.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Lock(Channel):
             gate.opened.release()
 
     def _first(self) -> Gate | None:
-        """Take the first in line out of it. Who gives up does so at any time."""
+        """Take the first in line out of it. A thread that gives up does so at any time."""
         if not self.lined:
             return None
         # ORDER: before the look, as who lines up says so after it has: that is not forgotten.
@@ -314,7 +314,7 @@ class Lock(Channel):
                 return True
             if left <= LOOK_S:
                 return False
-            # Who was asleep is not interrupted by a signal that another thread got.
+            # A signal that another thread got does not interrupt one that was asleep.
             self.endpoint.pause(YIELD)
             self.enter()  # the channel may have been removed, the pool closed
             self.leave()

@@ -241,8 +241,8 @@ class Manager:
     def remove(self, name: str) -> None:
         """Remove a channel, with its sub-channels and regions; KeyError if there is none.
 
-        Whoever uses it gets ChannelRemoved. Of one that was lost, all or in part, what is left is
-        removed; then there can be a new one of its name.
+        A process that uses it gets ChannelRemoved. Of one that was lost, all or in part, what is
+        left is removed; then there can be a new one of its name.
         """
         if not _is_name(name):
             raise KeyError(name)

@@ -27,13 +27,13 @@ A node that was replaced is given a new directory (renewal.py). What is not foun
     of a part        was lost, if the channel's mark is older than the directory; else it is missing
     of a channel     was lost, if it has parts: each has the part `..name` in the next directory
     of a channel without parts, if the next directory was replaced, too, nobody can tell
-What was lost, or may have been, is not begun anew: NodeFailed, until the channel is removed, which
+A channel that was lost, or may have been, is not begun anew: NodeFailed, until it is removed, which
 is possible without its own region. Where nobody can tell, that counts for the process that does it.
 
-Whoever uses a region is pinned and has seen its mark since: then it is not removed and used again
-before it is unpinned.
+A client that uses a region is pinned and has seen its mark since: then the region is not removed
+and used again before the client is unpinned.
 
-What a kill leaves behind: what `race` says; a channel whose mark is 0, with some of its parts and
+A kill leaves behind: what `race` says; a channel whose mark is 0, with some of its parts and
 links, which the next one who asks for its name removes; and a part that was made when its channel
 was removed already, which the next removal of that name takes with it.
 """

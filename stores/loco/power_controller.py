@@ -15,7 +15,7 @@ The paper does not print its parameters. With these, the delay of the loop (half
 period, and the step of the converters) leaves the filter less damping the longer it is: at 50 us
 hardly any, at 60 us none.
 
-What a kill leaves behind: the last values; the others go on with them.
+A kill leaves behind: the last values; the others go on with them.
 """
 
 from __future__ import annotations

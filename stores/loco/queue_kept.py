@@ -18,9 +18,10 @@ multiples of a line; then two words for each entry, its link and its spare cell.
     LOST     of one that was in this row before
 
 Taking     READY(r) -> FREE(r + 1, own row); PENDING -> TAKEN; FREE(r + 1, row) -> FREE(r + 1)
-Whoever wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for it. So a
-slot says who took its element until the entry says it; an entry that is PENDING while its slot
-does not name the row was not taken. No element is both in the queue and in an entry that counts.
+A client that wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for
+it. So a slot says who took its element until the entry says it; an entry that is PENDING while its
+slot does not name the row was not taken. No element is both in the queue and in an entry that
+counts.
 
 Links do not move, as a link that is in two places would be freed twice: a *cell* is a link's
 number, slots' first, then entries'. Each slot and each entry has one, its own at first. When a
@@ -33,7 +34,7 @@ A consumer that has more open elements than entries has the newest of them there
 never says `task_done`, of those that it got last. The others are counted only. Entries with lost
 elements are not used for others; who joins takes a row without them, if there is one.
 
-What a kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is
+A kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is
 0, which is being cleared; and `fold` goes on where it was cut. Cut by a signal handler: `unsure` is
 set, and what is in memory is looked at again (`reload`).
 """

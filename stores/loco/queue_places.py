@@ -56,7 +56,7 @@ place that is WRITING or SKIPPED before the head has passed it counts as taken f
 
 `Empty` is certain: the slot of the head is free, or WRITING and nobody has put behind it.
 
-What a kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
+A kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
 freed by whoever writes there next. A link to an element that was got, and not noted: as well. A
 slot that is FREE with an owner: whoever puts there does the rest. An object in hand.
 
@@ -187,7 +187,8 @@ class Places(Kept):
         self.node = 0
         """Where memory for the next large element is to be."""
         self.laggard = 0
-        """Who kept the last place from being put to, as it has neither given it up nor died."""
+        """The id of the client that kept the last place from being put to: it has neither given
+        that up nor died."""
         self.closed = False
         self.patience = PATIENCE
         self.take_part(participants)
@@ -442,7 +443,7 @@ class Places(Kept):
         if self.endpoint.load(slot) != word:
             return None
         if not reference:
-            # Who removes the queue has freed it.
+            # The process that removes the queue has freed it.
             raise ChannelRemoved(f"{self!r} was removed")
         return self.endpoint.read(reference & ADDRESS_MASK, size)
 

@@ -3,7 +3,7 @@
 Each participant counts how often it has come, says so in its register, and waits until nobody's
 count is lower. It shows what a channel is made of; docs/channels.md goes through it.
 
-What a kill leaves behind: a register that is never raised, so the others wait for ever, as in the
+A kill leaves behind: a register that is never raised, so the others wait for ever, as in the
 paper. barrier.py, which is `pool.barrier`, tells them; and it has timeouts, threads and sleep.
 """
 

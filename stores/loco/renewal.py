@@ -10,7 +10,7 @@ that none of them is numbered later; with a node that is not in service then, it
 A handle knows a directory by its address; that of one which was lost is FORMER (shm/states.py)
 until the handle has met the new one.
 
-What a kill leaves behind: what a region leaves that is being made (shm/regions.py).
+A kill leaves behind: what a region leaves that is being made (shm/regions.py).
 """
 
 from __future__ import annotations

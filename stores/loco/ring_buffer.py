@@ -34,7 +34,7 @@ from the old id; a process that is alive keeps the others out (ChannelFull).
 A reader that was overtaken has read anybody's payload (trap L5), so it looks at `oldest` before it
 computes with a size. A message that does not end at `end` or before is damage: StoreCorrupt.
 
-What a kill leaves behind: a writer's message before the end has moved is none, and `oldest` may be
+A kill leaves behind: a writer's message before the end has moved is none, and `oldest` may be
 beyond what it had to be; its successor goes on behind the last message. A reader's row.
 """
 

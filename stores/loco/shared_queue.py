@@ -4,7 +4,7 @@ Its places, and what a put and a get are, are in queue_places.py; what `task_don
 tasks.py; what is given back of a dead one's, in queue_kept.py. Here is the interface, who waits for
 whom, and when all is done.
 
-Who waits looks for a moment and then sleeps (waiting.py). A put wakes one who waits for an element,
+A waiter looks for a moment and then sleeps (waiting.py). A put wakes one who waits for an element,
 a get one who waits for room; and who has slept, and leaves something for another, wakes the next.
 
 `join` looks at the slots, then at what consumers have open, and then at the tail and those slots
@@ -181,7 +181,7 @@ class SharedQueue(Places):
 
     def forget_lost(self, error: TasksLost | None = None) -> int:
         """Let `join` go on without the elements that were lost so far, and let go of them; how many
-        it did not forget before. Who wants them done puts them again before.
+        it did not forget before. A client that wants them done puts them again before.
 
         With the `error` that a `join` has raised, only what that tells of: what was lost meanwhile
         is told of by the next one. Killed in there: some may be gone, and are still counted.

@@ -23,7 +23,7 @@ words of a process that was stopped for a multiple of 2^24 turns of its row, exa
 The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words
 are changed by CAS.
 
-What a kill leaves behind: an element that is counted though it was not taken, if it was killed
+A kill leaves behind: an element that is counted though it was not taken, if it was killed
 between the two. Killed in `fold`: words of different turns; the next one to fold goes on.
 """
 

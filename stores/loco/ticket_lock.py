@@ -16,10 +16,10 @@ Places, from byte 16 on, a power of two of them. Ticket t lies in place t % plac
     bits 15-34  life       the low bits of its incarnation
     bits 35-63  round      t / places + 1, modulo 2**29: whether ticket t is taken
 
-To take the lock is one CAS of the lock word, from free to one's id; to release it another. Who
-finds it held takes the first ticket that is free, by one CAS of its place, so that a ticket and its
-owner become known together. The head of the queue sleeps until a release wakes it; it takes the
-lock before it counts the head up. Only the head is woken.
+To take the lock is one CAS of the lock word, from free to one's id; to release it another. A client
+that finds it held takes the first ticket that is free, by one CAS of its place, so that a ticket
+and its owner become known together. The head of the queue sleeps until a release wakes it; it takes
+the lock before it counts the head up. Only the head is woken.
 
 Overtaking. A newcomer may take a lock that is free, though others queue: one that runs does not
 wait for one that has to be woken first. A head that was woken and finds the lock held sets HANDOFF,
@@ -36,8 +36,8 @@ free, by the holder's CAS or by that of somebody who has seen that this client i
 not come again. The queue says only who waits for what: whatever becomes of it, nobody holds a lock
 that another one holds, and everybody looks again after SLEEP_US or a few times that.
 
-What a kill leaves behind: a lock word with a dead holder, and tickets of dead owners. Whoever waits
-finds them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
+A kill leaves behind: a lock word with a dead holder, and tickets of dead owners. A waiter finds
+them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
 that was given back (a timeout, Ctrl-C) is passed over, too, or taken up again by its owner's next
 wait. One whose owner stands still, while the lock is free, is passed over after TURN_S; it draws
 another. A holder that stands still keeps the lock: who cannot wait for that gives a timeout.
@@ -121,7 +121,7 @@ class TicketLock:
         """The head of the queue that we have waited for, and since when it has been that."""
         self.held_by = 0
         self.passed = False
-        """Who held the lock then, and whether that one has not held it all the time since."""
+        """The holder of the lock then, and whether that one has not held it all the time since."""
         self.kept = False
         self.kept_s = 0.0
         """Whether the lock was free and kept for it when we last looked, and since when."""
@@ -390,7 +390,7 @@ class TicketLock:
                 left = end - now() if timeout > 0 else 1.0
                 if left <= 0 and idle:
                     break
-                # Whoever gives up has looked once whether it is the dead who are waited for.
+                # A waiter that gives up has looked once whether the holder or the head is dead.
                 idle = left <= 0
                 if idle or (behind == 0 and ticket and self._spin()):
                     continue

@@ -5,8 +5,8 @@ That is an event count, one word in shared memory
     bit 1       WOKEN      `wake_one` has woken somebody who has not come to look yet
     bits 2-31   count of wakes; the kernel compares the lower half of the word
 
-Who waits:   token = prepare(); look once more; sleep(token); prepare(); look...
-Who changes: changes what others look at, by an atomic verb; wake() or wake_one()
+A waiter:    token = prepare(); look once more; sleep(token); prepare(); look...
+A changer:   changes what others look at, by an atomic verb; wake() or wake_one()
 
 Between `prepare` and the second look the bit is set, by CAS; so either that look sees the change,
 or the change's `wake` sees the bit, counts up, and the kernel does not let the other fall asleep.

@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Buckets(Store):
-    """The buckets on all nodes. Who derives from it gives the operations."""
+    """The buckets on all nodes. A subclass gives the operations."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: PdpmParameters) -> None:
         super().__init__(pool, kind, name, parameters)

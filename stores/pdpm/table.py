@@ -30,17 +30,17 @@ Reader: read both buckets, then the object. If `redo` is not 0 or the checksum d
 update is under way, and it starts again.
 
 Why that is linearizable: only who holds the lock changes what the key has, and every change takes
-effect at one word, `redo` or the slot. Who has read `redo` as 0 and then a whole pair has read what
-was the value at one of these moments, or in between.
+effect at one word, `redo` or the slot. A client that has read `redo` as 0 and then a whole pair has
+read what was the value at one of these moments, or in between.
 
 Invariants: of all slots, at most one holds a given key. A pair whose checksum does not hold has a
 redo copy at its home, of the same size class and with the same key.
 
-What a kill leaves behind: a lock, perhaps a redo copy, and what is in the hand (client.py), with
+A kill leaves behind: a lock, perhaps a redo copy, and what is in the hand (client.py), with
 the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for the
-lock of a dead client waits for ever. Here the lock names its holder. Who waits asks the membership
+lock of a dead client waits for ever. Here the lock names its holder. A waiter asks the membership
 whether that client is dead, recovers it, takes its lock over by a CAS, finishes an update whose
-redo copy is linked, and unlocks. Anyone may do it, and may be killed at it.
+redo copy is linked, and unlocks. Any client may do it, and may be killed at it.
 
 Limits that are the paper's
     - a client that stands still while it holds a lock makes every writer of the key wait, and in

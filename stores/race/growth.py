@@ -15,7 +15,7 @@ step 4, and no slot is UNSET after it. A writer's CAS on a slot of the old subta
 frozen, so nothing is lost that came late (trap R7); an undecided insert starts again in the half.
 Memory is taken before anything is frozen, so nobody is ever stuck because memory is full.
 
-What a kill leaves behind: before the CAS of step 1 a half in the hand, aimed at its entry; later
+A kill leaves behind: before the CAS of step 1 a half in the hand, aimed at its entry; later
 nothing but a subtable, partly frozen, and halves that the next one goes on with; after the CAS of
 step 4 the old subtable in the hand.
 

@@ -31,7 +31,7 @@ PREFETCH_SIZE: Final = 192
 
 
 class HashStore(Index):
-    """The operations of a hash store, and all that only reads. Who derives from it gives
+    """The operations of a hash store, and all that only reads. A subclass gives
 
     _replace(slot, word, desired)       change a valid slot from `word` to `desired`
     _insert(key, desired, attempt)      put `desired` into one of the key's vacant slots, if no

@@ -5,7 +5,7 @@ an entry of the directory (directory.py) splits its subtable. The lock word is 0
 client that holds it. Others who want to write to a slot that is frozen, or find no room, wait for
 it; readers do not.
 
-What a kill leaves behind: a lock that nobody takes over. Who waits for a dead client raises
+A kill leaves behind: a lock that nobody takes over. A client that waits for a dead one raises
 StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.
 """
 
@@ -35,8 +35,8 @@ class LockedGrowing(Growing):
         self.holder = 0
         self.pin = 0
         self.doubts = 0
-        """Who was seen to have it, the pin that it had then, and how often in a row the pin was
-        another one, or none, when it was looked at again."""
+        """The client that was seen to have it, the pin that it had then, and how often in a row the
+        pin was another one, or none, when it was looked at again."""
 
     def _split(self) -> int:
         lock = self.entry - POINTER

@@ -2,9 +2,9 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/inplace/logged.py): the lock is in the object, whole values are in the log,
-they are written in place, and a recovery stops all clients (stores/dtx). A baseline. What searches,
-inserts, updates and deletes is RACE's own, which takes no lock, as in `rtx-race`. Whoever finds no
-room, or a frozen slot, splits the subtable by one transaction:
+they are written in place, and a recovery stops all clients (stores/dtx). A baseline. Searches,
+inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
+finds no room, or a frozen slot, splits the subtable by one transaction:
 
     1. have memory for the halves, their images and the log, which names all of it, in hand before 2
     2. lock the entries (directory.py) of the halves and of the subtable, by words that name the
@@ -23,18 +23,18 @@ Entries of the log (stores/dtx/log.py)
 SPLIT comes last, so what it leads to is whole, and others go on there though the halves are still
 locked. Hence readers never wait for a split; who wants to split the same subtable does.
 
-What a kill leaves behind: the log in the hand, locked entries, frozen slots. Who recovers the
-client stops the directory, and waits until nobody is in it (stores/dtx/recovery.py). If it was
-decided, and SPLIT is not there, he does 4 once more, from the images. He unlocks, and lets all go
-on. If it was not decided, he thaws what is frozen before he unlocks, so that slots can be written
-to though there is no memory for another split.
+A kill leaves behind: the log in the hand, locked entries, frozen slots. The client that recovers
+the dead one stops the directory, and waits until nobody is in it (stores/dtx/recovery.py). If it
+was decided, and SPLIT is not there, it does 4 once more, from the images. It unlocks, and lets all
+go on. If it was not decided, it thaws what is frozen before it unlocks, so that slots can be
+written to though there is no memory for another split.
 
 It takes being alone: somebody who has found that SPLIT is not there, and comes to write the halves
 when another one has done so and let all go on, would write over what they have put there since.
 
 Every get, put, insert, update and delete looks, when it is pinned, at the word that stops the
-directory. Who goes through all keys, checks or audits does not: what a recovery writes is not
-linked before it is whole.
+directory. A client that goes through all keys, checks or audits does not: what a recovery writes is
+not linked before it is whole.
 
 A split takes memory for five subtables, for a while.
 

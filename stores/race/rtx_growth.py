@@ -1,8 +1,8 @@
 """The `rtx-race` store: a subtable is split by one transaction (rTX section 5).
 
-An entry of the directory (directory.py) is the TXObj of its subtable (stores/rtx/lllock.py). What
-searches, inserts, updates and deletes is RACE's own, and takes no lock: concurrency control is
-delegated to it (Opt2). Whoever finds no room, or a frozen slot, splits the subtable by a
+An entry of the directory (directory.py) is the TXObj of its subtable (stores/rtx/lllock.py).
+Searches, inserts, updates and deletes are RACE's own, and take no lock: concurrency control is
+delegated to RACE (Opt2). A client that finds no room, or a frozen slot, splits the subtable by a
 transaction with a log (stores/rtx/commit.py) that writes three objects,
 
     the entry           from the subtable to a vacant word, which says that it is split
@@ -18,7 +18,7 @@ lock. Readers go on all the time.
 
 A frozen slot cannot be written to before the split is done, so nothing is frozen before that is
 certain (R13): it is decided first, and the transaction has all memory that it takes in its log by
-then. Whoever carries a decided split out, its owner or another one, does all of
+then. A client that carries a decided split out, its owner or another one, does all of
 
     1. freeze each slot of the old subtable. One that a transaction of a user holds
        (transactional.py) is let go of first: that transaction is aborted, or carried out
@@ -30,7 +30,7 @@ then. Whoever carries a decided split out, its owner or another one, does all of
 Any number of clients may be at it, as in growth.py, and none of it takes memory. Before a split is
 decided, its owner looks whether a slot is held, and gives way to the transaction that holds it.
 
-What a kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
+A kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
 if it was not decided; else it carries the split out.
 """
 

@@ -21,7 +21,7 @@ the same way.
 Round trips without conflict: search 2 (1 when no fingerprint matches), update 3, delete 3, insert
 3.
 
-What a kill leaves behind: the client's hand (client.py) names the new object and the slot that it
+A kill leaves behind: the client's hand (client.py) names the new object and the slot that it
 was meant for, the old object and the slot that it was in. Before the deciding CAS the new one is
 not validly linked and is freed; after it, the old one is not, and is freed.
 """

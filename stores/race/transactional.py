@@ -24,7 +24,7 @@ slot whose pair is deleted gets a word that none ever had (stores/vacant.py), in
 A slot that was vacant, or had a tentative word, and is so with the same word, had no pair
 meanwhile: a tentative word becomes 0 or valid, and what is valid never becomes 0.
 
-What a kill leaves behind: as in table.py and growth.py; of a transaction, stores/rtx/commit.py.
+A kill leaves behind: as in table.py and growth.py; of a transaction, stores/rtx/commit.py.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Transactional(Growing):
     def _vacant(self, word: int) -> int:
         while True:
             vacant = self.locks.vacated()
-            # Who has the pair in hand is to see that it is not linked (heap.py).
+            # A client that has the pair in hand is to see that it is not linked (heap.py).
             if (vacant ^ word) & LINK_MASK:
                 return vacant
 

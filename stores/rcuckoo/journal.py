@@ -27,9 +27,9 @@ The states of an operation on n groups, each one store
 Unsure is the one instruction around an MCAS that takes or gives back locks: only there a survivor
 cannot read whether a dead client has them (repair.py: stranded).
 
-Who writes it: its owner, and, when that is provably dead, who holds the table's lease. Who reads:
-anybody who waits for a lock. A reader that sees the same state before and after has groups and path
-that belong to it.
+Its owner writes it, and, when that is provably dead, the client that holds the table's lease. Any
+client that waits for a lock reads it. A reader that sees the same state before and after has groups
+and path that belong to it.
 
 The sequence wraps: a state can come again after 2^51 others, 7 years of ten million a second. A
 client compares states only for being the same, in one operation, or while it waits for one lock. So

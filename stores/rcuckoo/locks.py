@@ -5,9 +5,10 @@ distant rows may share a bit. Of the bits of a 64-bit word, `locks_per_message` 
 default) can be taken by one masked CAS, all or none: a group. An operation's groups are taken in
 ascending order of their bits, after the modulo, one round trip each.
 
-Who meets a lock that is taken gives back what it has (as section 4.1 says; section 3.4.1 says that
-it spins while it holds, which would let one dead client stop all), and tries again when it has seen
-the bits clear. Locks are given back by a masked CAS that compares nothing, and so cannot fail.
+A client that meets a lock that is taken gives back what it has (as section 4.1 says; section 3.4.1
+says that it spins while it holds, which would let one dead client stop all), and tries again when
+it has seen the bits clear. Locks are given back by a masked CAS that compares nothing, and so
+cannot fail.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Whose a lock is, and the repair of a table after a dead client (RCuckoo section 4).
+"""Which client has a lock, and the repair of a table after a dead client (RCuckoo section 4).
 
-Detection. Who waits for a lock, or for a row that is not whole, looks for journals with that lock
-in a group that is held or unsure. If the owner of one is dead it is recovered; if it stands still
-for a lease, it is killed first (membership.py). A journal whose state changes is one of a client
-that does not stand still, whatever the row under the lock looks like (C4). The recovery of a client
-that had its journal in hand repairs the table for it (`resolved`).
+Detection. A client that waits for a lock, or for a row that is not whole, looks for journals with
+that lock in a group that is held or unsure. If the owner of one is dead it is recovered; if it
+stands still for a lease, it is killed first (membership.py). A journal whose state changes is one
+of a client that does not stand still, whatever the row under the lock looks like (C4). The recovery
+of a client that had its journal in hand repairs the table for it (`resolved`).
 
 Lease. One client at a time repairs a table: word 0 has its id. It is taken over from one that is
 provably dead, so nothing that an earlier repairer still writes can arrive later (C7, G1). The

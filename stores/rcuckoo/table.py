@@ -23,15 +23,16 @@ somebody may insert the key into the other one (C9).
 What is linearized: each row has its value from CRC to CRC, and a key has the value that it has in
 either row; a key in both rows has the same value in both, as they are locked until it is in one.
 
-What a kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
+A kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
 a journal that says so, in the hand (client.py), so that whoever recovers the client repairs the
 table (repair.py), before its slot can be another client's. An extent is in hand from before it is
 in use until it is linked, and its link is decided by the rows of its key, wherever they have moved
 since.
 
-Whoever waits for a lock, or for a row that is not whole, looks in the journals whose it is. If that
-client is dead it recovers it, at once, where the paper waits 100 ms; if it stands still for a lease
-it is killed first, or waited for, if the pool says so (docs/operations.md).
+A client that waits for a lock, or for a row that is not whole, looks in the journals whose it is.
+If the owner is dead the client recovers it, at once, where the paper waits 100 ms; if the owner
+stands still for a lease it is killed first, or waited for, if the pool says so
+(docs/operations.md).
 
 Limits that are the paper's: rows have a fixed size, the table does not grow; a client that stands
 still while it holds a lock is waited for, for a lease; nothing is replicated.

@@ -21,7 +21,7 @@ A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT
 versions from before (others, to new ones), let go of the slots as they were, give back the new
 data.
 
-What a kill leaves behind, where the log is in the hand from its first word on:
+A kill leaves behind, where the log is in the hand from its first word on:
     before 2          new data in the log, or in the hand: freed
     in 2 and 3        some objects are locked, some slots held, the log INIT: aborted by whoever
                       meets them when the lease is over, or recovers the dead
@@ -185,8 +185,8 @@ class Commit:
     def _end_without(self, state: int, committed: bool) -> None:
         """Carry out what is decided, or undo all, when the log was lost with its memory node.
 
-        Whoever waited for us may have let go of what we held, as it was, and others have changed it
-        since (repair.py). So of what was, and what should be, all stays that is linked.
+        A client that waited for us may have let go of what we held, as it was, and others have
+        changed it since (repair.py). So of what was, and what should be, all stays that is linked.
         """
         left: list[tuple[int, int]] = []
         for at, swing in self.swings.items():

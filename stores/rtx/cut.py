@@ -20,7 +20,7 @@ transaction that reads n keys takes O(n) attempts; one that scans them takes abo
 No lock is waited for while others are held: after a few tries all are released. So nobody waits in
 a circle, in whatever order leaves are locked. No function of a user runs while they are.
 
-What a kill leaves behind: the log in the hand, INIT or ABORT, and locked leaves; recovery releases
+A kill leaves behind: the log in the hand, INIT or ABORT, and locked leaves; recovery releases
 them, or whoever meets them when the lease is over (repair.py).
 
 Known limits: keys of hash stores are not among it; a transaction that writes, too, still has to

@@ -15,10 +15,10 @@ The paper's word has a lease of milliseconds, which transactions of one client s
 the time of clock.py, which a slot never draws twice, whatever process has it: no state of a lock is
 ever seen again, so a CAS that expects one can succeed only once. The lease is what is added to it:
 something for clocks that differ, and for each object of the transaction; with a log it is there.
-Who has seen a lock for a whole lease of the pool (membership.py) takes its lease to be over, so a
-clock that was set back keeps nobody waiting.
+A client that has seen a lock for a whole lease of the pool (membership.py) takes the lock's lease
+to be over, so a clock that was set back keeps nobody waiting.
 
-What makes repair safe without fencing (the argument for all modules here):
+Repair is safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
        the pointer P that it had when m was set. So the first one that succeeds makes all others
        fail, for ever, as whoever may still make one is pinned, and P is not used again meanwhile.

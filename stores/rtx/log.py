@@ -28,16 +28,16 @@ States
     DONE   carried out; COMMITTED says how it was decided. An owner that stood still may yet lock
            an object, and will release it, or who recovers it will, or who meets it (R2)
 
-Who finds DOING and the lease over takes the log over, by a CAS that counts the takeovers, and goes
-through all of it: the pointer of each object from old to new, its lock from m to the version, each
-slot of a part from held to what it becomes. All these are CASes that succeed once, so any number of
-clients may be at it (lllock.py).
+A client that finds DOING and the lease over takes the log over, by a CAS that counts the takeovers,
+and goes through all of it: the pointer of each object from old to new, its lock from m to the
+version, each slot of a part from held to what it becomes. All these are CASes that succeed once, so
+any number of clients may be at it (lllock.py).
 
 Memory is given back by the owner when its transaction is DONE, or by whoever recovers it: the old
 objects if it was COMMITTED, else the new ones. Until then the log is in the owner's hand
 (client.py), so its pin keeps both from being used again.
 
-What a kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
+A kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
 memory given back.
 
 What is on a lost memory node is passed over. If that is the log's node, which is that of its first

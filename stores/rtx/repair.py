@@ -174,7 +174,7 @@ class Repair:
     def stay(self, at: int, attempt: int, writes: bool) -> None:
         """Wait a little for an object; look now and then whom we wait for. Outside of operations.
 
-        Who only reads does not wait for a lock without a log, so needs no memory to repair it.
+        A reader does not wait for a lock without a log, so it needs no memory to repair it.
         """
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:

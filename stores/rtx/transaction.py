@@ -13,7 +13,7 @@ no lock, unless it meets conflicts again and again while it reads (cut.py).
 Absence is a read as well as a value is (R10): of a key that is missing, of a range, of a key that
 is put and deleted again and has no write in the end, and of the store of named objects.
 
-Who takes part, `transactional` in class Store, gives
+A store that takes part, `transactional` in class Store, gives
     link                         how a hand names the store (stores/fusee/links.py)
     locks, repair                lllock.py, repair.py
     refuse(key, value)           raise KeyTooLarge or ValueTooLarge

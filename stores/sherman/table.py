@@ -28,7 +28,7 @@ all that they write. A split changes the node, its new sibling and the parent at
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
-What a kill leaves behind, without a log: in the hand, the new node, or its first word, with the
+A kill leaves behind, without a log: in the hand, the new node, or its first word, with the
 object that it is meant for, the old one, and extents. Recovery releases the lock
 (stores/rtx/repair.py). In a pool of several hosts, where the dead may still write, the new node has
 to be whole before it is in the hand; so leaves are not locked early there, nor for an extent.

@@ -20,10 +20,10 @@ The hash is XXH64 of the value, seeded by the three words before it: a value is 
 in a buffer, when its hash holds and its stamp is the one looked for. So torn values are rejected,
 and so are those of memory that was used again (trap S6).
 
-Who writes what. The row of a writer is its word in M (shared, with fewer words than writers) and
-its two pointers; only that client writes tuples there, its own and copies of those that it writes
-back, each with a buffer of its own. Others empty a pointer (recycling.py) and set the VERIFIED bit.
-To write, `put`, at one replica, FIFO and so in one round trip:
+Writers of each word. The row of a writer is its word in M (shared, with fewer words than writers)
+and its two pointers; only that client writes tuples there, its own and copies of those that it
+writes back, each with a buffer of its own. Others empty a pointer (recycling.py) and set the
+VERIFIED bit. To write, `put`, at one replica, FIFO and so in one round trip:
     1. the buffer
     2. CAS the row's empty pointer to the buffer
     3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)

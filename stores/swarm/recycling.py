@@ -11,15 +11,15 @@ A buffer is given up when another write, which is greater, is known to be at a m
 writer with its next write, or by any other writer, who finds it older than its own, on all replicas
 of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
 to write the value again with another timestamp.) So a key that nobody changes any more has few
-buffers. Whoever reads one meanwhile is pinned, and it is
+buffers. A client that reads one meanwhile is pinned, and the buffer is
 not used again before that ends (shm/epoch.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
 names it. Its ident is cleared on every replica, then what its pointers name is freed, then it
-itself. Who puts a buffer into it at that moment either is seen by that, or sees the ident cleared
-and frees the buffer itself.
+itself. The client that does so either sees a buffer that another client puts into it at that
+moment, or that client sees the ident cleared and frees the buffer itself.
 
-What a kill leaves behind is in the hand. A buffer is linked, `is_linked`, when its register is in
+A kill leaves everything in the hand. A buffer is linked, `is_linked`, when its register is in
 use, has its ident, and names it.
 """
 

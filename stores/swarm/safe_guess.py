@@ -24,7 +24,7 @@ What it leaves open, and how it is here:
     - a tombstone is greater than all (trap S4). A WRITE that meets one withdraws its guess by the
       lock; if a reader has confirmed it, it took effect before
 
-What a kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
+A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
 (trap S8); its buffer, in hand, or named, or both.
 """
 

@@ -486,7 +486,7 @@ class Swarm(ReplicatedGrowth):
     def _unmap(self, slot: int, word: int, ticket: int) -> bool:
         """Have the slot of a deleted key vacated; whether `ticket` is what it has then, or had.
 
-        Whoever does that does it on behalf of the author of the tombstone with that number.
+        The client that does so does it on behalf of the author of the tombstone with that number.
         """
         reference = word & OBJECT_MASK
         word &= ~FROZEN

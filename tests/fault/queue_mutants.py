@@ -84,7 +84,7 @@ class Impatient(SharedQueue):
 
 
 class Unnoted(SharedQueue):
-    """Who puts where a dead one has taken does not do the rest for it: nobody knows what it had."""
+    """A put where a dead one has taken does not do the rest for it: nobody knows what it had."""
 
     def _finish(self, place: int, slot: int, word: int) -> None:
         self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))

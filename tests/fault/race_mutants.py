@@ -135,7 +135,7 @@ class ReusesAtOnce(Grace):
 
 
 class KeepsWhatWasTaken(Allocator):  # type: ignore[misc]
-    """Who had a block goes on allocating from it when others have taken it."""
+    """The client that had a block goes on allocating from it when others have taken it."""
 
     def _forget_taken(self) -> None:
         pass

@@ -193,7 +193,7 @@ class Locked:
 
 
 class HalfDone(Locked):
-    """Who is killed has written some of it."""
+    """A client that is killed has written some of it."""
 
     def commit(self) -> None:
         for number, (key, value) in enumerate(self.written.items()):

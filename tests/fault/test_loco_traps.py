@@ -175,7 +175,7 @@ def _insert_stands_still_before_it_is_told(pools: Any) -> None:
 
 
 def _insert_stands_still_before_it_is_written(pools: Any) -> None:
-    """Who looks at its entry meanwhile finds nothing there, and is told when there is something."""
+    """A client that looks at its entry meanwhile finds nothing, and is told when there is one."""
     clients = Clients(pools, 2)
     inserter, reader = clients.puppets
     assert reader.store.get(b"k") is None

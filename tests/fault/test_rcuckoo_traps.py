@@ -171,7 +171,7 @@ def nobody_suspected(clients: Clients) -> None:
 
 
 def _busy_client_is_met_twice(pools: Any) -> None:
-    """Who waits finds it with a lock each time, and not the same operation."""
+    """A waiter finds it with a lock each time, and not the same operation."""
     clients = Clients(pools, 1)
     (busy,) = clients.puppets
     key = clients.key(3)

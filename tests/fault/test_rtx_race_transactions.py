@@ -242,7 +242,7 @@ def test_who_writes_a_held_slot_waits_until_it_is_let_go_of(
 def test_object_of_a_held_slot_is_left_to_the_transaction(
     pools: Any, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
-    """Who has put it there settles it while the slot is held, and the transaction is aborted."""
+    """The client that put it there settles it while the slot is held: the transaction aborts."""
     if not asks:
         monkeypatch.setattr("limpet.stores.pool.concerns", lambda *given: False)
     scene = Scene(pools)
@@ -343,7 +343,7 @@ def test_transaction_and_insert_of_one_key(pools: Any, tentative: bool) -> None:
 
 
 def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
-    """Who wants to split waits for the lease; who held it finds its key in a half."""
+    """A client that wants to split waits for the lease; the holder finds its key in a half."""
     pool = pools()
     url = pool.url
     table = pools.keep(StillPool.open(url)).store(

@@ -27,7 +27,7 @@ Scenario = Callable[[Any], None]
 
 def _key_comes_before_the_commit(pools: Any) -> None:
     """R10: of a key that the transaction puts and deletes blindly; it is inserted just before a
-    leaf is locked. Who inserts it sees nothing of the transaction, so it comes first."""
+    leaf is locked. The inserter sees nothing of the transaction, so it comes first."""
     clients = Clients(pools, 1)
     (owner,) = clients.puppets
     absent = clients.kz[:1] + b"absent"

@@ -253,7 +253,7 @@ def test_who_may_only_read_reads_while_nodes_are_lost(
 
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
 def test_a_put_that_meets_half_a_delete_ends_with_one_free_block(pools: Any, kind: str) -> None:
-    """Whose client has given up at a step. The put's first buffer is for the key that is gone."""
+    """The deleter has given up at a step. The put's first buffer is for the key that is gone."""
     for step in range(1, STEPS, 3 if COMPILED else 20):
         pool = pools(nodes=3, node_size="1MiB")
         store = pool.store(kind, name="test", capacity=20)

@@ -134,7 +134,7 @@ def test_trap_g5_pid_alone_does_not_name_a_process(
 
 
 def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose place a killed child had, if it was its parent's, nobody recovers."""
+    """If a killed child had its parent's place, nobody recovers that."""
 
     def cloned(self: Memory) -> None:
         self.endpoint.adopted()

@@ -1,4 +1,4 @@
-"""Who is a client: ids, death of every sort, fencing, leaving, leases between hosts."""
+"""Clients: ids, death of every sort, fencing, leaving, leases between hosts."""
 
 from __future__ import annotations
 

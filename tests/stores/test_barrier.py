@@ -424,7 +424,7 @@ def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str)
 
 
 class LateEndpoint(Endpoint):
-    """Whoever sleeps on it wakes up when it may."""
+    """A sleeper on it wakes up when it may."""
 
     def __init__(self) -> None:
         self.asleep = threading.Event()

@@ -345,7 +345,7 @@ def test_rounds_of_a_barrier_wrap(pools: Any) -> None:
 
 @pytest.mark.parametrize("before", [1, 2, 0])
 def test_a_round_that_is_reset_where_rounds_wrap_is_broken(pools: Any, before: int) -> None:
-    """Who waits in it is told so, also if later rounds have passed by then."""
+    """A party that waits in it is told so, also if later rounds have passed by then."""
     pool = pools()
     barrier = late_barrier(pool, (ROUNDS - before) % ROUNDS, ROUNDS - (1 << 28), parties=2)
     found: list[object] = []

@@ -312,7 +312,7 @@ def test_who_dies_splitting_loses_nothing(pools: Any, point: str) -> None:
 
 
 def test_readers_do_not_wait_for_who_died_splitting(pools: Any) -> None:
-    """Who wants to split the same subtable does, and recovers the dead."""
+    """A client that wants to split the same subtable does wait, and recovers the dead."""
     store = grown(pools, "dtx-race")
     look_away(store.pool)
     others = die_splitting(store, "split-decided")

@@ -23,7 +23,7 @@ from limpet.stores.race.index import is_valid
 
 
 class Impatient(WatchedEndpoint):
-    """Whoever waits for others is interrupted."""
+    """A client that waits for others is interrupted."""
 
     def pause(self, attempt: int) -> int:
         raise Interrupted

@@ -53,7 +53,7 @@ def test_the_standard_library_s_tests_pass(pools: Any, suite: str) -> None:
 
 
 class SlowLine(deque):
-    """Who takes somebody out of it stands still for a moment before going on."""
+    """A thread that takes another one out of it stands still for a moment before going on."""
 
     def popleft(self) -> Any:
         gate = super().popleft()

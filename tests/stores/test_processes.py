@@ -98,7 +98,7 @@ def test_an_insert_of_one_key_succeeds_in_one_process(make_store: Make) -> None:
 
 
 def test_insert_and_delete_make_a_lock(make_store: Make) -> None:
-    """Who has inserted the key is alone until it deletes it: a counter beside it loses nothing."""
+    """The process that inserted the key is alone until it deletes it: a counter loses nothing."""
     store = make_store(capacity=100)
     store.put(b"counter", b"0")
     each = rounds(1000)

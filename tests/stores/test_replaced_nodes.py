@@ -355,7 +355,7 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
 
 
 def test_the_leader_is_killed_while_clients_wait(make_store: Callable[..., Any], kind: str) -> None:
-    """Who waits puts the node back, and goes on."""
+    """A waiting client puts the node back, and goes on."""
     store = make_store(pool_nodes=4, capacity=300, replicas=replicas_of(kind, 1))
     store.put_many((key, value(key, 0)) for key in KEYS)
 

@@ -202,7 +202,7 @@ def test_round_trips_with_a_node_lost(pools: Any) -> None:
 @pytest.mark.parametrize("number", range(1, 8))
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_node_is_lost_in_the_midst_of_an_update(pools: Any, lost: int, number: int) -> None:
-    """Who writes stands still before a CAS, and a node is lost; others read and write meanwhile."""
+    """A writer stands still before a CAS, and a node is lost; others read and write meanwhile."""
     pool = pools(nodes=3)
     store = pool.store("swarm", name="test", capacity=100)
     writer = Puppet(pools, pool.url, "swarm")

@@ -363,7 +363,7 @@ def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -
 
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
-    """At each of its CASes in turn. Who reads it makes it known, and confirms it, once for all."""
+    """At each of its CASes in turn. A reader makes it known, and confirms it, once for all."""
     majority = replicas // 2 + 1
     for number in itertools.count(1):
         pool = pools(nodes=NODES)

@@ -18,8 +18,8 @@ by one CAS or store, and the phase is not in the checksum (L2): so who is killed
 phase leaves no checksum that never holds. The counter is in it, so that a value is not taken for
 that of an earlier life whose state word was read just before.
 
-Who changes what: a vacant entry is claimed by anybody, by a CAS on its state. All else is written
-by who holds its lock. In one life, key and its length do not change. `link` is written before the
+Writers: any client claims a vacant entry, by a CAS on its state. The client that holds its lock
+writes all else. In one life, key and its length do not change. `link` is written before the
 other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
 
 An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or

@@ -6,8 +6,9 @@
     8     claim   the state word of that entry: as it is claimed, or, of the others, as it is valid
     16    redo    when updating: the words of the entry from `checksum` on, as they are to be
 
-Who writes it: who holds the lock. Who finds an intent when it gets the lock repairs (repair.py): it
-is that of one who died, or whose operation ended with an error of its own, while it held the lock.
+The client that holds the lock writes it. A client that finds an intent when it gets the lock
+repairs (repair.py): it is the intent of a client that died, or whose operation ended with an error
+of its own, while it held the lock.
 
 The claim tells whether an entry is the intended one: an entry that was claimed under this lock has
 the lock's number in its state, and no other lock's holder claims it with that.

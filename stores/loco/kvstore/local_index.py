@@ -9,7 +9,7 @@ that has a key.
     bits 28-63  bits of the key's hash
 
 The key is compared where it is, in the entry, and with it the phase, so the counter is not needed
-here. Of several entries for a key, at most one is valid. Who looks a key up reads them one by one
+here. Of several entries for a key, at most one is valid. A lookup of the key reads them one by one
 (`find`).
 
 Acknowledgements. In the paper a thread of each node applies the messages of the trackers, and an

@@ -25,7 +25,7 @@ loaded the position of the tracker, or when the entry changed since (local_index
 message of an insert is announced before it is valid, that of a delete after it is not). All changes
 of a key are made under its lock, one after the other (lemma C.1).
 
-What a kill leaves behind: a lock, which who waits for it passes over; a journal that says what was
+A kill leaves behind: a lock, which who waits for it passes over; a journal that says what was
 going on, which the next holder of the lock completes or takes back (repair.py); in the hand of the
 client (client.py) the objects that were going to be linked, and were linked; and a message that is
 not announced. Nobody waits for anybody but for who holds a lock.

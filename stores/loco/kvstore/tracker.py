@@ -15,7 +15,7 @@ written it and not announced it yet: help. Else a CAS from the word that was rea
 takes number p and writes it, both at once; then a CAS of the position from p to p + 1 announces it.
 Nobody can take p + 1 before. When `append` returns, the position is above p.
 
-What a kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
+A kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
 append announces it, and nothing depended on it yet.
 
 How long the ring is: by default as many messages as the table has entries, or more (trap L4). To
