@@ -1,4 +1,4 @@
-"""Dead processes, wherever they lived: other containers, time namespaces, exec, few descriptors."""
+"""Dead processes, wherever they lived: containers, time namespaces, exec, few descriptors."""
 
 from __future__ import annotations
 
