@@ -106,7 +106,7 @@ class Remote:
 
     def _missed(self) -> None:
         log.warning(
-            "%s: the metadata process %d of %r has ended; whoever needs it starts another, which "
+            "%s: the metadata process %d of %r has ended; the next request starts another, which "
             "reads the index anew from memory", self.pool.url, self.pid, self.name,
         )  # fmt: skip
         self.close()
@@ -160,6 +160,7 @@ class Remote:
                 "network namespace, and all clients of a clover store must be in one"
             )
         except BaseException:
+            self.socket = None  # a signal handler may have raised when it was in use already
             connection.close()
             raise
         connection.close()

@@ -27,6 +27,7 @@ import limpet
 from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
 from limpet.fault.kinds import PROOFS, proof_of
 from limpet.stores.clover import chains, server, table
+from limpet.stores.clover.remote import Remote
 from limpet.stores.clover.server import DUE, LOOKUP, NOTICE
 from limpet.stores.registry import KINDS, Kind
 
@@ -537,3 +538,24 @@ def test_mutant_reads_what_was_freed(mutant: Mutant, pools: Any) -> None:
     assert other.get(b"k") == b"before"
     collect_and_reuse(store)
     assert other.get(b"k") != b"after"
+
+
+def test_interrupt_right_after_connecting_leaves_a_handle_that_works(
+    pools: Any, monkeypatch: Any
+) -> None:
+    """The connection was in use already when it was closed; the next request got EBADF."""
+    store = pools().store("clover", name="test", capacity=20)
+    store.put(b"k", b"v")
+    store.remote.close()
+    used = Remote._use
+
+    def interrupted(self: Remote, connection: socket.socket, pid: int) -> None:
+        used(self, connection, pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Remote, "_use", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put(b"new", b"v")
+    monkeypatch.undo()
+    store.put(b"new", b"v")
+    assert store.get(b"new") == b"v"
