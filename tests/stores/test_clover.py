@@ -555,7 +555,7 @@ def test_interrupt_right_after_connecting_leaves_a_handle_that_works(
 
     monkeypatch.setattr(Remote, "_use", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        store.put(b"new", b"v")
+        store.remote.tell(NOTICE, b"k")
     monkeypatch.undo()
     store.put(b"new", b"v")
     assert store.get(b"new") == b"v"
