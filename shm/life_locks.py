@@ -45,6 +45,23 @@ from limpet.shm.liveness import has_mapped, mapped_file
 
 FLOCK: Final = struct.Struct("hh4xqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+IN_THE_WAY: Final = (errno.EAGAIN, errno.EACCES)
+"""Errors of a lock that another description has."""
+
+
+def describe(fd: int) -> int:
+    """A description of our own of the same file, whatever its path names by now: `fork` shares
+    the one of `fd`."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def request(fd: int, command: int, kind: int, start: int, length: int) -> tuple[int, int]:
+    """Ask for a lock of these bytes, or about one; kind and length of the lock that is in the way
+    (F_OFD_GETLK)."""
+    asked = FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+    found, _, _, there, _ = FLOCK.unpack(fcntl.fcntl(fd, command, asked))
+    return found, there
+
 
 _open: weakref.WeakSet[LifeLocks] = weakref.WeakSet()
 
@@ -65,10 +82,9 @@ class LifeLocks:
     def open(self) -> None:
         """Have a description of our own; in a forked child, once more."""
         self.close()
-        # The same file, whatever its path names by now, and not the description that is mapped:
-        # a forked child could not close that one.
+        # Not the description that is mapped: a forked child could not close that one.
         try:
-            own = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+            own = describe(self.fd)
         except OSError as error:
             raise ClientError(
                 f"this process cannot have a life lock in the pool: {error}"
@@ -94,7 +110,7 @@ class LifeLocks:
         try:
             self._ask(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
+            if error.errno in IN_THE_WAY:
                 return False
             raise ClientError(f"client slot {slot} cannot be locked: {error}") from error
         return True
@@ -124,8 +140,7 @@ class LifeLocks:
 
     def _ask(self, command: int, kind: int, slot: int) -> int:
         """Kind of the lock that is in the way (F_GETLK)."""
-        request = FLOCK.pack(kind, os.SEEK_SET, slot, 1, 0)
-        return int(FLOCK.unpack(fcntl.fcntl(self._own, command, request))[0])
+        return request(self._own, command, kind, slot, 1)[0]
 
 
 def _forked() -> None:

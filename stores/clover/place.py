@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.errors import StoreError
 from limpet.shm.fabric import hash64
-from limpet.shm.life_locks import FLOCK
+from limpet.shm.life_locks import IN_THE_WAY, describe, request
 
 LOCKS: Final = 1 << 62
 STRIDE: Final = 1 << 30
@@ -50,23 +50,23 @@ class Place:
 
     def holder(self) -> tuple[int, bool]:
         """Number of the metadata process, and whether it has read its index; 0: there is none."""
-        kind, length = self._ask(self.control, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, STRIDE - 1)
+        kind, length = self.ask(self.control, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, STRIDE - 1)
         return (0, False) if kind == fcntl.F_UNLCK else (length, kind == fcntl.F_RDLCK)
 
     def listen(self) -> Held | None:
         """Be the metadata process, which listens from now on; None: there is one already."""
         # ORDER: a description of our own, which a forked child of the client does not share; and
         # open before the socket is, so that it is closed before the socket is.
-        own = os.open(f"/proc/self/fd/{self.control}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        own = describe(self.control)
         listener, number = self._bound()
         listener.listen(1024)
         try:
             # ORDER: who finds the lock held finds somebody who listens.
-            self._ask(own, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
+            self.ask(own, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
         except OSError as error:
             listener.close()
             os.close(own)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
+            if error.errno in IN_THE_WAY:
                 return None
             raise
         return Held(self, own, listener, number)
@@ -87,11 +87,9 @@ class Place:
             "metadata process has drawn; /proc/net/unix lists them"
         )
 
-    def _ask(self, fd: int, command: int, kind: int, length: int) -> tuple[int, int]:
-        """Kind and length of the lock that is in the way (F_OFD_GETLK)."""
-        request = FLOCK.pack(kind, os.SEEK_SET, self.first, length, 0)
-        found, _, _, length, _ = FLOCK.unpack(fcntl.fcntl(fd, command, request))
-        return found, length
+    def ask(self, fd: int, command: int, kind: int, length: int) -> tuple[int, int]:
+        """`life_locks.request` about the bytes of this store."""
+        return request(fd, command, kind, self.first, length)
 
 
 class Held(NamedTuple):
@@ -104,4 +102,4 @@ class Held(NamedTuple):
 
     def ready(self) -> None:
         """Say that the index has been read."""
-        self.place._ask(self.own, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, self.number)
+        self.place.ask(self.own, fcntl.F_OFD_SETLK, fcntl.F_RDLCK, self.number)
