@@ -77,15 +77,16 @@ def finish(pool: Pool, entry: Entry) -> bool:
     """Drop the store of an entry that nobody works at; False: somebody else was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
-    # ORDER: before anything is changed: who does not know the kind leaves the store as it is.
-    cls = store_class(_stored(pool, entry)["kind"])
+    # ORDER: before anything is changed: a process that does not know the kind leaves the store as
+    # it is.
+    stored = _stored(pool, entry)
+    cls = store_class(stored["kind"])
     # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
     pool.membership.progress()
     try:
         mine = catalogue.take(entry, state, me)
         if mine is None:
             return False
-        stored = _stored(pool, mine)
         if state == DROPPING:
             _await_operations(pool)
             mine = _free_all(pool, mine)
@@ -95,7 +96,7 @@ def finish(pool: Pool, entry: Entry) -> bool:
         cls.unmake(pool, mine.name.decode(), pool.parameters_of(stored))
         catalogue.give_up(mine)
     finally:
-        # After an exception, whoever comes next goes on.
+        # After an exception, the next client goes on.
         catalogue.let_go(entry.number, me)
     return True
 
