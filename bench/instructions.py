@@ -36,7 +36,6 @@ NODES: Final = 3
 FEW: Final = 200
 """Operations that are done before it is counted."""
 PATIENCE_S: Final = 60.0
-TRANSACTIONAL: Final = frozenset({"rtx-sherman", "rtx-race"})
 LOOP: Final = "loop"
 UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
@@ -54,15 +53,16 @@ class Cost(NamedTuple):
 
 
 def operations(subject: str) -> tuple[str, ...]:
-    """What is counted of a kind of store, or a channel; ParameterError: it is neither."""
+    """The operations of a kind of store, or of a channel; ParameterError: it is neither."""
     if subject in CHANNELS:
         return CHANNELS[subject]
     if subject not in KINDS or subject in UNCOUNTED:
         raise ParameterError(f"{subject!r} is not counted; {', '.join(subjects())} are")
     found = ["get", "update", "insert", "delete"]
-    if subject in TRANSACTIONAL:
+    cls = store_class(subject)
+    if cls.transactional:
         found.append("transaction")
-    if store_class(subject).ordered:
+    if cls.ordered:
         found.append("scan")
     return tuple(found)
 
@@ -78,14 +78,21 @@ def missing() -> str:
     return f"{' and '.join(absent)} cannot be found; install valgrind" if absent else ""
 
 
-def run(chosen: Sequence[str], ops: int, only: Sequence[str] = ()) -> Iterator[Cost]:
-    """Count for these subjects; `only`: these operations, or all."""
+def chosen(names: Sequence[str], only: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The subjects of these names, each with its operations; `only`: these operations, or all."""
+    return [
+        (name, operation)
+        for name in names
+        for operation in operations(name)
+        if not only or operation in only
+    ]
+
+
+def run(pairs: Sequence[tuple[str, str]], ops: int) -> Iterator[Cost]:
+    """Count each of these subjects' operations."""
     loop = _counted(LOOP, "", ops)
-    for subject in chosen:
-        for operation in operations(subject):
-            if not only or operation in only:
-                counted = _counted(subject, operation, ops) - loop
-                yield Cost(subject, operation, counted / ops)
+    for subject, operation in pairs:
+        yield Cost(subject, operation, (_counted(subject, operation, ops) - loop) / ops)
 
 
 def _counted(subject: str, operation: str, ops: int) -> int:
@@ -141,7 +148,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callable[[int], Any]:
-    """What is called with 0, 1, 2 ..."""
+    """The operation, to be called with 0, 1, 2 ..."""
     if subject == LOOP:
         return _nothing
     if subject == "lock":

@@ -70,6 +70,7 @@ from limpet.fault.sim_stage import Stage
 from limpet.fault.sim_trace import trace_lines
 from limpet.fault.workers import end_with_parent
 from limpet.shm.errors import ParameterError
+from limpet.stores.registry import KINDS, store_class
 
 OP_STEPS_MIN: Final = 40
 """Faults are drawn from the steps that an operation takes, or from so many."""
@@ -77,7 +78,6 @@ MEASURED: Final = "ua ic ga da"
 """Operations whose steps are counted, to know how many that is."""
 REPLACED: Final = Call(REPLACE)
 BATCH: Final = 500
-TRANSACTIONAL: Final = frozenset(("rtx-sherman", "rtx-race"))
 TRANSACTION_STEPS: Final = 4
 """A transaction takes so many times the steps of an operation."""
 
@@ -139,8 +139,9 @@ class Exploration:
                 "nodes are not replaced where clients have caches of their own: simulated caches "
                 "cover the memory that nodes have at first"
             )
-        if self.store not in TRANSACTIONAL and (self.transactions or "t" in self.program):
-            kinds = " and ".join(sorted(TRANSACTIONAL))
+        transacts = self.transactions or "t" in self.program
+        if transacts and not store_class(self.store).transactional:
+            kinds = " and ".join(sorted(kind for kind in KINDS if store_class(kind).transactional))
             raise ParameterError(f"{self.store} stores take part in no transactions; {kinds} do")
         if self.program and len(parse_program(self.program)) != self.clients:
             raise ParameterError(

@@ -30,17 +30,12 @@ def instructions_command(
     if reason := instructions.missing():
         raise click.ClickException(reason)
     try:
-        counted = {
-            (subject, name)
-            for subject in subjects
-            for name in instructions.operations(subject)
-            if not only or name in only
-        }
+        pairs = instructions.chosen(subjects, only)
     except ParameterError as error:
         raise click.UsageError(str(error)) from error
-    with advancing(len(counted)) as advance:
+    with advancing(len(pairs)) as advance:
         found = []
-        for cost in instructions.run(subjects, ops, only):
+        for cost in instructions.run(pairs, ops):
             found.append(cost)
             advance(f"{cost.subject}: {cost.operation}")
     if as_json:
