@@ -15,9 +15,9 @@ PIP := -m pip --disable-pip-version-check -q
 # What the compiled modules are made of.
 COMPILED := $(shell sed -n 's/^    "limpet\..*": "\(.*\)",/\1/p' setup.py)
 SOURCES := setup.py pyproject.toml $(COMPILED) \
-    $(wildcard limpet/*/*.pxd limpet/*/*/*.pxd limpet/*/*.h limpet/*/*/*.h)
+    $(shell find -L limpet -name '*.pxd' -o -name '*.h')
 # What the pure build is made of.
-TREE := $(SOURCES) MANIFEST.in README.md $(wildcard limpet/*.py limpet/*/*.py limpet/*/*/*.py)
+TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
 .PHONY: demo setup test test-compiled test-pure lint bench soak clean
 

@@ -22,10 +22,10 @@ import time
 from typing import Any
 
 import limpet
-from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.deadline import deadline_after, still_us
-from limpet.stores.loco.fields import LINE
-from limpet.stores.loco.waiting import Waiting
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.deadline import deadline_after, still_us
+from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.waiting import Waiting
 
 LOGGERS = 3
 

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 import limpet
-from limpet.shm.fabric import hash64
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.states import former
 from limpet.shm.parameters import check_whole
-from limpet.shm.states import former
-from limpet.stores.contract import Store, as_bytes
-from limpet.stores.outcomes import DONE, EXISTS, INSERT, MISSING, UPDATE
+from limpet.stores.base import Store, as_bytes
 from limpet.stores.registry import register
+from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, UPDATE
 
 LENGTH_MAX = 7
 WORD = 8

@@ -8,6 +8,8 @@
 There is no server. Any process may be killed at any instruction; see the README.
 """
 
+from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.fabric import BUILD as build  # noqa: N811
 from limpet.shm.errors import (
     AddressError,
     BrokenBarrierError,
@@ -41,9 +43,7 @@ from limpet.shm.errors import (
     TransactionConflict,
     ValueTooLarge,
 )
-from limpet.shm.fabric import BUILD as build  # noqa: N811
-from limpet.shm.segments import destroy
-from limpet.stores.mapping import SharedDict
+from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 from limpet.stores.rtx.transaction import Transaction
 

@@ -19,8 +19,9 @@ pinned, since what is freed then is not used again (epoch.py). So what looks lea
 looked at again under a pin, and only what is found nowhere then either is reported. The pin's
 counter goes on meanwhile, so that nobody in need of memory takes us for one who stands still.
 
-A mirror (groups.py) counts on its own node, by its own used bits, as objects of its head: an object
-with three replicas is three times its bytes, and a bit that only one replica has set can leak, too.
+A mirror (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
+object with three replicas is three times its bytes, and a bit that only one replica has set can
+leak, too.
 
 A store that moves its links may hide an object from one such look. Hence there are some more, each
 after every operation that ran during the last one has ended.
@@ -34,11 +35,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from limpet.shm.errors import AddressError, NodeFailed
-from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK
-from limpet.shm.membership import hand_in, slot_address
-from limpet.shm.slots import INCARNATION_BITS, client_id
-from limpet.shm.words import (
+from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.endpoint.slots import INCARNATION_BITS, client_id
+from limpet.shm.endpoint.words import (
     FREE,
     LARGE,
     LARGE_CLASS,
@@ -59,15 +59,16 @@ from limpet.shm.words import (
     replica_bits,
     replicas_of,
 )
+from limpet.shm.errors import AddressError, NodeFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from limpet.shm.blocks import BlockTable, Words
-    from limpet.shm.client import Client
-    from limpet.shm.epoch import Grace
-    from limpet.shm.membership import Membership
-    from limpet.shm.regions import Regions
+    from limpet.shm.alloc.blocks import BlockTable, Words
+    from limpet.shm.catalogue.regions import Regions
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.epoch import Grace
+    from limpet.shm.clients.membership import Membership
 
 _MIRRORS: Final = (MIRROR, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)

@@ -13,15 +13,41 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm import node as nodes
-from limpet.shm.allocator import Allocator
+from limpet.shm.alloc.allocator import Allocator
+from limpet.shm.alloc.blocks import BlockTable
+from limpet.shm.alloc.heap import Heap
 from limpet.shm.audit import Audit
-from limpet.shm.blocks import BlockTable
-from limpet.shm.client import Client
-from limpet.shm.clock import Clock
+from limpet.shm.backends import node as nodes
+from limpet.shm.backends.inventory import unlink_generations
+from limpet.shm.backends.segments import (
+    canonical,
+    create_segments,
+    node_options,
+    open_segments,
+    unlink_quietly,
+)
+from limpet.shm.catalogue.directory import Directory
+from limpet.shm.catalogue.regions import Regions
+from limpet.shm.clients.client import Client
+from limpet.shm.clients.clock import Clock
+from limpet.shm.clients.epoch import EPOCH_MAX, Grace
+from limpet.shm.clients.life_locks import LifeLocks
+from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.descriptors import descriptors_needed
-from limpet.shm.directory import Directory
-from limpet.shm.epoch import EPOCH_MAX, Grace
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.layout import (
+    CATALOGUE_ENTRY_SIZE,
+    CONTROL_NODE,
+    NODE_STATES,
+    SLOTS_USED,
+    NodeLayout,
+    catalogue_address,
+    catalogue_entries,
+)
+from limpet.shm.endpoint.slots import PIN, STATES, client_id
+from limpet.shm.endpoint.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
+from limpet.shm.endpoint.words import LARGE, OWNER_MASK, PENDING, REPLICAS_BITS, SLAB
 from limpet.shm.errors import (
     ClientError,
     CoherenceError,
@@ -33,43 +59,17 @@ from limpet.shm.errors import (
     PoolIncomplete,
     PoolNotFound,
 )
-from limpet.shm.fabric import Endpoint
-from limpet.shm.heap import Heap
-from limpet.shm.inventory import unlink_generations
-from limpet.shm.layout import (
-    CATALOGUE_ENTRY_SIZE,
-    CONTROL_NODE,
-    NODE_STATES,
-    SLOTS_USED,
-    NodeLayout,
-    catalogue_address,
-    catalogue_entries,
-)
-from limpet.shm.life_locks import LifeLocks
-from limpet.shm.membership import Membership, slot_address
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
-from limpet.shm.recovery import recover_client, release_client
-from limpet.shm.regions import Regions
-from limpet.shm.replacement import Replacement
-from limpet.shm.segments import (
-    canonical,
-    create_segments,
-    node_options,
-    open_segments,
-    unlink_quietly,
-)
-from limpet.shm.slots import PIN, STATES, client_id
-from limpet.shm.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
+from limpet.shm.replicas.replacement import Replacement
+from limpet.shm.replicas.view import View
 from limpet.shm.uninterrupted import uninterrupted
-from limpet.shm.view import View
-from limpet.shm.words import LARGE, OWNER_MASK, PENDING, REPLICAS_BITS, SLAB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
-    from limpet.shm.blocks import Words
+    from limpet.shm.alloc.blocks import Words
 
 OPEN_TIMEOUT_S: Final = 2.0
 WATCH_INTERVAL_S: Final = 0.005

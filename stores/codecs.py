@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from limpet.shm.errors import ParameterError, StoreCorrupt
-from limpet.stores.contract import as_bytes
+from limpet.stores.base import as_bytes
 
 PROTOCOL = 4
 """Of pickled keys: fixed, so that every Python version writes a key alike."""

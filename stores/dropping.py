@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limpet.shm.directory import DROPPING, EMPTYING, READY, Entry
+from limpet.shm.catalogue.directory import DROPPING, EMPTYING, READY, Entry
+from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import StoreError
-from limpet.shm.layout import DROPS
 from limpet.stores.registry import INTERNAL, store_class
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
-from limpet.stores.contract cimport Store, as_bytes
-from limpet.stores.objects cimport Objects
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.base cimport Store, as_bytes
+from limpet.stores.records cimport Objects
 
 cdef int BATCH
 cdef int DELETE

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import KeyTooLarge
-from limpet.stores.contract import Store, as_bytes
-from limpet.stores.objects import Objects
-from limpet.stores.outcomes import BATCH, DELETE, MISSING
+from limpet.stores.base import Store, as_bytes
+from limpet.stores.records import Objects
+from limpet.stores.status import BATCH, DELETE, MISSING
 
 
 class InlineStore(Store):

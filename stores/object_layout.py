@@ -1,4 +1,4 @@
-"""Sizes in an out-of-place object (objects.py). Plain constants."""
+"""Sizes in an out-of-place object (records.py). Plain constants."""
 
 from typing import Final
 

@@ -11,7 +11,7 @@ from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole
 
 if TYPE_CHECKING:
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 CAPACITY_MAX: Final = 1 << 36

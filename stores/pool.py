@@ -13,25 +13,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.directory import DROPPING, EMPTYING, NAMED, READY, Entry
+from limpet.shm.catalogue.directory import DROPPING, EMPTYING, NAMED, READY, Entry
 from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFull, StoreMismatch
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import Memory, alive
 from limpet.stores import dropping
+from limpet.stores.channels.array import Array
+from limpet.stores.channels.barrier import Barrier
+from limpet.stores.channels.condition import Condition
+from limpet.stores.channels.counter import Counter
+from limpet.stores.channels.event import Event
+from limpet.stores.channels.lock import PLACES, Lock
+from limpet.stores.channels.manager import Manager, opening
+from limpet.stores.channels.queue_layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.ring_buffer import RingBuffer
+from limpet.stores.channels.ring_layout import BLOCK, SIZE
+from limpet.stores.channels.shared_queue import SharedQueue
 from limpet.stores.codecs import Codec
+from limpet.stores.dict import SharedDict
 from limpet.stores.fusee.links import Link
-from limpet.stores.loco.array import Array
-from limpet.stores.loco.barrier import Barrier
-from limpet.stores.loco.condition import Condition
-from limpet.stores.loco.counter import Counter
-from limpet.stores.loco.event import Event
-from limpet.stores.loco.lock import PLACES, Lock
-from limpet.stores.loco.manager import Manager, opening
-from limpet.stores.loco.queue_fields import ITEM_SIZE, MAXSIZE
-from limpet.stores.loco.ring_buffer import RingBuffer
-from limpet.stores.loco.ring_fields import BLOCK, SIZE
-from limpet.stores.loco.shared_queue import SharedQueue
-from limpet.stores.mapping import SharedDict
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
 from limpet.stores.rtx.parts import concerns
@@ -58,7 +58,7 @@ class Pool(Memory):
         super()._wire(latency_ns)
         self.given_up: dict[str, int] = {}
         """Names of channels that were removed where nobody can tell whether something was lost, and
-        the number of the directory that this counts for (stores/loco/memory.py)."""
+        the number of the directory that this counts for (stores/channels/memory.py)."""
         # What hangs on the pool must not keep it alive.
         self.heap.concerned = functools.partial(concerns, self.endpoint)
         linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)
@@ -502,7 +502,7 @@ class Pool(Memory):
         return self._handles(lambda cls: True)
 
     def stopping_stores(self) -> Iterator[Any]:
-        """Likewise, of those whose tables a recovery stops (stores/dtx/stop.py)."""
+        """Likewise, of those whose tables a recovery stops (stores/baselines/dtx/stop.py)."""
         return self._handles(lambda cls: cls.stops)
 
     def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:

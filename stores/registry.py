@@ -1,6 +1,6 @@
 """The kinds of stores. One of limpet's is in a table here, and goes through every test that way.
 
-What the proofs need to know of a kind is in `limpet.fault.kinds`.
+What the proofs need to know of a kind is in `limpet.fault.matrix.fault_profile`.
 
 A kind from outside needs no line here: a program calls `register`, or an installed package names it
 as an entry point of the group `limpet.stores`. The catalogue of a pool has the name of the kind
@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.stores.contract import Store
+from limpet.stores.base import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,36 +33,36 @@ class Kind:
 
 
 KINDS: Final = {
-    "race": Kind("limpet.stores.race.growth", "Growing"),
-    "rtx-race": Kind("limpet.stores.race.rtx_growth", "RtxGrowing"),
-    "dtx-race": Kind("limpet.stores.race.logged_growth", "LoggedGrowing"),
-    "fusee": Kind("limpet.stores.fusee.table", "Fusee"),
-    "fusee-cr": Kind("limpet.stores.fusee.table", "Fusee", {"sequential": True}),
-    "fusee-nc": Kind("limpet.stores.fusee.table", "Fusee", {"cache_size": 0}),
-    "clover": Kind("limpet.stores.clover.table", "Clover"),
-    "rcuckoo": Kind("limpet.stores.rcuckoo.table", "Rcuckoo"),
-    "loco": Kind("limpet.stores.loco.kvstore.table", "Kvstore"),
-    "rtx-sherman": Kind("limpet.stores.sherman.table", "Sherman"),
-    "dtx-sherman": Kind("limpet.stores.inplace.logged", "Dtx"),
-    "pdpm": Kind("limpet.stores.pdpm.table", "Pdpm"),
-    "swarm": Kind("limpet.stores.swarm.table", "Swarm"),
+    "race": Kind("limpet.stores.race.store", "Growing"),
+    "rtx-race": Kind("limpet.stores.rtx.race", "RtxGrowing"),
+    "dtx-race": Kind("limpet.stores.baselines.dtx.race", "LoggedGrowing"),
+    "fusee": Kind("limpet.stores.fusee.store", "Fusee"),
+    "fusee-cr": Kind("limpet.stores.fusee.store", "Fusee", {"sequential": True}),
+    "fusee-nc": Kind("limpet.stores.fusee.store", "Fusee", {"cache_size": 0}),
+    "clover": Kind("limpet.stores.baselines.clover.store", "Clover"),
+    "rcuckoo": Kind("limpet.stores.rcuckoo.store", "Rcuckoo"),
+    "loco": Kind("limpet.stores.loco.store", "Kvstore"),
+    "rtx-sherman": Kind("limpet.stores.sherman.transactional", "Sherman"),
+    "dtx-sherman": Kind("limpet.stores.baselines.dtx.sherman", "Dtx"),
+    "pdpm": Kind("limpet.stores.baselines.pdpm.store", "Pdpm"),
+    "swarm": Kind("limpet.stores.swarm.store", "Swarm"),
     "dm-abd": Kind(
-        "limpet.stores.swarm.table", "Swarm", {"guess": False, "in_place": False, "buffers": 1}
+        "limpet.stores.swarm.store", "Swarm", {"guess": False, "in_place": False, "buffers": 1}
     ),
 }
 
 UNRECOVERED: Final = {
-    "sherman": Kind("limpet.stores.inplace.table", "InPlace"),
-    "race-locks": Kind("limpet.stores.race.locked_growth", "LockedGrowing"),
+    "sherman": Kind("limpet.stores.sherman.plain", "InPlace"),
+    "race-locks": Kind("limpet.stores.race.locked", "LockedGrowing"),
 }
 """Kinds that by their paper recover nothing: they go through the proofs in which nobody dies."""
 
-UNPROVED: Final = {"raw": Kind("limpet.stores.raw.table", "Raw")}
+UNPROVED: Final = {"raw": Kind("limpet.stores.baselines.raw.store", "Raw")}
 """Kinds that show how fast memory is, and promise nothing when clients meet or die: they go through
 none of the proofs."""
 
 
-INTERNAL: Final = {"channels": Kind("limpet.stores.loco.memory", "ChannelMemory")}
+INTERNAL: Final = {"channels": Kind("limpet.stores.channels.memory", "ChannelMemory")}
 """Stores that limpet makes for itself."""
 
 
@@ -73,7 +73,7 @@ PROVIDED: Final = (
     "Parameters", "make", "unmake", "get", "_write", "delete", "__len__", "keys", "references",
     "check",
 )  # fmt: skip
-"""What the class of a kind provides (contract.py)."""
+"""What the class of a kind provides (base.py)."""
 
 _registered: Final[dict[str, Kind]] = {}
 
@@ -92,7 +92,7 @@ def register(kind: str, cls: type[Store], **fixed: Any) -> None:
     if not issubclass(cls, Store) or lacking:
         raise ParameterError(
             f"{cls.__name__} cannot be the store kind {kind!r}: it derives from "
-            f"limpet.stores.contract.Store, and provides {', '.join(lacking or PROVIDED)}"
+            f"limpet.stores.base.Store, and provides {', '.join(lacking or PROVIDED)}"
         )
     if getattr(import_module(made.module), made.name, None) is not cls:
         raise ParameterError(

@@ -1,9 +1,9 @@
 """Words that stand for nothing, none of which ever comes again (trap F3).
 
 A slot whose pair is deleted, or the pointer of an object that is given up, gets a word with a
-number that nobody in the pool has used, its ticket (shm/tickets.py). So a CAS that expects one
-succeeds once, however late it comes, and a client that finds the same word again knows that nothing
-was there meanwhile.
+number that nobody in the pool has used, its ticket (shm/clients/unique_ids.py). So a CAS that
+expects one succeeds once, however late it comes, and a client that finds the same word again knows
+that nothing was there meanwhile.
 
     bits 56-63  bits 47-54 of the number
     bits 48-55  VACANT_CLASS, which no reference to an object has
@@ -15,14 +15,14 @@ took one of these words for a reference would get AddressError, and not write to
 
 A ticket is below 2^54: ten million a second last for 57 years, and then `take` raises PoolCorrupt.
 So the word does not run over, and bits 56-63 are not 0: it is neither SPLIT nor UNSET
-(race/fields.py).
+(race/layout.py).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from limpet.stores.outcomes import VACANT_CLASS
+from limpet.stores.status import VACANT_CLASS
 
 NUMBER_MAX: Final = 0x7F_FFFF_FFFF_FFFF
 LOW_BITS: Final = 47

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import limpet
-from limpet.shm.fabric import Endpoint
+from limpet.shm.endpoint.fabric import Endpoint
 
 
 class Interrupted(Exception):

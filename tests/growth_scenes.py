@@ -11,14 +11,14 @@ from fusee_mutants import SOURCES as FUSEE
 from race_mutants import GROWING as SOURCES
 from race_mutants import from_source
 
-from limpet.fault.operations import KEY, OLD
-from limpet.fault.scene import Scene
-from limpet.fault.sim_stage import Stage
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.matrix.operations import KEY, OLD
+from limpet.fault.matrix.testbed import Scene
 
 SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
-RTX_SOURCES: Final = (*SOURCES, "stores/race/transactional.py", "stores/race/rtx_growth.py")
-DTX_SOURCES: Final = (*SOURCES, "stores/race/logged_growth.py")
+RTX_SOURCES: Final = (*SOURCES, "stores/rtx/hash_slots.py", "stores/rtx/race.py")
+DTX_SOURCES: Final = (*SOURCES, "stores/baselines/dtx/race.py")
 
 
 def growing_from_source(*changes: tuple[str, str]) -> Any:

@@ -1,8 +1,9 @@
 """Simulated clients of one ticket lock: schedules with sleeps, crashes and stalls, from a seed.
 
-As in the explorer, clients are greenlets, and hand over before each verb (limpet.shm.simulated);
-time is simulated. Here they can also sleep in the kernel: until they are woken, or in vain. A
-client may die before it wakes another one. queue_stage.py has the same for queues.
+As in the explorer, clients are greenlets, and hand over before each verb
+(limpet.shm.endpoint.simulated); time is simulated. Here they can also sleep in the kernel: until
+they are woken, or in vain. A client may die before it wakes another one. queue_stage.py has the
+same for queues.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
-from limpet.fault.sim_stage import SimulatedPool, StagePool
-from limpet.shm.segments import destroy
-from limpet.shm.simulated import (
+from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
+from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.simulated import (
     PAUSE,
     PID_FIRST,
     WAIT,
@@ -26,10 +27,10 @@ from limpet.shm.simulated import (
     SimulatedProcesses,
     at_once,
 )
-from limpet.shm.slots import LIVE, client_id, state_word
-from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.ticket_fields import HEAD, HOLDER
-from limpet.stores.loco.ticket_lock import TicketLock, ticket_lock_size
+from limpet.shm.endpoint.slots import LIVE, client_id, state_word
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.ticket_layout import HEAD, HOLDER
+from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
 
 LEASE_US: Final = 50_000
 VERB_S: Final = 2e-5

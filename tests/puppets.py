@@ -8,8 +8,8 @@ from typing import Any
 from endpoint_tools import WatchedEndpoint, WatchedPool
 from greenlet import getcurrent, greenlet
 
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.errors import StoreFull
-from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
 
 
 class PuppetEndpoint(WatchedEndpoint):

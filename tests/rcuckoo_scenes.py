@@ -17,14 +17,14 @@ import pytest
 from process_tools import gather
 from puppets import Puppet, PuppetPool, Where
 
-from limpet.fault import remains
-from limpet.fault.operations import BYSTANDER, KEY, OLD
-from limpet.fault.scene import Scene, look_away
-from limpet.fault.sim_program import ABSENT
-from limpet.fault.sim_stage import Stage
-from limpet.shm.fabric import hash64
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import ABSENT
+from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD
+from limpet.fault.matrix.testbed import Scene, look_away
+from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.fields import SLOTS
+from limpet.stores.rcuckoo.layout import SLOTS
 
 RING: Final[Mapping[str, Any]] = {
     "capacity": 64, "key_size": 15, "value_size": 32, "locality": 1.01, "rows_per_lock": 1,

@@ -5,8 +5,8 @@ of one is its balance, and the name of every transfer that has changed it, in or
 left behind, and what was read in it, say in which order the transactions took effect, and whether
 there is one: see `Judge`.
 
-As text, a program is like the explorer's (fault/sim_program.py); an operation is a letter and
-accounts:
+As text, a program is like the explorer's (fault/explore/sim_program.py); an operation is a letter
+and accounts:
     mXY  a transaction moves 1 from account X to account Y
     cXY  a transaction reads account X, and changes account Y
     s    a transaction reads all accounts;  n: it scans them, if the store is ordered
@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from limpet.fault.schedule import (
+from limpet.fault.explore.schedule import (
     CRASH,
     STALL,
     Action,
@@ -44,11 +44,11 @@ from limpet.fault.schedule import (
     draw_faults,
     schedule_text,
 )
-from limpet.fault.sim_program import Call, Program
-from limpet.fault.sim_run import Run
-from limpet.fault.sim_stage import Player, Stage
+from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_program import Call, Program
+from limpet.fault.explore.sim_run import Run
+from limpet.shm.endpoint.slots import TX_TIME
 from limpet.shm.errors import LimpetError, NodeFailed, TransactionConflict
-from limpet.shm.slots import TX_TIME
 
 ACCOUNTS: Final = (b"a", b"b", b"c")
 BALANCE: Final = 100

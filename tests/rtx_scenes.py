@@ -14,10 +14,10 @@ import pytest
 from process_tools import gather
 from puppets import Puppet, PuppetEndpoint, PuppetPool, Where, verb_on_address
 
-from limpet.fault.scene import look_away
-from limpet.shm.slots import START_US, TX_LOG
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.rtx.fields import INIT, LOCKED, POINTER, STATE, STATE_MASK
+from limpet.fault.matrix.testbed import look_away
+from limpet.shm.endpoint.slots import START_US, TX_LOG
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.layout import INIT, LOCKED, POINTER, STATE, STATE_MASK
 
 DRIFT_US: Final = 10_000
 TREE: Final = {

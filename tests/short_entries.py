@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, Final
 
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 
 KEYS: Final = (b"", b"a", b"b", b"ab", b"abcdefgh")
 SIZES: Final = (0, 0, 1, 10, 40)

@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 import limpet
 from limpet.__main__ import main
 from limpet.cli.common import size_text, time_text
-from limpet.fault.workers import Workers
-from limpet.stores.loco.sst import SST
+from limpet.fault.inject.workers import Workers
+from limpet.stores.channels.sst import SST
 
 
 def run(*arguments: str, stdin: bytes | None = None) -> Result:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from limpet.__main__ import main
-from limpet.fault import damage
+from limpet.fault.drill import damage
 
 
 def run(*words: str) -> Result:
@@ -60,8 +60,8 @@ def test_drill_matrix_takes_channels_and_single_steps() -> None:
 
 
 def test_drill_matrix_tells_how_to_repeat_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from limpet.fault.channel_matrix import ChannelScene
-    from limpet.fault.operations import demand
+    from limpet.fault.matrix.channel_matrix import ChannelScene
+    from limpet.fault.matrix.operations import demand
 
     monkeypatch.setattr(ChannelScene, "inspect", lambda self: demand(False, "nothing is right"))
     shown = run("drill", "matrix", "event", "--op", "set", "--only", "killed")

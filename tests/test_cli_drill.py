@@ -22,9 +22,9 @@ from rich.console import Console
 import limpet
 from limpet.__main__ import main
 from limpet.cli.drill_view import Screen
-from limpet.fault import drill
-from limpet.fault.drill_report import CHECKS, DrillParameters
-from limpet.fault.history import read_history
+from limpet.fault.check.history import read_history
+from limpet.fault.drill import store_drill as drill
+from limpet.fault.drill.drill_report import CHECKS, DrillParameters
 from limpet.shm.errors import StoreCorrupt
 
 Process = subprocess.Popen[str]

@@ -18,13 +18,13 @@ from rich.console import Console
 
 import limpet
 from limpet.cli.demo_view import Rates, Screen
-from limpet.fault import demo
-from limpet.fault.counters import GETS, Counters
-from limpet.fault.crew import Progress
-from limpet.fault.demo_report import CHECKS, DemoParameters
-from limpet.fault.interrupt import Interrupted
+from limpet.fault.drill import demo
+from limpet.fault.drill.counters import GETS, Counters
+from limpet.fault.drill.demo_report import CHECKS, DemoParameters
+from limpet.fault.inject.interrupt import Interrupted
+from limpet.fault.inject.supervisor import Progress
+from limpet.shm.endpoint.layout import control_size
 from limpet.shm.errors import ParameterError, PoolError
-from limpet.shm.layout import control_size
 from limpet.shm.parameters import PoolParameters
 
 Process = subprocess.Popen[str]

@@ -15,8 +15,8 @@ import limpet
 from limpet.__main__ import main
 from limpet.bench.cli import bench
 from limpet.cli.drill import drill
-from limpet.fault.channel_kinds import CHANNELS
-from limpet.stores.contract import Store
+from limpet.fault.matrix.channel_kinds import CHANNELS
+from limpet.stores.base import Store
 from limpet.stores.registry import KINDS, UNRECOVERED
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -178,7 +178,11 @@ def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
         path = module.replace(".", "/")
         assert [name for name in names if name.startswith(f"{path}.") and name.endswith(".so")]
         assert f"{path}.pxd" in names
-    assert {"limpet/py.typed", "limpet/shm/native.h", "limpet/shm/verbs.pyi"} <= set(names)
+    assert {
+        "limpet/py.typed",
+        "limpet/shm/endpoint/native.h",
+        "limpet/shm/endpoint/verbs.pyi",
+    } <= set(names)
     assert not [name for name in names if name.endswith((".c", ".pyx"))]
     try_out(wheel, tmp_path, "compiled")
     wheel.unlink()

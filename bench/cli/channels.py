@@ -7,8 +7,9 @@ import pathlib
 import click
 from rich.text import Text
 
-from limpet.bench import channels, channels_report, power, power_report
 from limpet.bench.cli.options import PATH, List, advancing, check_files, interruptible, progress_bar
+from limpet.bench.figures import power, power_report
+from limpet.bench.peers import channels, channels_report
 from limpet.cli.common import console, json_option, print_json
 from limpet.shm.errors import ParameterError
 

@@ -8,7 +8,7 @@ import click
 
 from limpet.bench import instructions
 from limpet.bench.cli.options import List, advancing
-from limpet.bench.machine import facts
+from limpet.bench.peers.machine import facts
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.shm.errors import ParameterError
 

@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from limpet.bench.drivers import PEERS_EXTRA
-from limpet.fault.interrupt import Interrupted
+from limpet.bench.peers.drivers import PEERS_EXTRA
+from limpet.fault.inject.interrupt import Interrupted
 
 PATH = click.Path(dir_okay=False, writable=True, path_type=pathlib.Path)
 

@@ -11,9 +11,10 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from limpet.bench import machine, peers, report
 from limpet.bench.cli.options import PATH, List, advancing, check_files
-from limpet.bench.ycsb import YCSB_MIXES, Workload
+from limpet.bench.peers import machine, report
+from limpet.bench.peers import measure as peers
+from limpet.bench.peers.ycsb import YCSB_MIXES, Workload
 from limpet.shm.errors import ParameterError
 
 

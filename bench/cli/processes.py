@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from limpet.bench import contention, kills, machine, timeline, timeline_report
 from limpet.bench.cli.options import PATH, List, check_files, interruptible, progress_bar
+from limpet.bench.figures import kills, timeline, timeline_report
+from limpet.bench.peers import contention, machine
 from limpet.cli.common import console, json_option, parameter_option, print_json, table, time_text
 
 

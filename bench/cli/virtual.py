@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from limpet.bench import stops
 from limpet.bench.cli.options import List, advancing, interruptible
-from limpet.bench.ycsb import YCSB_MIXES
+from limpet.bench.peers import stops
+from limpet.bench.peers.ycsb import YCSB_MIXES
 from limpet.cli.common import (
     console,
     json_option,
@@ -19,8 +19,8 @@ from limpet.cli.common import (
     table,
     time_text,
 )
-from limpet.fault.interrupt import Interrupt
-from limpet.fault.sim_latency import PRESETS
+from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.inject.interrupt import Interrupt
 
 FIGURES = ("4a", "4b", "4c", "5", "7", "8b")
 
@@ -54,7 +54,7 @@ def virtual_command(as_json: bool, **given: Any) -> None:
         f"virtual time, {given['profile']}", "store", "mix", "operation", *numbers, right=numbers
     )
     cells = []
-    for cell in simulation("limpet.bench.virtual").run(**given):
+    for cell in simulation("limpet.bench.figures.virtual").run(**given):
         cells.append(cell)
         for kind in cell.report.kinds:
             shown.add_row(
@@ -81,7 +81,7 @@ def roundtrips_command(ops: int, keys: int, seed: int, as_json: bool) -> None:
 
     Takes a minute or two. Equal arguments give equal figures, on any machine.
     """
-    module = simulation("limpet.bench.roundtrips")
+    module = simulation("limpet.bench.figures.roundtrips")
     common = list(module.common(ops, keys, seed))
     contended = list(module.contended(ops, seed))
     shared = list(module.shared(ops, seed))
@@ -133,9 +133,9 @@ def factors_command(as_json: bool, **given: Any) -> None:
 
     In virtual time: equal arguments give equal figures on any machine.
     """
-    module = simulation("limpet.bench.factors")
+    module = simulation("limpet.bench.figures.factors")
     found = list(module.run(**given))
-    report_module = simulation("limpet.bench.factors_report")
+    report_module = simulation("limpet.bench.figures.factors_report")
     if as_json:
         print_json(report_module.as_json(found))
     else:
@@ -167,11 +167,11 @@ def overhead_command(as_json: bool, **given: Any) -> None:
     `race-locks`, and what one client waits. Takes two or three minutes. In virtual time: equal
     arguments give equal figures on any machine.
     """
-    module = simulation("limpet.bench.overhead")
+    module = simulation("limpet.bench.figures.overhead")
     asked = (given["indexes"], given["mixes"], given["thetas"], given["clients"])
     with advancing(len(module.cells(*asked)) * len(module.DESIGNS)) as advance:
         rows = list(module.run(**given, advance=advance))
-    report_module = simulation("limpet.bench.overhead_report")
+    report_module = simulation("limpet.bench.figures.overhead_report")
     if as_json:
         print_json(report_module.as_json(rows))
         return
@@ -198,7 +198,7 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
     """
     if wrong := set(figures) - set(FIGURES):
         raise click.UsageError(f"there is no figure {min(wrong)}; there is {', '.join(FIGURES)}")
-    module = simulation("limpet.bench.cuckoo_report")
+    module = simulation("limpet.bench.figures.cuckoo_report")
     with advancing(module.steps(figures, given["tables"])) as advance:
         found = module.run(figures, advance, **given)
     if as_json:
@@ -252,7 +252,7 @@ def expiry_command(
     """
     if min(drifts, default=0) < 0 or min((*locks, *objects), default=1) < 1:
         raise click.UsageError("a drift cannot be negative, and there must be a lock and an object")
-    module = simulation("limpet.bench.expiry_report")
+    module = simulation("limpet.bench.figures.expiry_report")
     real = drifts if processes else ()
     total = module.steps(drifts, locks, objects) + len(real)
     with interruptible(), Interrupt() as interrupt, advancing(total) as step:

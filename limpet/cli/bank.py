@@ -1,4 +1,4 @@
-"""`limpet drill bank`: runs fault/bank.py and shows it."""
+"""`limpet drill bank`: runs fault/drill/bank.py and shows it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.console import Console
 from limpet.cli.common import console, print_json
 from limpet.cli.drill_run import check_outputs, crew_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
-from limpet.fault.bank import run
-from limpet.fault.bank_report import UNORDERED, BankParameters, BankReport
+from limpet.fault.drill.bank import run
+from limpet.fault.drill.bank_report import UNORDERED, BankParameters, BankReport
 
 KINDS: Final = ("read", "transfer")
 

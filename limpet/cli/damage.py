@@ -8,8 +8,8 @@ import secrets
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.damage import OUTCOMES, Case, Report, kinds, run
-from limpet.fault.interrupt import Interrupted, ended_by_signals
+from limpet.fault.drill.damage import OUTCOMES, Case, Report, kinds, run
+from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 
 
 @click.command()

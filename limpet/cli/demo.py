@@ -1,4 +1,4 @@
-"""`limpet demo`: runs fault/demo.py and shows it."""
+"""`limpet demo`: runs fault/drill/demo.py and shows it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.console import Console
 
 from limpet.cli.common import PoolUrl, console, json_option, print_json
 from limpet.cli.demo_view import Lines, Screen, Silent, print_summary, to_dict
-from limpet.fault.demo import run, standard_library
-from limpet.fault.demo_report import DemoParameters
-from limpet.fault.interrupt import Interrupted
+from limpet.fault.drill.demo import run, standard_library
+from limpet.fault.drill.demo_report import DemoParameters
+from limpet.fault.inject.interrupt import Interrupted
 
 
 @click.command()

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
-from limpet.fault.counters import GETS, PUTS, Snapshot
-from limpet.fault.crew import Progress
-from limpet.fault.demo_report import DemoParameters, Report
+from limpet.fault.drill.counters import GETS, PUTS, Snapshot
+from limpet.fault.drill.demo_report import DemoParameters, Report
+from limpet.fault.inject.supervisor import Progress
 
 PERCENTILES = (50, 99)
 WINDOW_S = 1.0

@@ -24,13 +24,13 @@ from limpet.cli.common import (
 from limpet.cli.drill_cuts import cut
 from limpet.cli.drill_ends import ends
 from limpet.cli.drill_run import StoreOrCommand, run
-from limpet.fault import recovery_time
-from limpet.fault.schedule import STRATEGIES, parse_schedule, schedule_text
-from limpet.fault.sim_latency import PRESETS
-from limpet.fault.sim_program import VALUE_SIZE
+from limpet.fault.drill import recovery_time
+from limpet.fault.explore.schedule import STRATEGIES, parse_schedule, schedule_text
+from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_program import VALUE_SIZE
 
 if TYPE_CHECKING:
-    from limpet.fault.explorer import Exploration, Failure, Report, Tally
+    from limpet.fault.explore.explorer import Exploration, Failure, Report, Tally
 
 
 @click.group(cls=StoreOrCommand, subcommand_metavar="STORE|COMMAND [ARGS]...")
@@ -133,7 +133,7 @@ def explore(
     """
     if given["program"]:
         given["clients"] = given["program"].count("|") + 1
-    parameters = simulation("limpet.fault.explorer").Exploration(
+    parameters = simulation("limpet.fault.explore.explorer").Exploration(
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         coherent=not incoherent,
         **given,
@@ -178,7 +178,7 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
 
     Equal arguments give equal results, on any machine. STORE is race if none is named.
     """
-    timed = simulation("limpet.fault.sim_time")
+    timed = simulation("limpet.fault.explore.sim_time")
     report = timed.run_timed(timed.Workload(**given), PRESETS[profile])
     if as_json:
         print_json(dataclasses.asdict(report))
@@ -201,7 +201,7 @@ def latency(profile: str, as_json: bool, **given: Any) -> None:
 def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) -> None:
     if not parameters.program:
         raise click.UsageError("--schedule needs --program, what the clients do")
-    run, lines = simulation("limpet.fault.explorer").explore_one(
+    run, lines = simulation("limpet.fault.explore.explorer").explore_one(
         parameters, parse_schedule(schedule)
     )
     taken = schedule_text(run.schedule)
@@ -232,7 +232,7 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
         def show(tally: Tally) -> None:
             progress.update(task, completed=tally.schedules)
 
-        return simulation("limpet.fault.explorer").explore(parameters, show)  # type: ignore[no-any-return]
+        return simulation("limpet.fault.explore.explorer").explore(parameters, show)  # type: ignore[no-any-return]
 
 
 def _print_report(out: Console, report: Report) -> None:

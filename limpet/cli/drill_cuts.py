@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from limpet.cli.common import console, json_option, print_json, table
 from limpet.cli.pools import inspect, ls
 from limpet.cli.values import get, put
-from limpet.fault import cuts
-from limpet.fault.cut_works import SUBJECTS, Work, Works
+from limpet.fault.drill import cuts
+from limpet.fault.drill.cut_works import SUBJECTS, Work, Works
 
 
 def command_works(pool: Any, draw: random.Random) -> Works:

@@ -8,9 +8,9 @@ import os
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.ends import SHARE, WAYS, Ends
-from limpet.fault.interrupt import Interrupted, ended_by_signals
-from limpet.fault.subjects import SUBJECTS
+from limpet.fault.drill.ends import SHARE, WAYS, Ends
+from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.matrix.subjects import SUBJECTS
 
 
 @click.command("ends")

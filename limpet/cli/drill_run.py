@@ -1,4 +1,4 @@
-"""`limpet drill STORE`: runs fault/drill.py and shows it; and the words that its options take."""
+"""`limpet drill STORE`: runs drill/store_drill.py and shows it; and the words of its options."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from limpet.cli.common import (
     print_json,
 )
 from limpet.cli.drill_view import Lines, Screen, Silent, describe, print_summary, to_dict
-from limpet.fault.drill import run as run_drill
-from limpet.fault.drill_report import MIX, DrillParameters, Observer, RunParameters
-from limpet.fault.interrupt import Interrupted
-from limpet.fault.recorder import Operation
-from limpet.fault.stamp import TRAILER_SIZE
-from limpet.fault.timeline import save
+from limpet.fault.check.recorder import Operation
+from limpet.fault.check.self_check import TRAILER_SIZE
+from limpet.fault.drill.drill_report import MIX, DrillParameters, Observer, RunParameters
+from limpet.fault.drill.store_drill import run as run_drill
+from limpet.fault.drill.timeline import save
+from limpet.fault.inject.interrupt import Interrupted
 from limpet.shm.parameters import FENCE_POLICIES, parse_size
 from limpet.stores.registry import KINDS
 

@@ -14,15 +14,15 @@ from rich.text import Text
 
 from limpet.cli.common import table, time_text
 from limpet.cli.demo_view import Rates, latencies_ns, operations, progress_table
-from limpet.fault.counters import GETS, PUTS
-from limpet.fault.crew import Progress
-from limpet.fault.drill_report import (
+from limpet.fault.drill.counters import GETS, PUTS
+from limpet.fault.drill.drill_report import (
     PERCENTS,
     Report,
     RunParameters,
     RunReport,
     distribution,
 )
+from limpet.fault.inject.supervisor import Progress
 
 SHOW_EVERY_S = 0.1
 KINDS = ("get", "write")

@@ -1,4 +1,4 @@
-"""`limpet drill full`: memory that is full at each allocation; fault/full_memory.py."""
+"""`limpet drill full`: memory that is full at each allocation; fault/drill/full_memory.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.full_memory import Result, kinds, require_small, run
-from limpet.fault.interrupt import Interrupted, ended_by_signals
-from limpet.fault.operations import Broken
+from limpet.fault.drill.full_memory import Result, kinds, require_small, run
+from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.matrix.operations import Broken
 
 
 @click.command()

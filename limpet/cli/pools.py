@@ -21,7 +21,7 @@ from limpet.cli.common import (
     time_text,
     url_argument,
 )
-from limpet.shm.inventory import list_pools
+from limpet.shm.backends.inventory import list_pools
 from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
 
 

@@ -9,13 +9,14 @@ from typing import Final
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault import channel_matrix, encounter, serializability
-from limpet.fault.channel_kinds import CHANNELS
-from limpet.fault.findings import Result
-from limpet.fault.interrupt import Interrupted, ended_by_signals
-from limpet.fault.linearizability import check_file
-from limpet.fault.matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
-from limpet.fault.operations import OPERATIONS
+from limpet.fault.check import serializability
+from limpet.fault.check.linearizability import check_file
+from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.matrix import channel_matrix, encounter
+from limpet.fault.matrix.channel_kinds import CHANNELS
+from limpet.fault.matrix.crash_matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.registry import KINDS
 
 _STEP: Final = re.compile(r"k=(\d+)")

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.beside import ROLES, SHARE, Beside, roles_of
-from limpet.fault.interrupt import Interrupted, ended_by_signals
-from limpet.fault.subjects import SUBJECTS
-from limpet.fault.throttle import ThrottleParameters
-from limpet.fault.throttle import run as run_throttle
+from limpet.fault.drill.beside import ROLES, SHARE, Beside, roles_of
+from limpet.fault.drill.throttle import ThrottleParameters
+from limpet.fault.drill.throttle import run as run_throttle
+from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
+from limpet.fault.matrix.subjects import SUBJECTS
 
 subjects_argument = click.argument(
     "subjects", nargs=-1, type=click.Choice(sorted(SUBJECTS)), metavar="[SUBJECT]..."

@@ -1,8 +1,8 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.snapshot cimport Snapshot
-from limpet.stores.race.growth cimport Growing, is_frozen
+from limpet.stores.race.store cimport Growing, is_frozen
 from limpet.stores.race.index cimport is_valid
 
 cdef u64 ADDRESS_MASK

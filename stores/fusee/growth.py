@@ -1,4 +1,4 @@
-"""Splitting subtables that have replicas, without locks: stores/race/growth.py with rounds.
+"""Splitting subtables that have replicas, without locks: stores/race/store.py with rounds.
 
 A client that finds no room, or a frozen slot, does all of
 
@@ -26,16 +26,16 @@ the slot that was being frozen. `resolved` brings either to its end.
 
 from __future__ import annotations
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.fusee.links import OLD, PLACE_BITS
 from limpet.stores.fusee.snapshot import Snapshot
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, OBJECT_MASK, SPLIT, UNSET
-from limpet.stores.race.growth import Growing, is_frozen
 from limpet.stores.race.index import is_valid
+from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, OBJECT_MASK, SPLIT, UNSET
 from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.race.store import Growing, is_frozen
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 
 class ReplicatedGrowth(Snapshot):

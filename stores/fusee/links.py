@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from limpet.shm.layout import ENTRIES_MAX
+from limpet.shm.endpoint.layout import ENTRIES_MAX
 
 OLD: Final = 2
 BUFFER: Final = 4

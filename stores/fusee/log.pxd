@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
-from limpet.stores.objects cimport Objects
+from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
 cdef u64 DEATH

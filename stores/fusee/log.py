@@ -1,6 +1,6 @@
 """Replicated objects with the embedded operation log (FUSEE section 4.5).
 
-An object is its log entry and the pair (objects.py), written to every replica together, in one
+An object is its log entry and the pair (records.py), written to every replica together, in one
 phase:
 
     0     birth   0; INSERTED: the insert is decided, but for the CAS of the primary slot;
@@ -26,11 +26,11 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.shm.fabric import hash64
-from limpet.shm.words import ADDRESS_MASK
 from limpet.stores.fusee.marks import DEATH, ENTRY_SIZE
-from limpet.stores.objects import Objects
+from limpet.stores.records import Objects
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from limpet.shm.endpoint.words import REPLICAS_MAX
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_number
-from limpet.shm.words import REPLICAS_MAX
 from limpet.stores.parameters import PAIR_SIZE, capacity_for, check_replicas
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 
 if TYPE_CHECKING:
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 REPLICAS: Final = 2

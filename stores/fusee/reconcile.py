@@ -1,7 +1,7 @@
 """What the leader of a change of the view does with the slots that somebody was changing.
 
-Algorithm 3 of FUSEE, lines 5 to 7. Nobody is in the midst of a round (shm/view.py); all slots
-whose replicas may differ are named in hands. For each that had a replica on a lost node:
+Algorithm 3 of FUSEE, lines 5 to 7. Nobody is in the midst of a round (shm/replicas/view.py); all
+slots whose replicas may differ are named in hands. For each that had a replica on a lost node:
 
     its primary is still there: all backups get what it has. What was proposed is not in force
     its primary is lost: all replicas that are left get what `chosen` picks from them, and the old
@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.stores.fusee.links import Link
 from limpet.stores.fusee.marks import BIRTH, DEATH, GONE, UPDATED
-from limpet.stores.race.fields import OBJECT_MASK
-from limpet.stores.race.growth import is_frozen
 from limpet.stores.race.index import is_vacant
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.store import is_frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

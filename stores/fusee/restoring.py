@@ -1,8 +1,8 @@
 """What a leader does with the tables of a replicated index when nodes were lost, or are replaced.
 
-All others are parked meanwhile (shm/view.py). After a loss the replicas that are left are put in
-order: slots by what hands say of them (reconcile.py), entries of directories to the greatest word
-that one has. A node that gets new memory gets copies of what others have (`refill`).
+All others are parked meanwhile (shm/replicas/view.py). After a loss the replicas that are left are
+put in order: slots by what hands say of them (reconcile.py), entries of directories to the greatest
+word that one has. A node that gets new memory gets copies of what others have (`refill`).
 
 A kill leaves behind: rounds that hands name as before, so that the next leader does it anew.
 """
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.states import FAILED, IN_SERVICE
+from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.replacement import copy
-from limpet.shm.states import FAILED, IN_SERVICE
-from limpet.shm.words import ADDRESS_MASK, TENTATIVE
+from limpet.shm.replicas.replacement import copy
 from limpet.stores.fusee.links import Link, is_slot
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
 from limpet.stores.fusee.reconcile import reconcile, tell
 from limpet.stores.fusee.tables import ReplicatedTables, identity, obtain_directory
-from limpet.stores.race.fields import FROZEN_VACANT, MASK
+from limpet.stores.race.layout import FROZEN_VACANT, MASK
 
 
 class RestoredTables(ReplicatedTables):

@@ -1,9 +1,9 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
-from limpet.stores.fusee.survey cimport SurveyedTables
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.check cimport SurveyedTables
 from limpet.stores.fusee.tables cimport identity
-from limpet.stores.race.growth cimport is_frozen
+from limpet.stores.race.store cimport is_frozen
 from limpet.stores.race.index cimport is_vacant, is_valid
 from limpet.stores.race.table cimport Race
 

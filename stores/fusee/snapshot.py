@@ -47,8 +47,8 @@ or the old object that it means to free, or the number that voids a round. `reso
 round to its end on behalf of whoever is gone, and says whether the object is linked.
 
 When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed does nothing more in
-its round, waits for the new view (shm/view.py), and finds out how the round ended by the primary
-and the log entries: `_outcome`. What the leader does with the replicas that are left is in
+its round, waits for the new view (shm/replicas/view.py), and finds out how the round ended by the
+primary and the log entries: `_outcome`. What the leader does with the replicas that are left is in
 reconcile.py.
 
 With one replica left, there is no backup; then slots are changed as in `race`, but for the mark in
@@ -64,6 +64,7 @@ from array import array
 from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed
+from limpet.stores.fusee.check import SurveyedTables
 from limpet.stores.fusee.links import OLD
 from limpet.stores.fusee.marks import (
     BIRTH,
@@ -77,13 +78,12 @@ from limpet.stores.fusee.marks import (
     REPLICAS_ROW,
     UPDATING,
 )
-from limpet.stores.fusee.survey import SurveyedTables
 from limpet.stores.fusee.tables import identity
-from limpet.stores.outcomes import AGAIN, DONE, FULL
-from limpet.stores.race.fields import FROZEN, OBJECT_MASK
-from limpet.stores.race.growth import is_frozen
 from limpet.stores.race.index import is_vacant, is_valid
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.race.store import is_frozen
 from limpet.stores.race.table import Race
+from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8
 """How often a loser looks at the primary before it helps; how often an insert gives way."""

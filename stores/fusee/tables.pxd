@@ -1,9 +1,9 @@
 cimport cython
 
-from limpet.shm.tickets cimport Tickets
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.clients.unique_ids cimport Tickets
+from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.race.growth cimport Growing
+from limpet.stores.race.store cimport Growing
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport is_vacant
 from limpet.stores.vacant cimport vacant_word

@@ -2,10 +2,10 @@
 
 Directories and subtables are those of `race` (stores/race/directory.py), with replicas. Directory t
 is a region on each of the nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is
-an object with r replicas (shm/mirrors.py): where they lie follows from the address of the first
-one, the head, which need not be on node t. Of the replicas that are counted in the view
-(shm/view.py), the first is the primary and the others are backups; whoever takes part in an
-operation has the same view.
+an object with r replicas (shm/replicas/mirrors.py): where they lie follows from the address of the
+first one, the head, which need not be on node t. Of the replicas that are counted in the view
+(shm/replicas/view.py), the first is the primary and the others are backups; whoever takes part in
+an operation has the same view.
 
 A slot's value is what the primary has. Invariant: when no operation on a slot is unfinished, all
 replicas are equal; when one is, the hand of some pinned client names the slot (links.py), and
@@ -30,20 +30,20 @@ import contextlib
 from array import array
 from typing import Any, Final
 
+from limpet.shm.clients.unique_ids import Tickets
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, VIEW
+from limpet.shm.endpoint.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
+from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT, OFFSET_MASK, VIEW
-from limpet.shm.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
-from limpet.shm.tickets import Tickets
-from limpet.shm.words import ADDRESS_MASK, REPLICATED
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
 from limpet.stores.race.directory import Directory
-from limpet.stores.race.fields import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
-from limpet.stores.race.growth import Growing
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import is_vacant, region_name
+from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
+from limpet.stores.race.store import Growing
 from limpet.stores.vacant import vacant_word
 
 NODES: Final = 256

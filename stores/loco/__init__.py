@@ -1,1 +1,1 @@
-"""LOCO: objects that many processes share, composed of smaller ones."""
+"""LOCO's kvstore: gets without locks by local indexes, which trackers keep up to date."""

@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
-from limpet.stores.objects cimport Objects
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.records cimport Objects
 from limpet.stores.race.hash_store cimport HashStore
 from limpet.stores.race.index cimport Index
 from limpet.stores.race.table cimport Race

@@ -6,8 +6,8 @@ bits of the hash choose between them. The last entry comes first in memory: so a
 works in the order of addresses, has set both halves before their parent is split. An entry is 16
 bytes, a TXObj as of stores/rtx:
 
-    0   lock       of growth by transactions (rtx_growth.py), or under locks (locked_growth.py,
-                   logged_growth.py); else 0
+    0   lock       of growth by transactions (rtx/race.py), or under locks (locked.py,
+                   dtx/race.py); else 0
     8   pointer    0        nothing yet; whoever inserts first makes a subtable
                    SPLIT    split for good: the keys are in its halves. So says any word that
                             stands for nothing (stores/vacant.py)
@@ -35,17 +35,17 @@ from typing import Any
 
 import numpy as np
 
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
-from limpet.shm.words import ADDRESS_MASK
 from limpet.stores import regions
-from limpet.stores.objects import Objects
-from limpet.stores.outcomes import VACANT_CLASS
-from limpet.stores.race.fields import DIRECTORY_ENTRY, MASK, MIX_DIRECTORY, UNSET
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Index
+from limpet.stores.race.layout import DIRECTORY_ENTRY, MASK, MIX_DIRECTORY, UNSET
 from limpet.stores.race.parameters import GROUP_SIZE, GrowingParameters
 from limpet.stores.race.table import Race
-from limpet.stores.rtx.fields import POINTER
+from limpet.stores.records import Objects
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.status import VACANT_CLASS
 
 
 def is_split(pointer: int) -> bool:

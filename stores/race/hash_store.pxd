@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.verbs cimport lowest_bit, u64
-from limpet.stores.contract cimport as_bytes
+from limpet.shm.endpoint.verbs cimport lowest_bit, u64
+from limpet.stores.base cimport as_bytes
 from limpet.stores.race.index cimport Index
 
 cdef int BATCH

@@ -1,7 +1,7 @@
 """The operations of a hash store on the index of index.py.
 
 Search, update and delete are RACE's: read both combined buckets, read the objects whose fingerprint
-matches, change the slot. Pairs are written out of place (objects.py), never changed while linked.
+matches, change the slot. Pairs are written out of place (records.py), never changed while linked.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import lowest_bit
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import LINK_MASK
 from limpet.shm.errors import StoreFull
-from limpet.shm.fabric import lowest_bit
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import LINK_MASK
-from limpet.stores.contract import as_bytes
-from limpet.stores.outcomes import (
+from limpet.stores.base import as_bytes
+from limpet.stores.race.index import Index
+from limpet.stores.status import (
     AGAIN,
     BATCH,
     DONE,
@@ -25,7 +26,6 @@ from limpet.stores.outcomes import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.race.index import Index
 
 PREFETCH_SIZE: Final = 192
 

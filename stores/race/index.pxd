@@ -1,8 +1,8 @@
 cimport cython
 
-from limpet.shm.verbs cimport bit, hash64, lowest_bit, u64, words_tagged
-from limpet.stores.contract cimport Store
-from limpet.stores.objects cimport Objects
+from limpet.shm.endpoint.verbs cimport bit, hash64, lowest_bit, u64, words_tagged
+from limpet.stores.base cimport Store
+from limpet.stores.records cimport Objects
 
 cdef u64 HELD
 cdef u64 HELD_MASK

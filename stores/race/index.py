@@ -17,9 +17,9 @@ it was put into.
 
 Slot word
     bits 56-63  fingerprint: 8 bits of the key's hash
-    bit 55      frozen: the subtable is being split (growth.py); never changed again
+    bit 55      frozen: the subtable is being split (store.py); never changed again
     bits 48-54  size class of the object: how much to read, in place of the paper's length
-    bits 4-47   address of the object (objects.py)
+    bits 4-47   address of the object (records.py)
     bits 1-3    replicas of the object, less one; HELD: a transaction holds the slot, and the
                 address is that of its part (stores/rtx/parts.py; only in `rtx-race`)
     bit 0       tentative: written by an insert that is not yet decided; readers pass over it
@@ -37,20 +37,20 @@ from typing import Any
 
 import numpy as np
 
+from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit, words_tagged
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.states import former
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.fabric import bit, hash64, lowest_bit, words_tagged
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.states import former
-from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, TENTATIVE
-from limpet.stores.contract import Store
-from limpet.stores.outcomes import BATCH, VACANT_CLASS
-from limpet.stores.race.fields import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS
+from limpet.stores.base import Store
+from limpet.stores.race.layout import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS
 from limpet.stores.race.parameters import (
     GROUP_SIZE,
     GROUP_WORDS,
     SLOTS_PER_BUCKET,
     RaceParameters,
 )
+from limpet.stores.status import BATCH, VACANT_CLASS
 
 
 def is_vacant(word: int) -> bool:

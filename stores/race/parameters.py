@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
-from limpet.shm.mirrors import Placement
 from limpet.shm.parameters import check_whole
-from limpet.stores.race.fields import DIRECTORY_ENTRY
+from limpet.shm.replicas.mirrors import Placement
+from limpet.stores.race.layout import DIRECTORY_ENTRY
 
 if TYPE_CHECKING:
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 GROUP_SIZE: Final = 192

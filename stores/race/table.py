@@ -1,7 +1,7 @@
 """RACE hashing: a lock-free, one-sided hash index (Zuo et al., ATC '21; FUSEE section 4.2).
 
 How slots are changed, in tables of index.py, one subtable on each memory node; a pair's object lies
-on the node of its subtable. The `race` store has others in their place, which grow (growth.py).
+on the node of its subtable. The `race` store has others in their place, which grow (store.py).
 
 Search, update and delete are the paper's: read both combined buckets, read the objects whose
 fingerprint matches, CAS the slot. The paper's insert writes the slot and then looks for a
@@ -31,14 +31,14 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
+from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreMismatch
-from limpet.shm.words import REFERENCE_MASK, TENTATIVE
-from limpet.stores.objects import Objects
-from limpet.stores.outcomes import AGAIN, DONE, FULL
-from limpet.stores.race.fields import FROZEN
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import attach, obtain_subtable, region_name
+from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.records import Objects
+from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8
 """How often an insert gives way to another one of the same key before it kicks it out."""

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport lowest_bit, u64
+from limpet.shm.endpoint.verbs cimport lowest_bit, u64
 
 cdef u64 MASK
 cdef u64 MIX_FIRST

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from typing import Final
 
-from limpet.shm.fabric import lowest_bit
+from limpet.shm.endpoint.fabric import lowest_bit
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15

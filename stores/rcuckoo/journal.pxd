@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.rcuckoo.rows cimport Rows
 
 cdef u64 ANY

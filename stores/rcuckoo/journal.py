@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from limpet.stores.rcuckoo.fields import (
+from limpet.stores.rcuckoo.layout import (
     ANY,
     COUNT_MASK,
     COUNT_SHIFT,

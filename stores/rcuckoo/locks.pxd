@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, bit, u64
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 from limpet.stores.rcuckoo.journal cimport Journal
 
 cdef int GROUPS_MAX

@@ -16,8 +16,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.fabric import bit
-from limpet.stores.rcuckoo.fields import GROUPS_MAX, UNSURE
+from limpet.shm.endpoint.fabric import bit
+from limpet.stores.rcuckoo.layout import GROUPS_MAX, UNSURE
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.journal import Journal

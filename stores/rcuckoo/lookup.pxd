@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
-from limpet.stores.contract cimport as_bytes
+from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.base cimport as_bytes
 from limpet.stores.inline cimport InlineStore
 from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
 from limpet.stores.rcuckoo.journal cimport Journal

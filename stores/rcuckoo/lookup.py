@@ -1,4 +1,4 @@
-"""Where a key is in an `rcuckoo` store, and all operations that only read (table.py has the rest).
+"""Where a key is in an `rcuckoo` store, and all operations that only read (store.py has the rest).
 
 Get (RCuckoo section 3.2.1): read both rows, by one covering read if they are adjacent. An entry
 counts if its row is whole. Before a key is called missing, the versions of both rows are read
@@ -15,23 +15,23 @@ import functools
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT, SLOTS_USED
+from limpet.shm.endpoint.states import former
+from limpet.shm.endpoint.words import REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import StoreCorrupt
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
-from limpet.shm.states import former
-from limpet.shm.words import REFERENCE_MASK, REPLICATED
 from limpet.stores import regions
-from limpet.stores.contract import as_bytes
+from limpet.stores.base import as_bytes
 from limpet.stores.inline import InlineStore
-from limpet.stores.outcomes import AGAIN, DONE, MISSING
+from limpet.stores.rcuckoo.check import Survey
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.fields import INLINE, LOOKS_MAX
 from limpet.stores.rcuckoo.journal import Journal
+from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
 from limpet.stores.rcuckoo.locks import Locks
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.rcuckoo.rows import Rows
-from limpet.stores.rcuckoo.survey import Survey
+from limpet.stores.status import AGAIN, DONE, MISSING
 
 PATIENCE: Final = 8
 """After so many attempts, or more where there are many clients, a client looks whom it waits for;
@@ -329,7 +329,7 @@ class Lookup(InlineStore):
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
     def resolved(self, reference: int, home: int) -> bool:
-        """Decide a pair of a hand: repair for a dead client, or for ourselves (contract.py)."""
+        """Decide a pair of a hand: repair for a dead client, or for ourselves (base.py)."""
         return bool(Repair.resolved(self, reference))
 
     def survey(self) -> Survey:

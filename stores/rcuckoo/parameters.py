@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_number, check_whole
 from limpet.stores.parameters import PAIR_SIZE, TABLES, aligned, capacity_for, share_of
-from limpet.stores.rcuckoo.fields import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
+from limpet.stores.rcuckoo.layout import JOURNALS, PATH_MAX, REDO, SLOTS, TRAILER_WORDS
 
 if TYPE_CHECKING:
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 KEY_SIZE: Final = 31

@@ -50,10 +50,10 @@ from array import array
 from collections import Counter
 from typing import Any, Final, NamedTuple
 
+from limpet.shm.endpoint.layout import NODE_SHIFT, SLOTS_USED
+from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.layout import NODE_SHIFT, SLOTS_USED
-from limpet.shm.words import REFERENCE_MASK
-from limpet.stores.rcuckoo.fields import (
+from limpet.stores.rcuckoo.layout import (
     ANY,
     COUNT_MASK,
     COUNT_SHIFT,

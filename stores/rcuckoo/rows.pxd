@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
+from limpet.shm.endpoint.verbs cimport Endpoint, crc_pair, u64, words_bytes, words_equal, words_put
 
 cdef int FINGERPRINT_SHIFT
 cdef u64 INLINE

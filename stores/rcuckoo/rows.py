@@ -12,7 +12,7 @@ Entry
     8     key        a byte of length, then the key, padded with zeros; of one size in all entries
     then  value      of one size in all entries; zeros where it is in an extent
 
-An extent is an object as other stores have them (objects.py), with key, value and checksum. The
+An extent is an object as other stores have them (records.py), with key, value and checksum. The
 paper's have no checksum, and tell by nothing that they have been used again (C11); ours lie in
 memory that is not used again while anybody may read it (epoch.py).
 
@@ -28,8 +28,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.fabric import crc_pair, words_bytes, words_equal, words_put
-from limpet.stores.rcuckoo.fields import (
+from limpet.shm.endpoint.fabric import crc_pair, words_bytes, words_equal, words_put
+from limpet.stores.rcuckoo.layout import (
     FINGERPRINT_SHIFT,
     INLINE,
     LENGTH_MASK,

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
 from limpet.stores.rcuckoo.rows cimport Rows
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from limpet.shm.fabric import hash64
-from limpet.stores.rcuckoo.fields import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
+from limpet.shm.endpoint.fabric import hash64
+from limpet.stores.rcuckoo.layout import EMPTY, FOUND, LACKING, NO_PATH, PATH_MAX, SLOTS
 
 if TYPE_CHECKING:
     from limpet.stores.rcuckoo.dependent_hash import DependentHash

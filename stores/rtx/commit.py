@@ -37,21 +37,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx.fields import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
+from limpet.stores.rtx.layout import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.parts import Change, Part
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet.stores.rtx.lllock import LLLocks
     from limpet.stores.rtx.reads import Place, Reads
-    from limpet.stores.sherman.staging import Staging
+    from limpet.stores.sherman.write_set import Staging
 
 
 STRIDE: Final = 64

@@ -35,13 +35,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.shm.layout import NODE_SHIFT
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
+from limpet.stores.rtx.layout import INIT, LOCKED, LOGGED, POINTER, STATE_MASK
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.reads import ObjectRead
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 TRIES_MAX: Final = 16
 """So often a lock is tried before all are released."""

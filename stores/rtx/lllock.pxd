@@ -1,9 +1,9 @@
 cimport cython
 
-from limpet.shm.client cimport Client
-from limpet.shm.clock cimport Clock
-from limpet.shm.tickets cimport Tickets
-from limpet.shm.verbs cimport Endpoint, u64
+from limpet.shm.clients.client cimport Client
+from limpet.shm.clients.clock cimport Clock
+from limpet.shm.clients.unique_ids cimport Tickets
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.vacant cimport vacant_word
 
 cdef int INCARNATION_BITS

@@ -37,10 +37,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.slots import INCARNATION_BITS, START_US
-from limpet.shm.tickets import Tickets
-from limpet.stores.outcomes import VACANT_CLASS
-from limpet.stores.rtx.fields import (
+from limpet.shm.clients.unique_ids import Tickets
+from limpet.shm.endpoint.slots import INCARNATION_BITS, START_US
+from limpet.stores.rtx.layout import (
     LOCKED,
     POINTER,
     SLOT_MASK,
@@ -48,6 +47,7 @@ from limpet.stores.rtx.fields import (
     TIME_MASK,
     VERSION_MASK,
 )
+from limpet.stores.status import VACANT_CLASS
 from limpet.stores.vacant import vacant_word
 
 

@@ -52,11 +52,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any, NamedTuple
 
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.slots import TX_LOG, TX_TIME
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import TX_LOG, TX_TIME
-from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
-from limpet.stores.rtx.fields import (
+from limpet.stores.rtx.layout import (
     ABORT,
     COMMITTED,
     COUNT,

@@ -32,7 +32,7 @@ or if it was aborted the one before, whether the slot still is held or not. So w
     to settle a hand      leaves the objects of both words to the transaction (`concerns`)
 
 and who waits sees to the log when the lease is over (repair.py). A slot that is held is not frozen,
-so its subtable is not split meanwhile (race/rtx_growth.py); nor is one held that is frozen, as its
+so its subtable is not split meanwhile (rtx/race.py); nor is one held that is frozen, as its
 word is another one.
 
 A held slot whose log was lost with its memory node is what it was before, when whoever waits has
@@ -43,10 +43,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.shm.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
 from limpet.stores.race.index import is_vacant
-from limpet.stores.rtx.fields import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG, PART_OWNER
+from limpet.stores.rtx.layout import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG, PART_OWNER
 
 FINGERPRINT: Final = 0xFF << 56
 COUNT_MAX: Final = 1 << 20

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
-from limpet.shm.layout import EPOCH
-from limpet.stores.rtx.fields import POINTER
+from limpet.shm.endpoint.layout import EPOCH
+from limpet.stores.rtx.layout import POINTER
 
 ROUNDS_MAX: Final = 8
 """How often keys are looked up again in one operation while others write beside them."""

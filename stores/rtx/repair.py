@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.outcomes import AGAIN, DONE, NO_MEMORY
-from limpet.stores.rtx import fields
-from limpet.stores.rtx.fields import (
+from limpet.stores.rtx import layout as fields
+from limpet.stores.rtx.layout import (
     ABORT,
     EXTENT_PAIR,
     LOCKED,
@@ -41,6 +40,7 @@ from limpet.stores.rtx.fields import (
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.log import Log
 from limpet.stores.rtx.parts import Part, is_held
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 PATIENCE: Final = 4
 """After so many attempts, and as many more each time, a client looks whom it waits for."""

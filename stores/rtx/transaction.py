@@ -4,8 +4,8 @@ The execution phase. A read finds the key, notes in the read set (reads.py) what
 it was - of a tree the version of the leaf's object, of a hash store the words that it was looked up
 in - and looks whether all others that were read are still so: what a transaction has read was, at
 every moment, true together, and a function never works on what cannot be. A write is kept by key
-until the commit, which stages it in the nodes of trees (stores/sherman/staging.py), or the slots of
-hash stores (stores/race/staging.py), and commits them (commit.py).
+until the commit, which stages it in the nodes of trees (stores/sherman/write_set.py), or the slots
+of hash stores (stores/rtx/hash_writes.py), and commits them (commit.py).
 
 A transaction that wrote nothing is over with its last read: it does not write to memory, and takes
 no lock, unless it meets conflicts again and again while it reads (cut.py).
@@ -41,12 +41,12 @@ from limpet.shm.errors import (
     StoreFull,
     TransactionConflict,
 )
-from limpet.stores.contract import as_bytes
-from limpet.stores.outcomes import AGAIN, DONE, FULL, NO_MEMORY
+from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Cut, Item, Look, Recalled
 from limpet.stores.rtx.reads import Place, Reads
-from limpet.stores.sherman.fields import SPARED_BLOCKS
+from limpet.stores.sherman.layout import SPARED_BLOCKS
+from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
 Result = TypeVar("Result")
 ATTEMPTS: Final = 1000

@@ -1,1 +1,1 @@
-"""A B-link tree of nodes that transactions change (Sherman; rTX section 5)."""
+"""B-link trees: `sherman` in place, `rtx-sherman` with repairable transactions (rTX section 5)."""

@@ -1,9 +1,9 @@
 cimport cython
 
-from limpet.shm.verbs cimport Endpoint, hash64, u64
-from limpet.stores.contract cimport as_bytes
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.base cimport as_bytes
 from limpet.stores.inline cimport InlineStore
-from limpet.stores.objects cimport Objects
+from limpet.stores.records cimport Objects
 from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
 from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes

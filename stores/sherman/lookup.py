@@ -1,4 +1,4 @@
-"""Where a key is in a tree store, and gets (scans.py has scans, table.py what changes it).
+"""Where a key is in a tree store, and gets (scans.py has scans, transactional.py what changes it).
 
 A get reads the lock and the pointer of the leaf's TXObj, and then the node (rTX section 5). It
 needs no validation: a node is whole, and its pointer is that of a committed transaction. It waits
@@ -16,20 +16,20 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.states import former
+from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import StoreCorrupt
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.states import former
-from limpet.shm.words import ADDRESS_MASK, REPLICATED
 from limpet.stores import regions
-from limpet.stores.contract import as_bytes
+from limpet.stores.base import as_bytes
 from limpet.stores.inline import InlineStore
-from limpet.stores.outcomes import AGAIN, BATCH, DONE
-from limpet.stores.rtx.fields import LOCKED, LOGGED, OBJECT_SIZE, POINTER
+from limpet.stores.rtx.layout import LOCKED, LOGGED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import LLLocks, is_vacant
 from limpet.stores.rtx.reads import ObjectRead
 from limpet.stores.rtx.repair import Repair
-from limpet.stores.sherman.fields import (
+from limpet.stores.sherman.check import Survey
+from limpet.stores.sherman.layout import (
     ENTRY_SIZE,
     EXTENT,
     GONE,
@@ -41,7 +41,7 @@ from limpet.stores.sherman.fields import (
 from limpet.stores.sherman.page import Page, link_of
 from limpet.stores.sherman.parameters import ShermanParameters, TreeParameters
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.sherman.survey import Survey
+from limpet.stores.status import AGAIN, BATCH, DONE
 
 HOPS_MAX: Final = 1 << 20
 
@@ -408,7 +408,7 @@ class Lookup(InlineStore):
         return page.exact and page.has_extent(index) and page.link(index) == reference
 
     def resolved(self, reference: int, home: int) -> bool:
-        """Decide a pair of a hand: for a dead client, or for ourselves (contract.py)."""
+        """Decide a pair of a hand: for a dead client, or for ourselves (base.py)."""
         return self.repair.resolved(reference, home)
 
     def listed(self, reference: int, home: int) -> list[int]:

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport (
+from limpet.shm.endpoint.verbs cimport (
     Endpoint,
     Image,
     crc_pair,

@@ -7,14 +7,14 @@ written once and never changed while they are linked, so a reader has all of one
 
 Words
     0     installed  lock state under which it was linked (stores/rtx/lllock.py)
-    1     checksum   two CRC-32C (shm/crc.py) of the words from 2 on
+    1     checksum   two CRC-32C (shm/endpoint/crc.py) of the words from 2 on
     2     shape      bits 0-7 level, 0 for a leaf; bits 8-23 number of entries; bits 24-39 offset of
                      the lowest byte in use; bit 40 whether there is a high fence
     3     sibling    object of the next node on this level; 0: there is none
     4     fences     bits 0-15 length of the low fence, bits 16-31 of the high one
     5     slots      one an entry, in the order of keys: bits 0-15 offset of its key, which the
                      value follows; bits 16-31 length of the key; bits 32-47 of the value; bit 48
-                     EXTENT: the value is a reference to an object with the pair (objects.py)
+                     EXTENT: the value is a reference to an object with the pair (records.py)
     ...
     keys and values, without gaps, up to the high fence and the low fence at the very end
 
@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.fabric import crc_pair, words_move, words_put
 from limpet.shm.errors import StoreCorrupt
-from limpet.shm.fabric import crc_pair, words_move, words_put
-from limpet.stores.sherman.fields import (
+from limpet.stores.sherman.layout import (
     CHECKSUM,
     COUNT_SHIFT,
     EXTENT,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_flag, check_whole
 from limpet.stores.parameters import CAPACITY_MAX, TABLES, capacity_for, share_of
-from limpet.stores.rtx.fields import DRIFT_US, EACH_US, OBJECT_SIZE
-from limpet.stores.sherman.fields import SLOTS
+from limpet.stores.rtx.layout import DRIFT_US, EACH_US, OBJECT_SIZE
+from limpet.stores.sherman.layout import SLOTS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 KEY_SIZE: Final = 64

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 
 cdef u64 LINE_MASK
 cdef int LINE_SHIFT

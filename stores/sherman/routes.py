@@ -25,8 +25,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from limpet.stores.rtx.fields import OBJECT_SHIFT
-from limpet.stores.sherman.fields import (
+from limpet.stores.rtx.layout import OBJECT_SHIFT
+from limpet.stores.sherman.layout import (
     LINE_MASK,
     LINE_SHIFT,
     NUMBER_MASK,

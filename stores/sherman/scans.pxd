@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
-from limpet.stores.contract cimport as_bytes
+from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.base cimport as_bytes
 from limpet.stores.sherman.lookup cimport Lookup
 from limpet.stores.sherman.page cimport Page
 from limpet.stores.sherman.routes cimport Routes

@@ -13,14 +13,14 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
-from limpet.shm.fabric import hash64
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.contract import as_bytes
-from limpet.stores.outcomes import DONE
-from limpet.stores.rtx.fields import POINTER
-from limpet.stores.sherman.fields import SLOTS
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.base import as_bytes
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.sherman.layout import SLOTS
 from limpet.stores.sherman.lookup import Lookup
 from limpet.stores.sherman.routes import Routes
+from limpet.stores.status import DONE
 
 LEAVES_MAX: Final = 4
 """A scan reads one leaf, then two, and so on up to so many in one operation."""

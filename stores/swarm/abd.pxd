@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
 

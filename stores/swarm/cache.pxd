@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64, words_equal, words_prefetch, words_put
+from limpet.shm.endpoint.verbs cimport hash64, u64, words_equal, words_prefetch, words_put
 
 cdef int FIXED
 cdef int HASH_SHIFT

@@ -27,8 +27,8 @@ import contextlib
 import mmap
 from typing import Final
 
-from limpet.shm.fabric import hash64, words_equal, words_prefetch, words_put
-from limpet.stores.swarm.fields import FIXED
+from limpet.shm.endpoint.fabric import hash64, words_equal, words_prefetch, words_put
+from limpet.stores.swarm.layout import FIXED
 
 NOWHERE: Final = -1
 WINDOW: Final = 8

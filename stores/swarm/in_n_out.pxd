@@ -1,9 +1,9 @@
 cimport cython
 
-from limpet.shm.allocator cimport Allocator
-from limpet.shm.client cimport Client
-from limpet.shm.heap cimport Heap
-from limpet.shm.verbs cimport Endpoint, hash64, u64, words_bytes
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_bytes
 from limpet.stores.swarm.words cimport rank_of, row_of, side_of, stamp_of
 
 cdef u64 ADDRESS_MASK

@@ -1,8 +1,8 @@
 """In-n-Out: max registers for large values on one node (SWARM section 4, algorithms 5-7).
 
-A register is an object with replicas (shm/mirrors.py); each replica is one of the unreliable max
-registers of algorithm 8. Its key is in an object's header (stores/fusee/log.py), and then, from the
-address *area* on, words of 8 bytes:
+A register is an object with replicas (shm/replicas/mirrors.py); each replica is one of the
+unreliable max registers of algorithm 8. Its key is in an object's header (stores/fusee/log.py), and
+then, from the address *area* on, words of 8 bytes:
 
     0           ident     a number that no other register has; 0 once this one has been given up
     1           capacity  bytes of the value in place, a multiple of 8
@@ -46,14 +46,14 @@ import contextlib
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.fabric import hash64, words_bytes
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed
-from limpet.shm.fabric import hash64, words_bytes
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.words import ADDRESS_MASK, LARGE_CLASS, REPLICATED
 from limpet.stores.fusee.links import BUFFER
 from limpet.stores.object_layout import IMAGE_SIZE
-from limpet.stores.outcomes import VACANT_CLASS
-from limpet.stores.swarm.fields import (
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.layout import (
     AGAIN,
     DONE,
     HEADER,

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.recycling cimport Recycling
 from limpet.stores.swarm.words cimport (
     is_tombstone, placed, rank_of, row_of, side_of, stamp_of,

@@ -20,11 +20,11 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import ClientError, NodeFailed, StoreCorrupt
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.slots import INCARNATION_BITS
-from limpet.stores.outcomes import VACANT_CLASS
-from limpet.stores.swarm.fields import (
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.layout import (
     AGAIN,
     ATTEMPTS_MAX,
     DELETED,

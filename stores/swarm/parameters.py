@@ -10,10 +10,10 @@ from limpet.shm.parameters import check_fields, check_flag, check_whole
 from limpet.stores.fusee.parameters import CACHE_SIZE_MAX, cache_size_for
 from limpet.stores.parameters import check_replicas
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
-from limpet.stores.swarm.fields import WRITERS_MAX
+from limpet.stores.swarm.layout import WRITERS_MAX
 
 if TYPE_CHECKING:
-    from limpet.shm.layout import NodeLayout
+    from limpet.shm.endpoint.layout import NodeLayout
     from limpet.shm.parameters import PoolParameters
 
 REPLICAS: Final = 3

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.in_n_out cimport InNOut
 from limpet.stores.swarm.words cimport row_of, side_of, stamp_of
 

@@ -12,7 +12,7 @@ writer with its next write, or by any other writer, who finds it older than its 
 of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
 to write the value again with another timestamp.) So a key that nobody changes any more has few
 buffers. A client that reads one meanwhile is pinned, and the buffer is
-not used again before that ends (shm/epoch.py).
+not used again before that ends (shm/clients/epoch.py).
 
 A register is given up with its key: a tombstone is at a majority by then, and no slot of the index
 names it. Its ident is cleared on every replica, then what its pointers name is freed, then it
@@ -28,12 +28,12 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
 from limpet.shm.errors import AddressError, NodeFailed
-from limpet.shm.words import ADDRESS_MASK, REFERENCE_MASK, replica_bits
 from limpet.stores.fusee.links import OLD
 from limpet.stores.fusee.marks import ENTRY_SIZE
-from limpet.stores.swarm.fields import STAMP_SHIFT
 from limpet.stores.swarm.in_n_out import InNOut
+from limpet.stores.swarm.layout import STAMP_SHIFT
 from limpet.stores.swarm.words import row_of, side_of, stamp_of
 
 VERIFIED_BIT: Final = 1 << STAMP_SHIFT - 1

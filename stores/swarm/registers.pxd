@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
 from limpet.stores.swarm.recycling cimport area_of
 

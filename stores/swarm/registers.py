@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import LARGE_CLASS
 from limpet.shm.errors import KeyTooLarge, ValueTooLarge
-from limpet.shm.fabric import hash64
-from limpet.shm.words import LARGE_CLASS
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.object_layout import HEADER as OBJECT_HEADER
 from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
-from limpet.stores.swarm.fields import HEADER, IN_PLACE_LEAST, IN_PLACE_MAX
+from limpet.stores.swarm.layout import HEADER, IN_PLACE_LEAST, IN_PLACE_MAX
 from limpet.stores.swarm.recycling import area_of
 
 

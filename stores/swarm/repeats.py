@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores.swarm.fields import ATTEMPTS_MAX
+from limpet.stores.swarm.layout import ATTEMPTS_MAX
 
 
 class Repeats:

@@ -1,7 +1,7 @@
 cimport cython
 
-from limpet.shm.clock cimport Clock
-from limpet.shm.verbs cimport u64
+from limpet.shm.clients.clock cimport Clock
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.timestamp_lock cimport TimestampLock
 from limpet.stores.swarm.words cimport (
     is_tombstone, placed, rank_of, side_of, stamp_of, time_of, tuple_word, writer_of,

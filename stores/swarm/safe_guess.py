@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.fields import (
+from limpet.stores.swarm.layout import (
     AGAIN,
     DELETED,
     DONE,

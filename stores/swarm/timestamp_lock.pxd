@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.words cimport stamp_of, writer_of
 from limpet.stores.swarm.write_back cimport WriteBack
 

@@ -6,7 +6,7 @@ both succeed. Locks are never unlocked, and locked again at higher timestamps.
 
 A lock that has a higher timestamp than its writer's would make the writer believe that a reader has
 confirmed its guess (trap S2). So timestamps of a writer only ever rise, whoever it is:
-shm/clock.py.
+shm/clients/clock.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
-from limpet.shm.layout import NODE_SHIFT
-from limpet.stores.swarm.fields import ATTEMPTS_MAX, READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
+from limpet.stores.swarm.layout import ATTEMPTS_MAX, READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
 from limpet.stores.swarm.words import stamp_of, writer_of
 from limpet.stores.swarm.write_back import WriteBack
 

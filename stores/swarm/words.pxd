@@ -1,4 +1,4 @@
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 
 cdef int ROW_SHIFT
 cdef int STAMP_SHIFT

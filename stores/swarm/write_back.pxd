@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.verbs cimport u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.swarm.max_register cimport MaxRegister
 from limpet.stores.swarm.words cimport is_tombstone, placed, row_of, side_of, stamp_of
 

@@ -9,15 +9,15 @@ A copy takes memory, and a row. A read that has none ready, or of a client that 
 writer, reads all replicas in service instead, and returns the greatest tuple that a majority
 without those that are lost has, or has been overtaken by (`_least`). With f + 1 - l of 2f + 1 - l,
 each majority of what is left has one of them, and whatever more is lost; a replaced node has the
-greatest of all (survey.py). And a write that was complete when the read began is on as many, as l
+greatest of all (check.py). And a write that was complete when the read began is on as many, as l
 at most of its replicas are lost.
 """
 
 from __future__ import annotations
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.outcomes import VACANT_CLASS
-from limpet.stores.swarm.fields import AGAIN, DELETED, DONE, GONE, NO_MEMORY, REFUSED
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.layout import AGAIN, DELETED, DONE, GONE, NO_MEMORY, REFUSED
 from limpet.stores.swarm.max_register import MaxRegister
 from limpet.stores.swarm.words import is_tombstone, placed, row_of, side_of, stamp_of
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from process_tools import start
 
 import limpet
-from limpet.bench import channels, mpi
 from limpet.bench.cli import bench
+from limpet.bench.peers import channels, mpi
 
 WITH_MPI = pytest.mark.skipif(mpi.missing() is not None, reason=str(mpi.missing()))
 

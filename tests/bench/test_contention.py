@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 import limpet
-from limpet.bench import contention
 from limpet.bench.cli import bench
+from limpet.bench.peers import contention
 
 
 @pytest.mark.parametrize("store", ["race", "fusee"])

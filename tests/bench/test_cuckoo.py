@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench import cuckoo
-from limpet.bench.cuckoo import INDEPENDENT, VALUE, Filling, table_of
-from limpet.fault.sim_latency import PRESETS
-from limpet.fault.sim_time import Workload, run_timed
+from limpet.bench.figures import cuckoo
+from limpet.bench.figures.cuckoo import INDEPENDENT, VALUE, Filling, table_of
+from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_time import Workload, run_timed
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError, StoreFull
-from limpet.shm.fabric import BUILD
 from limpet.stores.rcuckoo.parameters import LOCALITY
 
 COMPILED = BUILD == "compiled"

@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 import limpet
-from limpet.bench import drivers, peers
-from limpet.bench.drivers import SCAN_LENGTH, Driver, LimpetDriver
-from limpet.bench.embedded import LmdbDriver, UltraDictDriver
-from limpet.bench.servers import RedisDriver
-from limpet.bench.ycsb import Workload
+from limpet.bench.peers import drivers
+from limpet.bench.peers import measure as peers
+from limpet.bench.peers.drivers import SCAN_LENGTH, Driver, LimpetDriver
+from limpet.bench.peers.embedded import LmdbDriver, UltraDictDriver
+from limpet.bench.peers.servers import RedisDriver
+from limpet.bench.peers.ycsb import Workload
 
 WORKLOAD = Workload(records=200)
 STORES = ("race", "rtx-sherman")

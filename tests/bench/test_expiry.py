@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from limpet.bench import expiry, expiry_report, stops
 from limpet.bench.cli import bench
-from limpet.bench.expiry import Setting
+from limpet.bench.figures import expiry, expiry_report
+from limpet.bench.figures.expiry import Setting
+from limpet.bench.peers import stops
 
 HOT = Setting(0, 0, objects=1, clients=8, transactions=15, late=0.1, skew_us=2000, seed=2)
 MANY = dataclasses.replace(HOT, drift_us=1000, locks=12, objects=24, clients=5, transactions=5)

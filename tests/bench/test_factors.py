@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench import factors
-from limpet.shm.fabric import BUILD
+from limpet.bench.figures import factors
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 

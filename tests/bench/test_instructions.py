@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from limpet.__main__ import main
 from limpet.bench import instructions
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
-from limpet.shm.fabric import BUILD
 
 needs_valgrind = pytest.mark.skipif(bool(instructions.missing()), reason="needs valgrind")
 compiled = pytest.mark.skipif(BUILD != "compiled", reason="valgrind is slow, Python under it more")

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 import limpet
-from limpet.bench import kills
 from limpet.bench.cli import bench
-from limpet.bench.kills import Kills, Setting
-from limpet.fault.mortal import Gone, MortalPool
+from limpet.bench.figures import kills
+from limpet.bench.figures.kills import Kills, Setting
+from limpet.fault.inject.mortal import Gone, MortalPool
 
 
 def no_pool_is_left() -> bool:

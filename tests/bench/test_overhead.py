@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench import overhead
+from limpet.bench.figures import overhead
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
-from limpet.shm.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 SMALL = ["--clients", "2", "--ops", "6", "--keys", "60"]

@@ -14,11 +14,12 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from limpet.bench import peers, summary
 from limpet.bench.cli import bench
-from limpet.bench.drivers import Connection, DictDriver
-from limpet.bench.peers import Measurement, Options, Outcome
-from limpet.bench.ycsb import Workload
+from limpet.bench.peers import measure as peers
+from limpet.bench.peers import summary
+from limpet.bench.peers.drivers import Connection, DictDriver
+from limpet.bench.peers.measure import Measurement, Options, Outcome
+from limpet.bench.peers.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
 ROOT = pathlib.Path(__file__).parents[2]

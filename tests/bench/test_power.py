@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import limpet
-from limpet.bench import power
 from limpet.bench.cli import bench
-from limpet.bench.power import Setting
-from limpet.stores.loco.power_controller import Circuit
+from limpet.bench.figures import power
+from limpet.bench.figures.power import Setting
+from limpet.stores.channels.power_controller import Circuit
 
 FEW = Circuit(converters=2, reference_v=24)
 """As 20 of them, at a tenth of the voltage."""

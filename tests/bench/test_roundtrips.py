@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench import roundtrips
-from limpet.bench.roundtrips import NODES, TABLE_2, common, contended
-from limpet.fault.sim_latency import PRESETS
-from limpet.fault.sim_time import KindResult, Workload, run_timed
-from limpet.shm.fabric import BUILD
+from limpet.bench.figures import roundtrips
+from limpet.bench.figures.roundtrips import NODES, TABLE_2, common, contended
+from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_time import KindResult, Workload, run_timed
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from limpet.bench import timeline
 from limpet.bench.cli import bench
-from limpet.bench.timeline import Setting, Told, longest_run
+from limpet.bench.figures import timeline
+from limpet.bench.figures.timeline import Setting, Told, longest_run
+from limpet.shm.clients.membership import Membership
 from limpet.shm.errors import ParameterError
-from limpet.shm.membership import Membership
 
 FEW: dict[str, Any] = {"seconds": 0.8, "keys": 200, "node_size": "64MiB"}
 MS = 1_000_000

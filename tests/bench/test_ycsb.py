@@ -5,8 +5,8 @@ import collections
 import numpy as np
 import pytest
 
-from limpet.bench import ycsb
-from limpet.bench.ycsb import Workload
+from limpet.bench.peers import ycsb
+from limpet.bench.peers.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
 

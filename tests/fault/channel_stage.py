@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
-from limpet.fault.sim_stage import Player, Stage
-from limpet.shm.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, at_once
+from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, at_once
 
 STEPS_MAX = 30_000
 STALL_MAX = 300

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 from race_mutants import GROWING, ReusesAtOnce, from_source
 
-from limpet.fault.explorer import Exploration
-from limpet.fault.kinds import PROOFS
+from limpet.fault.explore.explorer import Exploration
+from limpet.fault.matrix.fault_profile import PROOFS
 from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.fusee.parameters import FuseeParameters
@@ -33,8 +33,8 @@ _PACKAGE: Final = (
     "table",
 )
 SOURCES: Final = (
-    "shm/tickets.py",
-    "stores/objects.py",
+    "shm/clients/unique_ids.py",
+    "stores/records.py",
     *GROWING,
     *(f"stores/fusee/{name}.py" for name in _PACKAGE),
 )
@@ -73,7 +73,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         made = from_source(SOURCES, "Fusee", *mutant.changes)
         patch.setattr(stores_pool, "store_class", lambda kind: made)
         if mutant.view:
-            view = from_source(("shm/view.py",), "View", *mutant.view)
+            view = from_source(("shm/replicas/view.py",), "View", *mutant.view)
             patch.setattr(pool_module, "View", view)
         if mutant.grace:
             patch.setattr(pool_module, "Grace", mutant.grace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.fault.history import Record
+from limpet.fault.check.history import Record
 
 KEY = b"k"
 

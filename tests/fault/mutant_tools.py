@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from race_mutants import from_source
 
-from limpet.shm import slots
-from limpet.shm.membership import Membership, slot_address
+from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.endpoint import slots
 from limpet.stores import pool as stores_pool
 
 Change = tuple[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.stores.loco.queue_fields import (
+from limpet.stores.channels.queue_layout import (
     DATA,
     EMPTY,
     FREE,
@@ -17,8 +17,8 @@ from limpet.stores.loco.queue_fields import (
     STATE_MASK,
     TAKEN,
 )
-from limpet.stores.loco.shared_queue import SharedQueue
-from limpet.stores.outcomes import DONE, FULL
+from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.status import DONE, FULL
 
 
 class FetchAndAdd(SharedQueue):

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from lock_stage import LockStage, Player, Run
 
-from limpet.shm.simulated import PID_FIRST, Crashed
-from limpet.stores.loco.shared_queue import SharedQueue
+from limpet.shm.endpoint.simulated import PID_FIRST, Crashed
+from limpet.stores.channels.shared_queue import SharedQueue
 
 MAXSIZE: Final = 3
 WOKEN: Final = "woken"

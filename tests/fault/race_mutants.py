@@ -17,21 +17,21 @@ from typing import Any, Final
 from unittest import mock
 
 import limpet
-from limpet.fault.kinds import PROOFS, Proof
-from limpet.fault.sim_program import VALUE_SIZE
+from limpet.fault.explore.sim_program import VALUE_SIZE
+from limpet.fault.matrix.fault_profile import PROOFS, Proof
 from limpet.shm import pool as pool_module
-from limpet.shm.allocator import Allocator
-from limpet.shm.epoch import NEVER, Grace
-from limpet.shm.membership import slot_address
-from limpet.shm.pressure import end_limbo
-from limpet.shm.recovery import recover_client
-from limpet.shm.slots import HAND, HAND_SIZE
+from limpet.shm.alloc.allocator import Allocator
+from limpet.shm.alloc.reclaim import end_limbo
+from limpet.shm.clients.epoch import NEVER, Grace
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.clients.recovery import recover_client
+from limpet.shm.endpoint.slots import HAND, HAND_SIZE
 from limpet.stores import registry
 
 FOLDER: Final = Path(limpet.__file__).parent
 SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/race/table.py")
 """What a `race` store of fixed size is made of; each is derived from the one before."""
-GROWING: Final = (*SOURCES, "stores/race/directory.py", "stores/race/growth.py")
+GROWING: Final = (*SOURCES, "stores/race/directory.py", "stores/race/store.py")
 """And of one that grows."""
 FIXED: Final = Proof(capacity_never=2600, matrix_spare=1)
 

@@ -19,7 +19,7 @@ _PARTS: Final = (
     "table",
 )  # fmt: skip
 SOURCES: Final = (
-    "stores/objects.py",
+    "stores/records.py",
     "stores/inline.py",
     *(f"stores/rcuckoo/{name}.py" for name in _PARTS),
 )

@@ -19,11 +19,11 @@ from limpet.shm import pool as shm_pool
 from limpet.stores import pool as stores_pool
 
 SOURCES: Final = (
-    "stores/objects.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/rtx/parts.py",
+    "stores/records.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/rtx/parts.py",
     "stores/rtx/log.py", "stores/rtx/reads.py", "stores/rtx/repair.py", "stores/sherman/page.py",
-    "stores/sherman/routes.py", "stores/sherman/survey.py", "stores/sherman/lookup.py",
-    "stores/sherman/scans.py", "stores/sherman/staging.py", "stores/rtx/commit.py",
-    "stores/sherman/table.py", "stores/rtx/cut.py", "stores/rtx/transaction.py",
+    "stores/sherman/routes.py", "stores/sherman/check.py", "stores/sherman/lookup.py",
+    "stores/sherman/scans.py", "stores/sherman/write_set.py", "stores/rtx/commit.py",
+    "stores/sherman/transactional.py", "stores/rtx/cut.py", "stores/rtx/transaction.py",
 )  # fmt: skip
 Change = tuple[str, str]
 

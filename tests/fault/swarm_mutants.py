@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 from race_mutants import GROWING, from_source
 
-from limpet.fault.explorer import Exploration
-from limpet.fault.kinds import PROOFS
+from limpet.fault.explore.explorer import Exploration
+from limpet.fault.matrix.fault_profile import PROOFS
 from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.parameters import SwarmParameters
@@ -27,8 +27,8 @@ _REGISTERS: Final = (
     "safe_guess", "abd", "registers", "cache", "survey", "table",
 )  # fmt: skip
 SOURCES: Final = (
-    "shm/tickets.py",
-    "stores/objects.py",
+    "shm/clients/unique_ids.py",
+    "stores/records.py",
     *GROWING,
     *(f"stores/fusee/{name}.py" for name in _INDEX),
     *(f"stores/swarm/{name}.py" for name in _REGISTERS),
@@ -64,7 +64,7 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         made = from_source(SOURCES, "Swarm", *mutant.changes)
         patch.setattr(stores_pool, "store_class", lambda kind: made)
         if mutant.clock:
-            clock = from_source(("shm/clock.py",), "Clock", *mutant.clock)
+            clock = from_source(("shm/clients/clock.py",), "Clock", *mutant.clock)
             patch.setattr(pool_module, "Clock", clock)
         with crowded():
             yield

@@ -6,8 +6,8 @@ from typing import Any
 
 from puppets import Puppet
 
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 
 class Scene:

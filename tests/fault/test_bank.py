@@ -18,8 +18,10 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault import bank
-from limpet.fault.bank_report import (
+from limpet.fault.check.serializability import check_file
+from limpet.fault.check.transaction_recorder import TransactionRecorder
+from limpet.fault.drill import bank
+from limpet.fault.drill.bank_report import (
     CHECKS,
     HISTORY,
     INVARIANTS,
@@ -27,11 +29,9 @@ from limpet.fault.bank_report import (
     BankParameters,
     BankReport,
 )
-from limpet.fault.crew import Progress
-from limpet.fault.drill_report import AUDIT, MOVING, WORKERS
-from limpet.fault.interrupt import Interrupted
-from limpet.fault.serializability import check_file
-from limpet.fault.transaction_recorder import TransactionRecorder
+from limpet.fault.drill.drill_report import AUDIT, MOVING, WORKERS
+from limpet.fault.inject.interrupt import Interrupted
+from limpet.fault.inject.supervisor import Progress
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.transaction import Transaction
 

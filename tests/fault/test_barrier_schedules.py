@@ -10,8 +10,8 @@ from channel_stage import Play
 from race_mutants import from_source
 
 import limpet
-from limpet.fault.sim_stage import Stage
-from limpet.stores.loco.barrier import Barrier
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.stores.channels.barrier import Barrier
 
 SCHEDULES = 120 if limpet.build == "compiled" else 25
 
@@ -109,7 +109,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
     on_death, change = MUTANTS[name]
-    bad = from_source(("stores/loco/barrier.py",), "Barrier", change)
+    bad = from_source(("stores/channels/barrier.py",), "Barrier", change)
     for seed in range(200):
         try:
             schedule(stage, seed, bad, on_death)

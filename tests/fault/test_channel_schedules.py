@@ -13,14 +13,14 @@ from channel_stage import Play
 from race_mutants import from_source
 
 import limpet
-from limpet.fault.sim_stage import Player, Stage
-from limpet.shm.simulated import PAUSE, SimulatedEndpoint
-from limpet.stores.loco.array import Array
-from limpet.stores.loco.counter import Counter
-from limpet.stores.loco.event import Event
-from limpet.stores.loco.ring_buffer import RingBuffer
-from limpet.stores.loco.shared_queue import SharedQueue
-from limpet.stores.loco.sst import SST
+from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.shm.endpoint.simulated import PAUSE, SimulatedEndpoint
+from limpet.stores.channels.array import Array
+from limpet.stores.channels.counter import Counter
+from limpet.stores.channels.event import Event
+from limpet.stores.channels.ring_buffer import RingBuffer
+from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.sst import SST
 
 SCHEDULES = 80 if limpet.build == "compiled" else 15
 MUTANT_SCHEDULES = 300

@@ -3,8 +3,8 @@ import os
 import numpy as np
 import pytest
 
-from limpet.fault.counters import GETS, PUTS, Counters
-from limpet.fault.workers import Workers
+from limpet.fault.drill.counters import GETS, PUTS, Counters
+from limpet.fault.inject.workers import Workers
 
 
 def test_counters_percentiles_are_exact_to_five_percent() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 import limpet
 from limpet.cli import drill_cuts
-from limpet.fault import cuts
-from limpet.fault.cut_works import SUBJECTS, store_works
-from limpet.fault.cuts import CutParameters, CutPool
+from limpet.fault.drill import cuts
+from limpet.fault.drill.cut_works import SUBJECTS, store_works
+from limpet.fault.drill.cuts import CutParameters, CutPool
 from limpet.shm import pool as pools
-from limpet.shm.fabric import BUILD
-from limpet.stores.pdpm.table import Pdpm
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.stores.baselines.pdpm.store import Pdpm
 
 ALIKE = {"fusee-cr", "fusee-nc", "dm-abd"}
 """They run the same lines as another kind."""

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.fault import damage, damage_work
-from limpet.fault.damage import OUTCOMES, Draw, Drill, kinds, run
-from limpet.fault.damage_work import Findings, StoreSubject
-from limpet.fault.kinds import Checksum, proof_of
-from limpet.shm.fabric import BUILD
-from limpet.shm.location import SHM_DIR
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import CLOCK
+from limpet.fault.drill import damage, damage_work
+from limpet.fault.drill.damage import OUTCOMES, Draw, Drill, kinds, run
+from limpet.fault.drill.damage_work import Findings, StoreSubject
+from limpet.fault.matrix.fault_profile import Checksum, proof_of
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 COMPILED = BUILD == "compiled"

@@ -10,9 +10,9 @@ import pytest
 from channel_stage import Play
 
 import limpet
-from limpet.fault.sim_stage import Stage
-from limpet.shm.directory import CLAIMED, READY, Directory, Entry
-from limpet.shm.fabric import hash64
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.shm.catalogue.directory import CLAIMED, READY, Directory, Entry
+from limpet.shm.endpoint.fabric import hash64
 
 SCHEDULES = 150 if limpet.build == "compiled" else 30
 MUTANT_SCHEDULES = 400

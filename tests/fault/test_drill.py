@@ -14,9 +14,11 @@ import psutil
 import pytest
 
 import limpet
-from limpet.fault import drill
-from limpet.fault.crew import EventLog, Progress, Timer
-from limpet.fault.drill_report import (
+from limpet.fault.check.history import read_history
+from limpet.fault.check.linearizability import check
+from limpet.fault.check.recorder import Operation
+from limpet.fault.drill import store_drill as drill
+from limpet.fault.drill.drill_report import (
     AUDIT,
     CHECKS,
     HISTORY,
@@ -29,12 +31,10 @@ from limpet.fault.drill_report import (
     Report,
     distribution,
 )
-from limpet.fault.history import read_history
-from limpet.fault.interrupt import Interrupted
-from limpet.fault.linearizability import check
-from limpet.fault.recorder import Operation
+from limpet.fault.inject.interrupt import Interrupted
+from limpet.fault.inject.supervisor import EventLog, Progress, Timer
+from limpet.shm.endpoint.layout import EVENTS
 from limpet.shm.errors import NodeFailed, ParameterError
-from limpet.shm.layout import EVENTS
 
 COMPILED = limpet.build == "compiled"
 BUSY = {"kill_rate": 40.0 if COMPILED else 5.0}
@@ -409,7 +409,7 @@ def test_distribution_of_nothing_and_of_something() -> None:
 
 
 def test_throughput_counts_whole_buckets() -> None:
-    from limpet.fault.timeline import Timeline
+    from limpet.fault.drill.timeline import Timeline
 
     returns = np.array([0, 1, 9_999_999, 10_000_000, 25_000_000, 31_000_000])
     timeline = Timeline(35_000_000, returns, np.array([1]), [], [])

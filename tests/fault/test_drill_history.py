@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from limpet.fault.drill_client import Values
-from limpet.fault.drill_history import judge, torn, write
-from limpet.fault.history import read_history
-from limpet.fault.linearizability import Verdict, check
-from limpet.fault.recorder import NOTE, Notes, Operation, Result
-from limpet.fault.recording import from_notes
-from limpet.fault.stamp import TRAILER_SIZE, identity, unseal
+from limpet.fault.check.history import read_history
+from limpet.fault.check.linearizability import Verdict, check
+from limpet.fault.check.recorder import NOTE, Notes, Operation, Result
+from limpet.fault.check.recording import from_notes
+from limpet.fault.check.self_check import TRAILER_SIZE, identity, unseal
+from limpet.fault.drill.drill_client import Values
+from limpet.fault.drill.drill_history import judge, torn, write
 
 KEYS = [b"a", b"b"]
 PUT, GET, OK, UNKNOWN = Operation.PUT, Operation.GET, Result.OK, Result.UNKNOWN

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from swarm_mutants import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
 
 from limpet.__main__ import main
-from limpet.fault import encounter
-from limpet.fault.encounter import KILLED, MEETINGS, Encounter, Meeting, kinds
-from limpet.shm.fabric import BUILD
-from limpet.shm.location import SHM_DIR
+from limpet.fault.matrix import encounter
+from limpet.fault.matrix.encounter import KILLED, MEETINGS, Encounter, Meeting, kinds
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, store_class
 
 COMPILED = BUILD == "compiled"

@@ -8,11 +8,11 @@ import pytest
 
 import limpet
 from limpet.cli import drill_ends
-from limpet.fault import ends
-from limpet.fault.ends import EXEC, WAYS, Ends
-from limpet.fault.subjects import SUBJECTS
-from limpet.shm.life_locks import LifeLocks
-from limpet.shm.liveness import Watcher
+from limpet.fault.drill import ends
+from limpet.fault.drill.ends import EXEC, WAYS, Ends
+from limpet.fault.matrix.subjects import SUBJECTS
+from limpet.shm.clients.life_locks import LifeLocks
+from limpet.shm.clients.liveness import Watcher
 
 assert drill_ends.ends.name == "ends"
 FEW = {"race", "fusee", "lock", "queue"}

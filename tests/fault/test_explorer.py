@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from race_mutants import MUTANTS, Mutant, in_force
 
 from limpet.__main__ import main
-from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
-from limpet.fault.schedule import (
+from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
+from limpet.fault.explore.schedule import (
     CRASH,
     STALL,
     SWITCH,
@@ -30,17 +30,23 @@ from limpet.fault.schedule import (
     parse_schedule,
     schedule_text,
 )
-from limpet.fault.sim_latency import PRESETS, LatencyModel
-from limpet.fault.sim_program import KEYLESS, KINDS, draw_program, parse_program, program_text
-from limpet.fault.sim_run import Run, replay
-from limpet.fault.sim_shrink import kind_of, shrink
-from limpet.fault.sim_stage import CachedPool, Stage
-from limpet.fault.sim_time import Workload, World, key_of, peopled, run_timed
+from limpet.fault.explore.sim_cluster import CachedPool, Stage
+from limpet.fault.explore.sim_latency import PRESETS, LatencyModel
+from limpet.fault.explore.sim_program import (
+    KEYLESS,
+    KINDS,
+    draw_program,
+    parse_program,
+    program_text,
+)
+from limpet.fault.explore.sim_run import Run, replay
+from limpet.fault.explore.sim_shrink import kind_of, shrink
+from limpet.fault.explore.sim_time import Workload, World, key_of, peopled, run_timed
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD, flush_features
+from limpet.shm.endpoint.layout import PRESSURE
+from limpet.shm.endpoint.simulated import CachedEndpoint
 from limpet.shm.errors import ParameterError
-from limpet.shm.fabric import BUILD, flush_features
-from limpet.shm.layout import PRESSURE
-from limpet.shm.location import SHM_DIR
-from limpet.shm.simulated import CachedEndpoint
 
 COMPILED = BUILD == "compiled"
 RUNS = 600 if COMPILED else 60
@@ -134,7 +140,7 @@ def test_every_schedule_replays_exactly(stage: Stage, strategy: str) -> None:
 
 def test_runs_are_the_same_in_another_process(stage: Stage) -> None:
     code = (
-        "from limpet.fault.explorer import *\n"
+        "from limpet.fault.explore.explorer import *\n"
         "p = Exploration(seed=5)\n"
         "with stage_of(p) as s: print(*(numbered_run(s, p, n).digest() for n in range(20)))"
     )

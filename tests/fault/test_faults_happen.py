@@ -19,8 +19,8 @@ from race_mutants import GET, Mutant, in_force
 import limpet
 from limpet.__main__ import main
 from limpet.cli import proof
-from limpet.fault import drill, explorer
-from limpet.fault.drill_report import (
+from limpet.fault.drill import store_drill as drill
+from limpet.fault.drill.drill_report import (
     MOVING,
     SERVED,
     WORKERS,
@@ -28,16 +28,17 @@ from limpet.fault.drill_report import (
     Observer,
     Report,
 )
-from limpet.fault.explorer import Exploration, Tally, explore, numbered_run, stage_of
-from limpet.fault.findings import Result
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import OPERATIONS, Broken
-from limpet.fault.schedule import parse_schedule, schedule_text
-from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import Run, replay
+from limpet.fault.explore import explorer
+from limpet.fault.explore.explorer import Exploration, Tally, explore, numbered_run, stage_of
+from limpet.fault.explore.schedule import parse_schedule, schedule_text
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import Run, replay
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import OPERATIONS, Broken
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
-from limpet.shm.fabric import BUILD
-from limpet.shm.location import SHM_DIR
 
 RUNS = 300 if BUILD == "compiled" else 30
 SECONDS = 0.5 if BUILD == "compiled" else 3.0
@@ -138,7 +139,7 @@ def test_drill_fails_when_a_node_was_not_lost(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the crew stands in a fork until the run is over."""
-    monkeypatch.setattr("limpet.fault.drill._Drill._planned", lambda self: [])
+    monkeypatch.setattr("limpet.fault.drill.store_drill._Drill._planned", lambda self: [])
     report = drilled(make_url(), losses=((0.2, 1),))
     assert failed(report) == {SERVED}
     assert report.checks[SERVED] == ["node 1 was not lost: the run was over before"]
@@ -148,7 +149,7 @@ def test_drill_fails_when_nothing_came_back(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "limpet.fault.drill.DrillClient._do", lambda *operation: time.sleep(1e-3)
+        "limpet.fault.drill.store_drill.DrillClient._do", lambda *operation: time.sleep(1e-3)
     )  # so clients do nothing
     report = drilled(make_url())
     assert failed(report) == {MOVING}

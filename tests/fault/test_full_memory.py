@@ -15,23 +15,23 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.full_memory import CHANNELS, kinds, require_small, run
-from limpet.fault.operations import Broken
-from limpet.shm.blocks import BlockTable
+from limpet.fault.drill.full_memory import CHANNELS, kinds, require_small, run
+from limpet.fault.matrix.operations import Broken
+from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.errors import ParameterError
 
 RUNS = 6 if limpet.build == "compiled" else 2
 ON_TMPFS = """
 import sys
 from pathlib import Path
-from limpet.fault.full_memory import require_small, run
+from limpet.fault.drill.full_memory import require_small, run
 folder = Path(sys.argv[1])
 require_small(folder)
 for kind in sys.argv[3:]:
     print(run(kind, f"file://{folder}/pool", folder=folder, step=int(sys.argv[2])))
 """
 UNBACKED = """
-from limpet.shm.blocks import BlockTable
+from limpet.shm.alloc.blocks import BlockTable
 shipped = BlockTable.back
 BlockTable.back = lambda *block: shipped(*block) or True
 """

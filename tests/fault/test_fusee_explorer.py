@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from fusee_mutants import LARGE, SMALL, crowded
 
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.schedule import Schedule, parse_schedule, schedule_text
-from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import Run, replay
-from limpet.fault.sim_stage import Stage
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.schedule import Schedule, parse_schedule, schedule_text
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import Run, replay
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 KINDS = ["fusee", "fusee-cr", "fusee-nc"]

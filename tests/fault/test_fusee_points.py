@@ -12,11 +12,11 @@ from fusee_mutants import UNCHANGED, in_force
 from process_tools import gather
 from puppets import PuppetPool, Where, verb_on, verb_on_address
 
-from limpet.fault.scene import look_away
-from limpet.shm.layout import LEADER, NODE_STATES
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import PARKED
-from limpet.shm.states import EXCLUDED, FAILED
+from limpet.fault.matrix.testbed import look_away
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import LEADER, NODE_STATES
+from limpet.shm.endpoint.slots import PARKED
+from limpet.shm.endpoint.states import EXCLUDED, FAILED
 
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
 """Of bigger objects the words are greater: of several proposals, the smallest one wins."""

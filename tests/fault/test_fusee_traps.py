@@ -32,10 +32,10 @@ from fusee_mutants import (
 from puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet
-from limpet.fault.explorer import Exploration, explore
-from limpet.fault.sim_shrink import kind_of
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
+from limpet.fault.explore.explorer import Exploration, explore
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000

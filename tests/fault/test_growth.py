@@ -21,20 +21,20 @@ from growth_scenes import (
 from puppets import Puppet, verb_on, verb_on_address
 
 import limpet
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.findings import Result
-from limpet.fault.kinds import PROOFS, Proof, proof_of
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import KEY, NEW, Operation
-from limpet.fault.sim_shrink import kind_of
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import KEY, NEW, Operation
 from limpet.shm import pool as pool_module
-from limpet.shm.allocator import Allocator, Slab
-from limpet.shm.epoch import NEVER
+from limpet.shm.alloc.allocator import Allocator, Slab
+from limpet.shm.clients.epoch import NEVER
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
+from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed
-from limpet.shm.fabric import BUILD, hash64
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import INCARNATION_BITS, PIN
-from limpet.shm.words import ADDRESS_MASK, TENTATIVE
 from limpet.stores.race.index import is_vacant
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.registry import KINDS, Kind
@@ -55,7 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         nodes = known.parameters.get("replicas", 2) if kind in REPLICATED else 1
         parameters = {**known.parameters, **parameters}
         proof = Proof(
-            parameters, matrix_nodes=nodes, matrix_capacity=1, packages=known.packages,
+            parameters, matrix_nodes=nodes, matrix_capacity=1, sources=known.sources,
             waits_for_stopped=known.waits_for_stopped,
         )  # fmt: skip
         monkeypatch.setitem(PROOFS, kind, proof)

@@ -13,8 +13,8 @@ from growth_scenes import SMALL, fill, rtx_growing_from_source
 from process_tools import children
 
 import limpet
-from limpet.fault.operations import KEY
-from limpet.shm.fabric import BUILD
+from limpet.fault.matrix.operations import KEY
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED: Final = BUILD == "compiled"

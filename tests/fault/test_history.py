@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_tools import children, gather
 
-from limpet.fault.history import (
+from limpet.fault.check.history import (
     RESULTS,
     WRITES,
     HistoryError,
@@ -25,9 +25,9 @@ from limpet.fault.history import (
     read_history,
     write_history,
 )
-from limpet.fault.linearizability import Verdict, check
-from limpet.fault.recorder import NOTES_PER_CHUNK, Operation, Result
-from limpet.fault.recording import HistoryRecorder, Recorded, from_notes
+from limpet.fault.check.linearizability import Verdict, check
+from limpet.fault.check.recorder import NOTES_PER_CHUNK, Operation, Result
+from limpet.fault.check.recording import HistoryRecorder, Recorded, from_notes
 from limpet.shm.errors import KeyExists, NodeFailed
 
 PUT = Record(3, "put", b"\x00k", b"\xff", "ok", None, 5, 9)

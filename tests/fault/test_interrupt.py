@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from limpet.fault.interrupt import SIGNALS, Interrupt, Interrupted, ended_by_signals
+from limpet.fault.inject.interrupt import SIGNALS, Interrupt, Interrupted, ended_by_signals
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from limpet.fault.killer import Pace, ProcessKiller, ProcessStopper, Sent, Victims
+from limpet.fault.inject.killer import Pace, ProcessKiller, ProcessStopper, Sent, Victims
 
 Children = list["subprocess.Popen[bytes]"]
 MS = 1_000_000

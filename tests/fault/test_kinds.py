@@ -15,19 +15,19 @@ from click.testing import CliRunner
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
-from limpet.fault.findings import Result
-from limpet.fault.kinds import proof_of
-from limpet.fault.matrix import Matrix, uncovered
-from limpet.fault.node_loss import WAYS, Way
-from limpet.fault.operations import OPERATIONS
-from limpet.fault.schedule import FAIL, GONE, parse_schedule
-from limpet.fault.sim_latency import PRESETS
-from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import replay
-from limpet.fault.sim_stage import Stage
-from limpet.fault.sim_time import Workload, run_timed
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.schedule import FAIL, GONE, parse_schedule
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_latency import PRESETS
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import replay
+from limpet.fault.explore.sim_time import Workload, run_timed
+from limpet.fault.matrix.crash_matrix import Matrix, uncovered
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.node_loss import WAYS, Way
+from limpet.fault.matrix.operations import OPERATIONS
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.race.table import Race
 from limpet.stores.registry import KINDS, Kind, store_class

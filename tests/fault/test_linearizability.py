@@ -11,11 +11,11 @@ from history_tools import KEY, delete, get, insert, possible, put, update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.fault.history import HistoryError, Record, write_history
-from limpet.fault.linearizability import Verdict, check, check_file, check_key
-from limpet.fault.linearize import Search, Timed, events_of
-from limpet.fault.models import Model
-from limpet.fault.synthetic import Shape, main, synthesize
+from limpet.fault.check.history import HistoryError, Record, write_history
+from limpet.fault.check.linearizability import Verdict, check, check_file, check_key
+from limpet.fault.check.linearize import Search, Timed, events_of
+from limpet.fault.check.models import Model
+from limpet.fault.check.synthetic import Shape, main, synthesize
 
 A, B, C = b"a", b"b", b"c"
 

@@ -14,8 +14,8 @@ import pytest
 from process_tools import children
 
 import limpet
-from limpet.fault.linearize import Search, Timed, events_of
-from limpet.fault.models import LockModel, LockOp
+from limpet.fault.check.linearize import Search, Timed, events_of
+from limpet.fault.check.models import LockModel, LockOp
 
 COMPILED = limpet.build == "compiled"
 BUDGET: Final = 200_000

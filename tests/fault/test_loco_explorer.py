@@ -13,9 +13,9 @@ from loco_mutants import (
 )
 from mutant_tools import UNCHANGED, Mutant
 
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.sim_shrink import kind_of
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 3000

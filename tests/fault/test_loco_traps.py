@@ -32,11 +32,13 @@ from process_tools import gather
 from puppets import Puppet, PuppetEndpoint, PuppetPool, Where, verb_on, verb_on_address
 
 import limpet
-from limpet.fault import findings, matrix, scene
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import OPERATIONS
-from limpet.fault.scene import look_away
-from limpet.shm.fabric import BUILD, hash64
+from limpet.fault.matrix import crash_matrix as matrix
+from limpet.fault.matrix import matrix_result as findings
+from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.operations import OPERATIONS
+from limpet.fault.matrix.testbed import look_away
+from limpet.shm.endpoint.fabric import BUILD, hash64
 
 COMPILED = BUILD == "compiled"
 OLD, NEW = b"old", b"new"

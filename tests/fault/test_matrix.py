@@ -12,22 +12,23 @@ from typing import Any
 
 import pytest
 
-from limpet.fault import remains, scene
-from limpet.fault.findings import Result
-from limpet.fault.matrix import DIMENSIONS, Matrix, uncovered
-from limpet.fault.operations import NEW, OLD, OPERATIONS, Operation
-from limpet.fault.scene import Scene
-from limpet.fault.stopping import StoppingEndpoint
+from limpet.fault.inject.stopping import StoppingEndpoint
+from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation
+from limpet.fault.matrix.testbed import Scene
 from limpet.shm import pool as pool_module
-from limpet.shm.blocks import BlockTable
-from limpet.shm.client import Client
-from limpet.shm.fabric import BUILD
-from limpet.shm.heap import Heap
-from limpet.shm.location import SHM_DIR
-from limpet.shm.membership import slot_address
-from limpet.shm.recovery import recover_client
-from limpet.shm.slots import DYING, HAND, state_word
-from limpet.shm.words import OWNER_MASK, PENDING, TENTATIVE
+from limpet.shm.alloc.blocks import BlockTable
+from limpet.shm.alloc.heap import Heap
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.clients.client import Client
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.clients.recovery import recover_client
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import DYING, HAND, state_word
+from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
@@ -431,7 +432,7 @@ def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
 
 
 def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
-    from limpet.fault.workers import Workers
+    from limpet.fault.inject.workers import Workers
 
     with Workers(target) as workers:
         pid = workers.start(0)
@@ -450,6 +451,6 @@ def test_one_run_takes_milliseconds() -> None:
 
 
 def test_names_of_crash_points_are_in_their_files() -> None:
-    root = Path(remains.__file__).resolve().parent.parent
+    root = Path(remains.__file__).resolve().parents[2]
     for name, path in remains.defined("race").items():
         assert f"# CRASH({name}):" in (root / path).read_text()

@@ -8,8 +8,8 @@ import pytest
 from queue_mutants import MUTANTS
 
 import limpet
-from limpet.fault.history import Record
-from limpet.fault.sim_queue import QueueStage, judged, numbered_run
+from limpet.fault.check.history import Record
+from limpet.fault.explore.sim_queue import QueueStage, judged, numbered_run
 
 RUNS = 400 if limpet.build == "compiled" else 30
 

@@ -13,12 +13,12 @@ from rcuckoo_mutants import (
 )
 from rcuckoo_scenes import SMALL_RING, crowded
 
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import replay
-from limpet.fault.sim_shrink import kind_of
-from limpet.fault.sim_stage import Stage
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import replay
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 4000

@@ -15,9 +15,9 @@ from puppets import PuppetPool, verb_on
 from rcuckoo_mutants import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
 from rcuckoo_scenes import Clients
 
-from limpet.shm import slots
-from limpet.shm.layout import SLOTS_USED
-from limpet.stores.rcuckoo.fields import JOURNALS, STATE
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import SLOTS_USED
+from limpet.stores.rcuckoo.layout import JOURNALS, STATE
 
 NEW: Final = b"new"
 GLANCES_MAX: Final = 500

@@ -37,12 +37,14 @@ from rcuckoo_mutants import (
 from rcuckoo_scenes import RING, Clients, path_scene, some
 
 import limpet
-from limpet.fault import findings, matrix, scene
-from limpet.fault.kinds import PROOFS, Proof
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import BYSTANDER, OLD, OPERATIONS
-from limpet.shm.fabric import BUILD, hash64
-from limpet.stores.rcuckoo.fields import SLOTS
+from limpet.fault.matrix import crash_matrix as matrix
+from limpet.fault.matrix import matrix_result as findings
+from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
+from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.stores.rcuckoo.layout import SLOTS
 
 COMPILED = BUILD == "compiled"
 LEASES_BETWEEN = 0.6

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from limpet.fault import recorder as module
-from limpet.fault.recorder import Operation, Recorder, Result
-from limpet.fault.workers import Workers
+from limpet.fault.check import recorder as module
+from limpet.fault.check.recorder import Operation, Recorder, Result
+from limpet.fault.inject.workers import Workers
 
 
 @pytest.fixture

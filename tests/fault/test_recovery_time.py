@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.cli.drill import drill
-from limpet.fault import recovery_time
+from limpet.fault.drill import recovery_time
 
 
 @pytest.mark.parametrize("store", ["race", "fusee"])

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from limpet.fault.explorer import Exploration, numbered_run, stage_of
-from limpet.fault.schedule import FAIL, GONE, Faults, draw_faults, parse_schedule
-from limpet.fault.sim_program import REPLACE, Call, parse_program
-from limpet.fault.sim_run import replay
-from limpet.fault.sim_stage import Stage
-from limpet.shm import replacement
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, numbered_run, stage_of
+from limpet.fault.explore.schedule import FAIL, GONE, Faults, draw_faults, parse_schedule
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import REPLACE, Call, parse_program
+from limpet.fault.explore.sim_run import replay
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.replicas import replacement
 from limpet.stores.pool import Pool
 
 COMPILED = BUILD == "compiled"

@@ -23,9 +23,9 @@ from rtx_mutants import (
 from rtx_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from rtx_runs import explore as explore_transactions
 
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.schedule import CRASH, STALL, Replay
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.schedule import CRASH, STALL, Replay
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
 

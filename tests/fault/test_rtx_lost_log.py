@@ -14,13 +14,13 @@ from rtx_runs import BOTH, explore
 from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 
 import limpet
-from limpet.fault.scene import look_away
-from limpet.shm.fabric import BUILD, hash64
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.slots import TX_LOG
-from limpet.shm.words import ADDRESS_MASK
+from limpet.fault.matrix.testbed import look_away
+from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import TX_LOG
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import STATE
+from limpet.stores.rtx.layout import STATE
 
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")

@@ -8,16 +8,16 @@ from typing import Any, Final
 import pytest
 from rtx_mutants import BLIND_DELETE, UNCHANGED, in_force
 
-from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
-from limpet.fault.linearize import Timed
-from limpet.fault.sim_program import ABSENT, parse_program, program_text
-from limpet.fault.sim_program import PRESENT as PRESENT_KEYS
-from limpet.fault.sim_shrink import kind_of
-from limpet.fault.transaction_model import PRESENT, step_of, wrong_order
+from limpet.fault.check.linearize import Timed
+from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order
+from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.sim_program import ABSENT, parse_program, program_text
+from limpet.fault.explore.sim_program import PRESENT as PRESENT_KEYS
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
-from limpet.shm.fabric import BUILD
-from limpet.stores.race.staging import Staging as HashStaging
 from limpet.stores.rtx import transaction
+from limpet.stores.rtx.hash_writes import Staging as HashStaging
 
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")

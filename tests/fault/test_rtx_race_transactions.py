@@ -12,13 +12,13 @@ from rtx_runs import BOTH, Explored, TxRun, TxStage, explore, faulty, logged, st
 from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
 
 import limpet
-from limpet.fault.schedule import CRASH, STALL
-from limpet.shm.fabric import BUILD
-from limpet.shm.slots import PIN, TX_LOG
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.race.fields import FROZEN, FROZEN_VACANT
+from limpet.fault.explore.schedule import CRASH, STALL
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import PIN, TX_LOG
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.race.layout import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.fields import DRIFT_US, EACH_US, STATE
+from limpet.stores.rtx.layout import DRIFT_US, EACH_US, STATE
 from limpet.stores.rtx.parts import Change, Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.transaction import Transaction

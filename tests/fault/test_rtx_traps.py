@@ -35,10 +35,10 @@ from rtx_mutants import (
 from rtx_scenes import LATER, NEW, OLD, Actor, Clients, look_after, put_all
 
 import limpet
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import TX_LOG
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.rtx.fields import COUNT, OBJECT_SIZE, POINTER, STATE
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.slots import TX_LOG
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE
 from limpet.stores.rtx.lllock import is_vacant
 
 Scenario = Callable[[Any], None]

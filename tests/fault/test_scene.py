@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from limpet.fault.operations import Broken
-from limpet.fault.scene import within
+from limpet.fault.matrix.operations import Broken
+from limpet.fault.matrix.testbed import within
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.fault.history import HistoryError
-from limpet.fault.linearizability import Verdict
-from limpet.fault.serializability import check, check_file
-from limpet.fault.transactions import Transaction, dump_line, parse_line, write_transactions
+from limpet.fault.check.history import HistoryError
+from limpet.fault.check.linearizability import Verdict
+from limpet.fault.check.serializability import check, check_file
+from limpet.fault.check.transactions import Transaction, dump_line, parse_line, write_transactions
 
 START = {("s", name.encode()): b"0" for name in "xyz"}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from limpet.fault.stamp import (
+from limpet.fault.check.self_check import (
     LOADED,
     TRAILER_SIZE,
     Original,

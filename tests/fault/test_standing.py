@@ -11,13 +11,13 @@ import pytest
 from mutant_tools import sightings_for_ever
 
 import limpet
-from limpet.fault import beside
-from limpet.fault.beside import Beside, roles_of
-from limpet.fault.subjects import CHANNELS, PARTS, SUBJECTS
-from limpet.fault.throttle import NO_TURN, ThrottleParameters, run
-from limpet.shm.membership import Membership
-from limpet.stores import loco
-from limpet.stores.pdpm.table import Pdpm
+from limpet.fault.drill import beside
+from limpet.fault.drill.beside import Beside, roles_of
+from limpet.fault.drill.throttle import NO_TURN, ThrottleParameters, run
+from limpet.fault.matrix.subjects import CHANNELS, PARTS, SUBJECTS
+from limpet.shm.clients.membership import Membership
+from limpet.stores import channels
+from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.registry import KINDS
 
@@ -26,7 +26,7 @@ compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by
 
 def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
     """A channel is registered, or it is named as a part of others."""
-    sources = [path.read_text() for path in Path(loco.__file__).parent.glob("*.py")]
+    sources = [path.read_text() for path in Path(channels.__file__).parent.glob("*.py")]
     found = set(re.findall(r"\bkind=\"(\w+)\"", "".join(sources)))
     assert found == {*CHANNELS, *PARTS}
     assert {*SUBJECTS} == {*KINDS, *CHANNELS}
@@ -90,7 +90,7 @@ def test_waiter_that_keeps_the_lock_for_a_lease_is_found(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap G11: only the head of the queue may take the lock, and it is stopped."""
-    monkeypatch.setattr("limpet.stores.loco.ticket_lock.TURN_S", 3600.0)
+    monkeypatch.setattr("limpet.stores.channels.ticket_lock.TURN_S", 3600.0)
     monkeypatch.setattr(beside, "PATIENCE_S", 3.0)
     result = Beside("lock", make_url()).run("waiter")
     assert "was blocked" in result.failure

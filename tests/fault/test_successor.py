@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from limpet.fault import channel_matrix, successor, watched
-from limpet.fault.channel_kinds import CHANNELS, Channels
-from limpet.fault.channel_matrix import ChannelMatrix, ChannelScene, calls_of
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import OPERATIONS, Operation
-from limpet.fault.scene import Scene
-from limpet.shm.fabric import BUILD
-from limpet.shm.location import SHM_DIR
-from limpet.shm.slots import CLOCK
-from limpet.stores.loco.channel import Channel
+from limpet.fault.inject import watched
+from limpet.fault.matrix import channel_matrix, successor
+from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
+from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelScene, calls_of
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.operations import OPERATIONS, Operation
+from limpet.fault.matrix.testbed import Scene
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import CLOCK
+from limpet.stores.channels.channel import Channel
 from limpet.stores.registry import KINDS
 
 COMPILED = BUILD == "compiled"

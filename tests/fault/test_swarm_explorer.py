@@ -14,15 +14,15 @@ from puppets import Puppet
 from swarm_mutants import crowded
 
 import limpet
-from limpet.fault import sim_run
-from limpet.fault.explorer import Exploration, Report, explore, numbered_run, stage_of
-from limpet.fault.kinds import PROOFS
-from limpet.fault.scene import within
-from limpet.fault.schedule import parse_schedule
-from limpet.fault.sim_program import parse_program
-from limpet.fault.sim_run import replay
-from limpet.fault.sim_stage import Stage
-from limpet.shm.fabric import BUILD
+from limpet.fault.explore import sim_run
+from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.schedule import parse_schedule
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import parse_program
+from limpet.fault.explore.sim_run import replay
+from limpet.fault.matrix.fault_profile import PROOFS
+from limpet.fault.matrix.testbed import within
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 

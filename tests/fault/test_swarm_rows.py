@@ -24,12 +24,12 @@ from swarm_mutants import (
 from swarm_scenes import Scene
 
 import limpet
-from limpet.fault.operations import Broken
-from limpet.fault.scene import look_away, within
-from limpet.fault.workers import Workers
-from limpet.shm.fabric import BUILD
-from limpet.shm.slots import INCARNATION_BITS
-from limpet.stores.outcomes import VACANT_CLASS
+from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.operations import Broken
+from limpet.fault.matrix.testbed import look_away, within
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.status import VACANT_CLASS
 
 COMPILED = BUILD == "compiled"
 PATIENCE_S = 10.0

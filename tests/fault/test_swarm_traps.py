@@ -30,13 +30,13 @@ from swarm_mutants import (
 from swarm_scenes import Scene
 
 import limpet
-from limpet.fault.explorer import Exploration, explore
-from limpet.fault.scene import within
-from limpet.fault.sim_shrink import kind_of
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.slots import INCARNATION_BITS
-from limpet.stores.swarm import fields
+from limpet.fault.explore.explorer import Exploration, explore
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.fault.matrix.testbed import within
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.swarm import layout as fields
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
 COMPILED = BUILD == "compiled"

@@ -17,18 +17,18 @@ import pytest
 from process_tools import gather
 from race_mutants import MUTANTS, Mutant, in_force
 
-from limpet.fault.explorer import Exploration, explore, explore_one
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import OLD, OPERATIONS, Operation
-from limpet.fault.schedule import STALL, parse_schedule
-from limpet.fault.sim_shrink import kind_of
-from limpet.shm.fabric import BUILD
-from limpet.shm.liveness import Watcher, exists
-from limpet.shm.location import SHM_DIR
-from limpet.shm.membership import Membership, slot_address
+from limpet.fault.explore.explorer import Exploration, explore, explore_one
+from limpet.fault.explore.schedule import STALL, parse_schedule
+from limpet.fault.explore.sim_shrink import kind_of
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.operations import OLD, OPERATIONS, Operation
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.clients.liveness import Watcher, exists
+from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.simulated import SimulatedProcesses
+from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.shm.pool import Memory
-from limpet.shm.simulated import SimulatedProcesses
-from limpet.shm.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.stores.pool import Pool
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")

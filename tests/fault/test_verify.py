@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.fault.recorder import NOTE, Notes, Operation, Result
-from limpet.fault.stamp import LOADED
-from limpet.fault.verify import FINAL, verify
+from limpet.fault.check.recorder import NOTE, Notes, Operation, Result
+from limpet.fault.check.self_check import LOADED
+from limpet.fault.check.verify import FINAL, verify
 
 NAMES = ["a", "b", "c"]
 Row = tuple[int, int, int, int, int, int, int, int]

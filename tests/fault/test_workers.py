@@ -6,9 +6,9 @@ import time
 import psutil
 import pytest
 
-from limpet.fault import workers as module
-from limpet.fault.interrupt import Interrupted
-from limpet.fault.workers import Workers
+from limpet.fault.inject import workers as module
+from limpet.fault.inject.interrupt import Interrupted
+from limpet.fault.inject.workers import Workers
 
 
 def forever(slot: int, incarnation: int) -> None:

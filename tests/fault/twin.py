@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from race_mutants import race_from_source
 
-from limpet.fault.kinds import PROOFS, Proof
+from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
-from limpet.shm.layout import NODE_SHIFT
-from limpet.stores.contract import Store
+from limpet.stores.base import Store
 from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.registry import KINDS, Kind
 

@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from limpet.shm.membership import slot_address
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 from limpet.stores.race.parameters import GROUP_SIZE, GROUPS_MIN
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from limpet.shm import portable
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint import portable
+from limpet.shm.endpoint.fabric import BUILD
 
 if BUILD == "compiled":
-    from limpet.shm import verbs
+    from limpet.shm.endpoint import verbs
 
     NATIVE: Any = verbs
     SKIP = ()

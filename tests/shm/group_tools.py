@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 
 import limpet
+from limpet.shm.endpoint.words import (
+    FREE,
+    LARGE,
+    LIMBO,
+    MIRROR,
+    SLAB,
+    STRAY,
+    TAIL,
+    TAKEN,
+    replicas_of,
+)
 from limpet.shm.errors import NodeFailed
-from limpet.shm.words import FREE, LARGE, LIMBO, MIRROR, SLAB, STRAY, TAIL, TAKEN, replicas_of
 
 LINKS = 256
 SIZE = 3000

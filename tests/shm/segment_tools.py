@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from limpet.shm import dax, node, superblock
-from limpet.shm.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK
-from limpet.shm.location import SHM_DIR
+from limpet.shm.backends import dax, node, superblock
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_STATES, OFFSET_MASK
 from limpet.shm.parameters import PoolParameters
 
 SCHEMES = ("shm", "file", "dax")

@@ -9,9 +9,9 @@ import pytest
 from client_tools import child, pinned
 
 import limpet
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import object_sizes
-from limpet.shm.words import FREE, LARGE, SLAB, TAIL
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import object_sizes
+from limpet.shm.endpoint.words import FREE, LARGE, SLAB, TAIL
 
 CHURN = 400 if BUILD == "compiled" else 60
 

@@ -15,8 +15,8 @@ from process_tools import children
 import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.audit import Audit
-from limpet.shm.slots import INCARNATION_BITS
-from limpet.shm.words import SLAB, block_word
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import SLAB, block_word
 
 BUSY_S = 2.0
 SIZE = 3000

@@ -13,9 +13,9 @@ from process_tools import start
 from test_epoch import use
 
 import limpet
-from limpet.shm import epoch as epoch_module
-from limpet.shm.blocks import BlockTable
-from limpet.shm.layout import (
+from limpet.shm.alloc.blocks import BlockTable
+from limpet.shm.clients import epoch as epoch_module
+from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
     DROPS,
     EPOCH,
@@ -25,7 +25,7 @@ from limpet.shm.layout import (
     SLOT_SIZE,
     VIEW,
 )
-from limpet.shm.slots import (
+from limpet.shm.endpoint.slots import (
     ERA,
     ERA_SHIFT,
     INCARNATION_MASK,
@@ -35,8 +35,8 @@ from limpet.shm.slots import (
     PROGRESS,
     STATE_SHIFT,
 )
-from limpet.shm.view import IDENT_BITS
-from limpet.shm.words import BACKED, TAIL, TAIL_FIRST_MASK, free_word, stamp, tail_word
+from limpet.shm.endpoint.words import BACKED, TAIL, TAIL_FIRST_MASK, free_word, stamp, tail_word
+from limpet.shm.replicas.view import IDENT_BITS
 
 BEYOND_PIN = 1 << ERA_SHIFT
 BEYOND_STAMP = 1 << 48

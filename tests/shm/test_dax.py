@@ -22,7 +22,10 @@ from segment_tools import (
 )
 
 import limpet
-from limpet.shm import dax, node, superblock
+from limpet.shm.backends import dax, node, superblock
+from limpet.shm.backends.inventory import list_pools
+from limpet.shm.backends.location import Location
+from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import (
     LimpetError,
     ParameterError,
@@ -33,9 +36,6 @@ from limpet.shm.errors import (
     PoolNotFound,
     PoolTruncated,
 )
-from limpet.shm.inventory import list_pools
-from limpet.shm.layout import CONTROL_NODE
-from limpet.shm.location import Location
 from limpet.stores.pool import Pool
 
 STALE = b"\xa5"

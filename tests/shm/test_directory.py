@@ -12,8 +12,8 @@ from client_tools import child
 from process_tools import gather
 
 import limpet
-from limpet.shm.directory import READY, VOID
-from limpet.shm.fabric import BUILD, hash64
+from limpet.shm.catalogue.directory import READY, VOID
+from limpet.shm.endpoint.fabric import BUILD, hash64
 
 BLOCKS = 20_000
 """Bytes of a region that takes whole blocks in the pools of these tests; few take an object."""

@@ -9,10 +9,10 @@ from client_tools import child, pinned, slot_of
 
 import limpet
 from limpet.shm import pool as pool_module
-from limpet.shm.client import Client
-from limpet.shm.layout import EPOCH
-from limpet.shm.slots import HAND, PIN
-from limpet.shm.words import FREE, SLAB, block_word, stamp
+from limpet.shm.clients.client import Client
+from limpet.shm.endpoint.layout import EPOCH
+from limpet.shm.endpoint.slots import HAND, PIN
+from limpet.shm.endpoint.words import FREE, SLAB, block_word, stamp
 
 SIZE = 1000
 

@@ -15,8 +15,8 @@ import test_replicas
 from client_tools import work
 
 import limpet
-from limpet.shm.layout import EPOCH
-from limpet.shm.slots import ERA_SHIFT
+from limpet.shm.endpoint.layout import EPOCH
+from limpet.shm.endpoint.slots import ERA_SHIFT
 
 BEYOND_PIN = 1 << ERA_SHIFT
 BEYOND_STAMP = 1 << 48

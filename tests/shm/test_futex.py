@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fabric_tools import BOTH, SIZE, endpoint_on, start_child, wait_children
 
-from limpet.shm import portable
+from limpet.shm.endpoint import portable
 from limpet.shm.errors import AddressError
 
 WORD = 64

@@ -23,10 +23,10 @@ from segment_tools import (
     patch,
 )
 
-from limpet.shm import dax, node, superblock
+from limpet.shm.backends import dax, node, superblock
+from limpet.shm.backends.location import Location
+from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import LimpetError
-from limpet.shm.layout import CONTROL_NODE
-from limpet.shm.location import Location
 from limpet.shm.parameters import PoolParameters
 
 INDICES = (CONTROL_NODE, 0, 1)

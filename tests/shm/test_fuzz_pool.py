@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from process_tools import gather
 
 import limpet
-from limpet.shm import superblock
-from limpet.shm.directory import DROPPING, EMPTY, HEAD, LINK, READY
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import (
+from limpet.shm.backends import superblock
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.catalogue.directory import DROPPING, EMPTY, HEAD, LINK, READY
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import (
     CATALOGUE_ENTRY_SIZE,
     CLIENT_SLOTS,
     EPOCH,
@@ -39,10 +40,9 @@ from limpet.shm.layout import (
     catalogue_address,
     object_sizes,
 )
-from limpet.shm.location import SHM_DIR
+from limpet.shm.endpoint.slots import HAND, HAND_SIZE, PIN
+from limpet.shm.endpoint.words import ADDRESS_MASK, KINDS
 from limpet.shm.parameters import PoolParameters
-from limpet.shm.slots import HAND, HAND_SIZE, PIN
-from limpet.shm.words import ADDRESS_MASK, KINDS
 from limpet.stores.race.parameters import GrowingParameters
 
 PURE = limpet.build == "pure"

@@ -32,9 +32,8 @@ from group_tools import (
 )
 from process_tools import start
 
-from limpet.shm.fabric import BUILD
-from limpet.shm.groups import Groups
-from limpet.shm.words import (
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.words import (
     FREE,
     LARGE_CLASS,
     MIRROR,
@@ -45,6 +44,7 @@ from limpet.shm.words import (
     block_word,
     recast,
 )
+from limpet.shm.replicas.replica_sets import Groups
 
 COMPILED = BUILD == "compiled"
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 import pytest
 from fabric_tools import BOTH, NATIVE, SIZE, address, endpoint_on, file_mapping
 
-from limpet.shm import portable
+from limpet.shm.endpoint import portable
 from limpet.shm.errors import AddressError, NodeFailed
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="a pure build has no native fabric")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.shm.slots import PIN
+from limpet.shm.endpoint.slots import PIN
 
 ROOT = Path(__file__).parents[2]
 COMPILED = set(re.findall(r'"limpet/([\w/]+\.py)"', (ROOT / "setup.py").read_text()))

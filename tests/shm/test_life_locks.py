@@ -19,9 +19,10 @@ from client_tools import child, churn, ids, slot_of
 from process_tools import children, gather
 
 import limpet
-from limpet.shm import liveness, slots
-from limpet.shm.layout import SLOTS_USED
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.clients import liveness
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import SLOTS_USED
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 LEASE_S = 0.1
 NAP = "import time; time.sleep(100)"

@@ -14,10 +14,10 @@ from client_tools import child, churn, ids, slot_of
 from process_tools import gather
 
 import limpet
-from limpet.shm import slots
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import EVENT_COUNT, SLOTS_USED
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import EVENT_COUNT, SLOTS_USED
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 
 
 def dead_client(pool: limpet.Pool, store: Any = None) -> int:

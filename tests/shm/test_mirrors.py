@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import NodeLayout
-from limpet.shm.mirrors import REGION_SIZE, REGIONS_MAX, Placement
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import NodeLayout
+from limpet.shm.endpoint.words import REPLICAS_MAX, replica_bits
 from limpet.shm.parameters import MIB, PoolParameters
-from limpet.shm.words import REPLICAS_MAX, replica_bits
+from limpet.shm.replicas.mirrors import REGION_SIZE, REGIONS_MAX, Placement
 
 EXAMPLES = 60 if BUILD == "compiled" else 15
 PLACES = st.tuples(

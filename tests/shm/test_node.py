@@ -26,7 +26,11 @@ from segment_tools import (
     patch,
 )
 
-from limpet.shm import node, placement, superblock
+import limpet
+from limpet.shm.backends import node, superblock
+from limpet.shm.backends import numa as placement
+from limpet.shm.backends.location import SHM_DIR, Location, segment_of_file
+from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import (
     LimpetError,
     ParameterError,
@@ -39,8 +43,6 @@ from limpet.shm.errors import (
     PoolTruncated,
     PoolVersion,
 )
-from limpet.shm.layout import CONTROL_NODE
-from limpet.shm.location import SHM_DIR, Location, segment_of_file
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -521,7 +523,7 @@ def test_close_leaves_the_mapping_to_buffers_in_use(location: Location) -> None:
 
 PROGRAM = """
 import multiprocessing.shared_memory, sys
-from limpet.shm import node
+from limpet.shm.backends import node
 opened, _ = node.open_(node.parse_url(sys.argv[1]), 0)
 view = memoryview(opened.map)
 tracked = multiprocessing.shared_memory.SharedMemory(create=True, size=4096)
@@ -531,7 +533,7 @@ tracked.close(); tracked.unlink()
 
 def test_process_that_exits_says_nothing_and_unlinks_nothing(files: Location) -> None:
     pool = make(files)
-    path = str(Path(node.__file__).absolute().parents[2])
+    path = str(Path(limpet.__file__).absolute().parents[1])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "default"}
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, files.url],

@@ -6,7 +6,7 @@ import os
 import pytest
 from fabric_tools import SIZE, endpoint_on, file_mapping
 
-from limpet.shm import portable
+from limpet.shm.endpoint import portable
 from limpet.shm.errors import NodeFailed
 
 

@@ -11,10 +11,10 @@ from endpoint_tools import Interrupted, WatchedPool
 from process_tools import gather
 
 import limpet
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import PRESSURE
-from limpet.shm.pressure import Hunger, expel
-from limpet.shm.words import LIMBO, OWNER_MASK, SLAB, TAKEN, block_word
+from limpet.shm.alloc.reclaim import Hunger, expel
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import PRESSURE
+from limpet.shm.endpoint.words import LIMBO, OWNER_MASK, SLAB, TAKEN, block_word
 
 ROUNDS = 1500 if BUILD == "compiled" else 60
 LEASE_US = 50_000

@@ -9,8 +9,8 @@ import pytest
 from client_tools import child, ids, slot_of
 
 import limpet
-from limpet.shm.slots import HAND, PIN
-from limpet.shm.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word, class_of
+from limpet.shm.endpoint.slots import HAND, PIN
+from limpet.shm.endpoint.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word, class_of
 
 
 def free_blocks(pool: limpet.Pool) -> list[int]:

@@ -16,11 +16,11 @@ from process_tools import children, gather
 
 import limpet
 from limpet.shm import pool as pool_module
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
-from limpet.shm.membership import Membership
-from limpet.shm.slots import HAND
-from limpet.shm.words import FREE, LARGE, SLAB, TAIL, block_word
+from limpet.shm.clients.membership import Membership
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.endpoint.slots import HAND
+from limpet.shm.endpoint.words import FREE, LARGE, SLAB, TAIL, block_word
 
 KEY = b"K"
 OLD = b"old-value-of-K.."

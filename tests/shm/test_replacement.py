@@ -24,13 +24,13 @@ from group_tools import (
 from process_tools import start
 
 import limpet
-from limpet.fault.stopping import StoppingEndpoint
-from limpet.shm.fabric import BUILD
-from limpet.shm.groups import Groups
-from limpet.shm.inventory import list_pools
-from limpet.shm.layout import LEADER, address
-from limpet.shm.location import SHM_DIR
-from limpet.shm.states import EXCLUDED, IN_SERVICE, RESTORING, generation_of, state_of
+from limpet.fault.inject.stopping import StoppingEndpoint
+from limpet.shm.backends.inventory import list_pools
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import LEADER, address
+from limpet.shm.endpoint.states import EXCLUDED, IN_SERVICE, RESTORING, generation_of, state_of
+from limpet.shm.replicas.replica_sets import Groups
 
 COMPILED = BUILD == "compiled"
 LAST = 3

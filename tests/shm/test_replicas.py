@@ -40,10 +40,10 @@ from hypothesis import strategies as st
 from process_tools import gather
 
 import limpet
-from limpet.shm.fabric import BUILD
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.location import SHM_DIR
-from limpet.shm.words import (
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import (
     FREE,
     REGION,
     block_word,

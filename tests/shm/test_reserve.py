@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.fault.kinds import proof_of
+from limpet.fault.matrix.fault_profile import proof_of
 
 VALUE = bytes(range(200))
 

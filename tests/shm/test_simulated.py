@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.shm.fabric import BUILD, Endpoint, flush_features
-from limpet.shm.simulated import (
+from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
+from limpet.shm.endpoint.simulated import (
     CAS,
     LINE,
     PAUSE,

@@ -12,7 +12,7 @@ import pytest
 from client_tools import Child, child, pinned
 
 import limpet
-from limpet.shm.fabric import BUILD, Endpoint
+from limpet.shm.endpoint.fabric import BUILD, Endpoint
 
 LEASE_S: Final = 2.0
 UPDATE_S: Final = 2.0**-6

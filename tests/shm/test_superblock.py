@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from limpet.shm import superblock
+from limpet.shm.backends import superblock
 from limpet.shm.errors import (
     ParameterError,
     PoolCorrupt,

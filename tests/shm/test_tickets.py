@@ -8,8 +8,8 @@ import pytest
 from process_tools import gather
 
 import limpet
-from limpet.shm.layout import TICKETS
-from limpet.shm.tickets import RANGE, TICKETS_MAX, Tickets
+from limpet.shm.clients.unique_ids import RANGE, TICKETS_MAX, Tickets
+from limpet.shm.endpoint.layout import TICKETS
 
 
 def test_numbers_are_counted_up_from_a_range_of_ones_own(pools: Any) -> None:

@@ -14,9 +14,9 @@ from fabric_tools import BOTH, NATIVE, SIZE, address, endpoint_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.shm import portable
+from limpet.shm.endpoint import portable
+from limpet.shm.endpoint.states import FORMER
 from limpet.shm.errors import AddressError, NodeFailed, ReentrantUse
-from limpet.shm.states import FORMER
 
 TOP = 1 << 63
 MAX = (1 << 64) - 1

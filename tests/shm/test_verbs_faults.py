@@ -25,9 +25,9 @@ from fabric_tools import (
     wait_children,
 )
 
-from limpet.shm import portable
+from limpet.shm.endpoint import portable
+from limpet.shm.endpoint.states import FAILED, FORMER, IN_SERVICE, RESTORING, node_word
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
-from limpet.shm.states import FAILED, FORMER, IN_SERVICE, RESTORING, node_word
 
 MAX = (1 << 64) - 1
 VERBS = {
@@ -235,7 +235,7 @@ SETTING = """
     import faulthandler, mmap, os, resource, signal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from limpet.shm.errors import NodeFailed
-    from limpet.shm.verbs import Endpoint
+    from limpet.shm.endpoint.verbs import Endpoint
 
     def mapping():
         descriptor = os.memfd_create("limpet-test")

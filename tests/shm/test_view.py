@@ -14,12 +14,12 @@ from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
 from process_tools import gather, start
 
 import limpet
-from limpet.shm.layout import LEADER, NODE_SHIFT
-from limpet.shm.location import SHM_DIR
-from limpet.shm.slots import INCARNATION_BITS, PARKED, PIN_SHIFT
-from limpet.shm.states import EXCLUDED, FAILED, IN_SERVICE, RESTORING
-from limpet.shm.view import IDENT_MASK
-from limpet.shm.words import REPLICATED
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.layout import LEADER, NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PARKED, PIN_SHIFT
+from limpet.shm.endpoint.states import EXCLUDED, FAILED, IN_SERVICE, RESTORING
+from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.replicas.view import IDENT_MASK
 
 NODES = 3
 

@@ -10,7 +10,7 @@ from typing import Any
 from process_tools import start
 
 import limpet
-from limpet.shm.fabric import Endpoint
+from limpet.shm.endpoint.fabric import Endpoint
 
 
 def dies_at(pool: Any, fuse: int, work: Callable[[], object]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.shm.fabric import hash64
+from limpet.shm.endpoint.fabric import hash64
 
 KEY_MAX: Final = 65535
 OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -8,7 +8,7 @@ import pytest
 from process_tools import gather
 
 import limpet
-from limpet.stores.loco.manager import Manager
+from limpet.stores.channels.manager import Manager
 from limpet.stores.registry import KINDS
 
 CHANNELS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -18,7 +18,7 @@ from channel_tools import NappingPool, dies_at
 from process_tools import children, gather, start
 
 import limpet
-from limpet.shm.fabric import Endpoint
+from limpet.shm.endpoint.fabric import Endpoint
 
 COMPILED = limpet.build == "compiled"
 try:

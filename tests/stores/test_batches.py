@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.shm.fabric import hash64
-from limpet.stores.outcomes import BATCH
+from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.registry import KINDS, store_class
+from limpet.stores.status import BATCH
 
 Make = Callable[..., Any]
 SIZES = (1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH + 4)

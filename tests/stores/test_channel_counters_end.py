@@ -16,12 +16,12 @@ from channel_tools import dies_at
 from process_tools import children, gather, start
 
 import limpet
-from limpet.shm.layout import CLIENT_SLOTS, SLOT_SIZE
-from limpet.stores.loco import queue_fields as queues
-from limpet.stores.loco import ticket_fields
-from limpet.stores.loco.fields import LINE, WAKE
-from limpet.stores.loco.kvstore import fields as kvstores
-from limpet.stores.loco.ring_fields import END, NUMBER, OLDEST, POSITION_MAX
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.stores.channels import queue_layout as queues
+from limpet.stores.channels import ticket_layout as ticket_fields
+from limpet.stores.channels.layout import LINE, WAKE
+from limpet.stores.channels.ring_layout import END, NUMBER, OLDEST, POSITION_MAX
+from limpet.stores.loco import layout as kvstores
 
 COMPILED = limpet.build == "compiled"
 LARGE = 3000

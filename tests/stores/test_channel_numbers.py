@@ -18,7 +18,7 @@ import pytest
 from process_tools import gather, start
 
 import limpet
-from limpet.stores.loco.rendezvous import Rendezvous
+from limpet.stores.channels.rendezvous import Rendezvous
 
 COMPILED = limpet.build == "compiled"
 try:

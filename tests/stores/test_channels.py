@@ -18,13 +18,13 @@ from endpoint_tools import WatchedPool
 from process_tools import gather
 
 import limpet
-from limpet.shm.location import SHM_DIR
-from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.fields import SLEEPERS, WOKEN
-from limpet.stores.loco.manager import GLOBAL, PAIR, THREAD
-from limpet.stores.loco.sst import SST
-from limpet.stores.loco.variables import AtomicVar, OwnedVar, SharedRegion
-from limpet.stores.loco.waiting import Waiting
+from limpet.shm.backends.location import SHM_DIR
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import SLEEPERS, WOKEN
+from limpet.stores.channels.manager import GLOBAL, PAIR, THREAD
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
+from limpet.stores.channels.waiting import Waiting
 
 COMPILED = limpet.build == "compiled"
 

@@ -24,11 +24,12 @@ from process_tools import children, gather
 from store_tools import sound
 
 import limpet
-from limpet.fault.explorer import Exploration, explore, numbered_run, stage_of
-from limpet.fault.kinds import PROOFS, proof_of
-from limpet.stores.clover import chains, server, table
-from limpet.stores.clover.remote import Remote
-from limpet.stores.clover.server import DUE, LOOKUP, NOTICE
+from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
+from limpet.fault.matrix.fault_profile import PROOFS, proof_of
+from limpet.stores.baselines.clover import chains, server
+from limpet.stores.baselines.clover import store as table
+from limpet.stores.baselines.clover.remote import Remote
+from limpet.stores.baselines.clover.server import DUE, LOOKUP, NOTICE
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED = limpet.build == "compiled"

@@ -12,7 +12,7 @@ import pytest
 from process_tools import children, gather, start
 
 import limpet
-from limpet.stores.loco.fields import LINE, SLEEPERS
+from limpet.stores.channels.layout import LINE, SLEEPERS
 
 WAITS_S = 20.0
 

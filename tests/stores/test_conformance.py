@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from store_tools import KEY_MAX, SLACK, key_max, linked, sound
 
 import limpet
-from limpet.shm.layout import object_sizes
+from limpet.shm.endpoint.layout import object_sizes
 from limpet.stores.rcuckoo.parameters import KEY_SIZE_MAX
 from limpet.stores.registry import store_class
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.rtx.fields import POINTER
-from limpet.stores.sherman.fields import COUNT_SHIFT, EXTENT, SHAPE, SLOTS, VALUE_SHIFT
-from limpet.stores.swarm.fields import GUESSED, TIME_MAX, VERIFIED
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.sherman.layout import COUNT_SHIFT, EXTENT, SHAPE, SLOTS, VALUE_SHIFT
+from limpet.stores.swarm.layout import GUESSED, TIME_MAX, VERIFIED
 from limpet.stores.swarm.words import tuple_word
 
 HUGE = [1 << 61, (1 << 61) - 1, 1 << 60, (1 << 63) - 1]

@@ -17,8 +17,8 @@ from process_tools import gather, start
 from puppets import Puppet, verb_on_address
 
 import limpet
-from limpet.shm.directory import DROPPING, EMPTYING, VOID
-from limpet.shm.slots import PIN
+from limpet.shm.catalogue.directory import DROPPING, EMPTYING, VOID
+from limpet.shm.endpoint.slots import PIN
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
 ALL = sorted({**KINDS, **UNRECOVERED, **UNPROVED})

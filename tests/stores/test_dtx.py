@@ -15,17 +15,17 @@ from process_tools import children
 from puppets import Puppet, Where, verb_on_address
 from store_tools import sound
 
-from limpet.fault.doomed import Doom, DoomedPool
-from limpet.fault.scene import look_away
+from limpet.fault.inject.doomed import Doom, DoomedPool
+from limpet.fault.matrix.testbed import look_away
+from limpet.shm.clients.membership import Membership
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_STATES
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN, client_id
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import StoreCorrupt, StoreFull
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import NODE_STATES
-from limpet.shm.membership import Membership
-from limpet.shm.slots import INCARNATION_BITS, PIN, client_id
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.dtx.recovery import Recovery
-from limpet.stores.dtx.stop import Stop
-from limpet.stores.race.logged_growth import LoggedSplit, SplitLog
+from limpet.stores.baselines.dtx.race import LoggedSplit, SplitLog
+from limpet.stores.baselines.dtx.recovery import Recovery
+from limpet.stores.baselines.dtx.stop import Stop
 
 OLD, NEW = b"12345678", b"87654321"
 KEYS = [b"%04d" % number for number in range(40)]

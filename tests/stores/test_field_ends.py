@@ -12,25 +12,25 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet.shm.field_ends import A_SECOND_MAX, LASTS, STAYS, WRAPS, Field
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, STAYS, WRAPS, Field
 
 YEARS = 30
 SECONDS = YEARS * 365.25 * 86_400
 
 MODULES = (
-    "shm.slots",
-    "shm.epoch",
-    "shm.words",
-    "shm.view",
-    "shm.states",
-    "shm.tickets",
-    "stores.loco.fields",
-    "stores.loco.ticket_fields",
-    "stores.loco.queue_fields",
-    "stores.loco.ring_fields",
-    "stores.loco.renewal",
-    "stores.loco.barrier",
-    "stores.loco.kvstore.fields",
+    "shm.endpoint.slots",
+    "shm.clients.epoch",
+    "shm.endpoint.words",
+    "shm.replicas.view",
+    "shm.endpoint.states",
+    "shm.clients.unique_ids",
+    "stores.channels.layout",
+    "stores.channels.ticket_layout",
+    "stores.channels.queue_layout",
+    "stores.channels.ring_layout",
+    "stores.channels.renewal",
+    "stores.channels.barrier",
+    "stores.loco.layout",
 )
 FIELDS: list[Field] = [
     field for name in MODULES for field in importlib.import_module(f"limpet.{name}").FIELDS
@@ -86,8 +86,8 @@ def test_the_table_has_the_fields_of_every_module_that_lists_some() -> None:
     package = Path(limpet.__file__).parent
     listing = {
         path.relative_to(package).with_suffix("").as_posix().replace("/", ".")
-        for folder in ("shm", "stores/loco", "stores/loco/kvstore")
-        for path in (package / folder).glob("*.py")
+        for pattern in ("shm/*/*.py", "stores/channels/*.py", "stores/loco/*.py")
+        for path in package.glob(pattern)
         if "\nFIELDS: Final" in path.read_text()
     }
     assert listing == set(MODULES)

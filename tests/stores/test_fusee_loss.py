@@ -13,7 +13,7 @@ from process_tools import gather
 from store_tools import sound
 
 import limpet
-from limpet.shm.location import SHM_DIR
+from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.registry import KINDS, store_class
 

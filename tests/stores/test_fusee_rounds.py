@@ -10,7 +10,7 @@ from endpoint_tools import WatchedPool
 from store_tools import sound
 
 import limpet
-from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 
 COMPILED = limpet.build == "compiled"
 

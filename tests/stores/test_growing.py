@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 
 KINDS = pytest.mark.parametrize("kind", ["race", "rtx-race"])
 

@@ -15,19 +15,20 @@ from store_tools import sound
 from tree_tools import LeafSplit, Merge
 
 import limpet
-from limpet.fault.explorer import Exploration, Report, explore
-from limpet.fault.kinds import PROOFS, Proof
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import KEY, NEW, OLD, Operation
-from limpet.fault.scene import Scene
+from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation
+from limpet.fault.matrix.testbed import Scene
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
-from limpet.shm.fabric import BUILD
-from limpet.shm.slots import PIN
-from limpet.stores.dtx.log import ValueLog
-from limpet.stores.inplace import commit, table
-from limpet.stores.inplace.logged import LoggedCommit
-from limpet.stores.inplace.node import Node
-from limpet.stores.rtx.fields import DOING
+from limpet.stores.baselines.dtx.log import ValueLog
+from limpet.stores.baselines.dtx.sherman import LoggedCommit
+from limpet.stores.rtx.layout import DOING
+from limpet.stores.sherman import in_place_commit as commit
+from limpet.stores.sherman import plain as table
+from limpet.stores.sherman.in_place_node import Node
 
 COMPILED = BUILD == "compiled"
 OLD8, NEW8 = b"12345678", b"87654321"

@@ -11,7 +11,7 @@ import pytest
 from store_tools import sound
 
 import limpet
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction as module
 from limpet.stores.rtx.cut import Cut
 from limpet.stores.rtx.transaction import OPTIMISTIC, Transaction

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.swarm import cache as module
 from limpet.stores.swarm.cache import LocationCache
-from limpet.stores.swarm.fields import FIXED
+from limpet.stores.swarm.layout import FIXED
 
 NOWHERE = -1
 REPLICAS = 3

@@ -16,11 +16,11 @@ from endpoint_tools import WatchedPool
 from process_tools import children, gather
 
 import limpet
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import NodeLayout
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NodeLayout
 from limpet.shm.parameters import PoolParameters
-from limpet.stores.loco.kvstore import survey
-from limpet.stores.loco.kvstore.fields import (
+from limpet.stores.loco import check as survey
+from limpet.stores.loco.layout import (
     CHECKSUM,
     CLAIM,
     CLAIMED,
@@ -37,7 +37,7 @@ from limpet.stores.loco.kvstore.fields import (
     VACANT,
     VALID,
 )
-from limpet.stores.loco.kvstore.parameters import LocoParameters
+from limpet.stores.loco.parameters import LocoParameters
 
 OLD, NEW = b"old", b"new"
 KEYS = [b"%d" % number for number in range(20)]

@@ -14,10 +14,10 @@ import pytest
 from channel_tools import dies_at
 
 import limpet
-from limpet.shm.fabric import Endpoint
-from limpet.stores.loco.array import Array
-from limpet.stores.loco.sst import SST
-from limpet.stores.loco.variables import AtomicVar, OwnedVar, SharedRegion
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.stores.channels.array import Array
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
 LARGE = b"L" * 3000

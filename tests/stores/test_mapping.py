@@ -32,7 +32,7 @@ from store_tools import linked, sound
 
 import limpet
 from limpet.stores.codecs import Codec
-from limpet.stores.mapping import SharedDict
+from limpet.stores.dict import SharedDict
 
 mapping_tests: Any = pytest.importorskip(
     "test.mapping_tests",

@@ -13,7 +13,7 @@ import pytest
 from process_tools import gather
 
 import limpet
-from limpet.shm.location import SHM_DIR
+from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 
 KEYS = [b"%d" % number for number in range(300)]

@@ -19,12 +19,14 @@ from process_tools import children, gather
 from store_tools import sound
 
 import limpet
-from limpet.fault import findings, matrix, scene
-from limpet.fault.explorer import Exploration, explore
-from limpet.fault.operations import OPERATIONS
-from limpet.fault.stopping import StoppingPool
-from limpet.stores.pdpm import table
-from limpet.stores.pdpm.buckets import REDO
+from limpet.fault.explore.explorer import Exploration, explore
+from limpet.fault.inject.stopping import StoppingPool
+from limpet.fault.matrix import crash_matrix as matrix
+from limpet.fault.matrix import matrix_result as findings
+from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix.operations import OPERATIONS
+from limpet.stores.baselines.pdpm import store as table
+from limpet.stores.baselines.pdpm.buckets import REDO
 from limpet.stores.registry import KINDS, Kind
 
 COMPILED = limpet.build == "compiled"

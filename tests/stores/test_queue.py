@@ -18,9 +18,9 @@ from endpoint_tools import Interrupted, WatchedPool
 from process_tools import children, gather, start
 
 import limpet
-from limpet.stores.loco.fields import CLAIMED, SLEEPERS
-from limpet.stores.loco.queue_fields import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
-from limpet.stores.loco.variables import AtomicVar, SharedRegion
+from limpet.stores.channels.layout import CLAIMED, SLEEPERS
+from limpet.stores.channels.queue_layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
+from limpet.stores.channels.variables import AtomicVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
 

@@ -14,7 +14,7 @@ from channel_tools import dies_at, nothing_leaked
 from process_tools import gather, start
 
 import limpet
-from limpet.stores.loco.queue_fields import KEPT_MAX, KIND, PENDING
+from limpet.stores.channels.queue_layout import KEPT_MAX, KIND, PENDING
 
 SMALL, LARGE = 3, 2000
 """Bytes of an element that lies in its slot, and of one that takes an object."""

@@ -14,11 +14,11 @@ from puppets import verb_on
 from rcuckoo_scenes import RING, ROWS, Clients, Ring, places_of, some
 
 import limpet
-from limpet.fault.operations import OLD
-from limpet.shm.fabric import BUILD, hash64
-from limpet.shm.words import FREE
+from limpet.fault.matrix.operations import OLD
+from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.words import FREE
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
-from limpet.stores.rcuckoo.fields import (
+from limpet.stores.rcuckoo.layout import (
     COUNT_MASK,
     COUNT_SHIFT,
     FOUND,

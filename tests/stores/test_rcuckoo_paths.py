@@ -15,12 +15,12 @@ from endpoint_tools import Interrupted
 from puppets import PuppetPool
 from rcuckoo_scenes import RING, Clients, Ring, path_scene
 
-from limpet.fault import remains
-from limpet.fault.findings import Result
-from limpet.fault.kinds import PROOFS, Proof
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import BYSTANDER, NEW, OLD, OPERATIONS
-from limpet.shm.fabric import BUILD
+from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import BYSTANDER, NEW, OLD, OPERATIONS
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED = BUILD == "compiled"
 EVERY = 23

@@ -12,11 +12,11 @@ from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
 from rcuckoo_scenes import Clients
 
 import limpet
-from limpet.shm.layout import SLOTS_USED
-from limpet.shm.slots import INCARNATION_BITS
-from limpet.stores.rcuckoo.fields import JOURNALS, STATE
+from limpet.shm.endpoint.layout import SLOTS_USED
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.stores.rcuckoo.check import Survey
+from limpet.stores.rcuckoo.layout import JOURNALS, STATE
 from limpet.stores.rcuckoo.repair import Repair
-from limpet.stores.rcuckoo.survey import Survey
 
 
 def _is_dead(beholder: Any, *dead: Any) -> None:
@@ -153,7 +153,7 @@ def test_an_iterator_does_not_say_damaged_of_a_row_whose_writer_went_on(
 ) -> None:
     """It was stopped in the midst of the row for so long that the iterator lost patience, and ends
     just before the iterator looks at the lock."""
-    monkeypatch.setattr("limpet.stores.rcuckoo.survey.LOOKS_MAX", 3)
+    monkeypatch.setattr("limpet.stores.rcuckoo.check.LOOKS_MAX", 3)
     clients = Clients(pools, 2)
     writer, reader = clients.puppets
     key = clients.key(4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from process_tools import gather
 
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores import pool as stores_pool
 from limpet.stores.registry import KINDS, store_class
 

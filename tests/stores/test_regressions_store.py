@@ -8,9 +8,9 @@ import pytest
 from endpoint_tools import Interrupted, WatchedPool
 
 import limpet
-from limpet.shm.directory import READY, VOID
-from limpet.shm.fabric import hash64
-from limpet.shm.layout import CONTROL_NODE, NODE_SHIFT, catalogue_entries
+from limpet.shm.catalogue.directory import READY, VOID
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT, catalogue_entries
 
 
 def keys_of_node(store: Any, node: int, count: int) -> list[bytes]:

@@ -17,7 +17,7 @@ from process_tools import start
 from store_tools import sound
 
 import limpet
-from limpet.shm.replacement import Replacement
+from limpet.shm.replicas.replacement import Replacement
 from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
 

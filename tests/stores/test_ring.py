@@ -19,10 +19,10 @@ from endpoint_tools import WatchedPool
 from process_tools import children, gather, start
 
 import limpet
-from limpet.shm.fabric import Endpoint
-from limpet.stores.loco.fields import SLEEPERS
-from limpet.stores.loco.ring_buffer import RingBuffer
-from limpet.stores.loco.ring_fields import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.stores.channels.layout import SLEEPERS
+from limpet.stores.channels.ring_buffer import RingBuffer
+from limpet.stores.channels.ring_layout import DATA, END, NUMBER, OLDEST, ROOM
 
 COMPILED = limpet.build == "compiled"
 

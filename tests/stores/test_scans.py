@@ -12,7 +12,7 @@ from process_tools import gather
 from puppets import Puppet
 from store_tools import sound
 
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
 TREES: Final = ("rtx-sherman", "sherman", "dtx-sherman")

@@ -12,7 +12,7 @@ from store_tools import sound
 from tree_tools import VALUE, Tree
 
 import limpet
-from limpet.shm.fabric import BUILD
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
 STEPS: Final = 300

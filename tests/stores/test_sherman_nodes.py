@@ -13,13 +13,13 @@ import pytest
 from tree_tools import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
-from limpet.fault import remains
-from limpet.fault.findings import Result
-from limpet.fault.kinds import PROOFS, Proof
-from limpet.fault.matrix import Matrix
-from limpet.fault.operations import KEY, NEW, OLD, Operation, demand
-from limpet.fault.scene import Scene
-from limpet.shm.fabric import BUILD
+from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix.crash_matrix import Matrix
+from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
+from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation, demand
+from limpet.fault.matrix.testbed import Scene
+from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
 SMALL: Final = {"node_size": 320, "key_size": 16, "value_size": 32}
@@ -89,7 +89,7 @@ Make = Callable[[str], tuple[Matrix, Operation]]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes matrices of a case, and its operation; a new pool for each run."""
-    proof = Proof(SMALL, matrix_nodes=1, packages=("rtx",))
+    proof = Proof(SMALL, matrix_nodes=1, sources=proof_of("rtx-sherman").sources)
     monkeypatch.setitem(PROOFS, "rtx-sherman", proof)
 
     def matrix(case: str) -> tuple[Matrix, Operation]:

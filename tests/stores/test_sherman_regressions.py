@@ -18,11 +18,11 @@ from store_tools import sound
 from tree_tools import KIND, VALUE, Tree
 
 import limpet
-from limpet.fault.scene import look_away, within
-from limpet.shm.fabric import BUILD
-from limpet.shm.words import ADDRESS_MASK
-from limpet.stores.rtx.fields import POINTER
-from limpet.stores.sherman.fields import SHAPE
+from limpet.fault.matrix.testbed import look_away, within
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.sherman.layout import SHAPE
 
 COMPILED: Final = BUILD == "compiled"
 PATIENCE_S: Final = 10

@@ -1,7 +1,7 @@
 """Counters in the stores' words that begin just below an end, and go over it.
 
 Each module with a layout says which of its fields are narrower than a word, and what happens at
-their end (stores/*/fields.py, words.py, vacant.py, journal.py).
+their end (stores/*/layout.py, words.py, vacant.py, journal.py).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import limpet
-from limpet.shm.layout import TICKETS
-from limpet.shm.slots import CLOCK, INCARNATION_BITS
-from limpet.shm.tickets import RANGE, TICKETS_MAX
-from limpet.stores.race.fields import SPLIT, UNSET
-from limpet.stores.rcuckoo.fields import JOURNALS, SEQUENCE_SHIFT, STATE
-from limpet.stores.rtx.fields import OBJECT_SIZE, POINTER
+from limpet.shm.clients.unique_ids import RANGE, TICKETS_MAX
+from limpet.shm.endpoint.layout import TICKETS
+from limpet.shm.endpoint.slots import CLOCK, INCARNATION_BITS
+from limpet.stores.race.layout import SPLIT, UNSET
+from limpet.stores.rcuckoo.layout import JOURNALS, SEQUENCE_SHIFT, STATE
+from limpet.stores.rtx.layout import OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.vacant import vacant_word
 

@@ -15,9 +15,9 @@ from puppets import Puppet, verb_on
 from store_tools import sound
 
 import limpet
-from limpet.shm.layout import NODE_SHIFT
-from limpet.shm.location import SHM_DIR
-from limpet.stores.swarm.fields import READ, STAMP_SHIFT, WRITE
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.stores.swarm.layout import READ, STAMP_SHIFT, WRITE
 
 COMPILED = limpet.build == "compiled"
 

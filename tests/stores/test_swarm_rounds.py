@@ -19,8 +19,8 @@ from puppets import Puppet, verb_on
 from store_tools import sound
 
 import limpet
-from limpet.shm.fabric import Endpoint
-from limpet.shm.slots import INCARNATION_BITS
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm.recycling import area_of
 
 COMPILED = limpet.build == "compiled"

@@ -19,9 +19,9 @@ from lock_stage import PLACES, LockStage, Run
 
 import limpet
 from limpet.shm.errors import ChannelRemoved, ParameterError
-from limpet.stores.loco.channel import Channel
-from limpet.stores.loco.fields import SLEEP_US
-from limpet.stores.loco.ticket_fields import (
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import SLEEP_US
+from limpet.stores.channels.ticket_layout import (
     BEHIND_MAX,
     HANDOFF,
     HEAD,
@@ -30,8 +30,8 @@ from limpet.stores.loco.ticket_fields import (
     QUEUED,
     TURN_S,
 )
-from limpet.stores.loco.ticket_fields import PLACES as FIRST_PLACE
-from limpet.stores.loco.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.ticket_layout import PLACES as FIRST_PLACE
+from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
 
 SCHEDULES = 40 if limpet.build == "compiled" else 15
 

@@ -15,9 +15,9 @@ from process_tools import gather
 from store_tools import key_of, once, sound
 
 import limpet
-from limpet.shm.fabric import BUILD
-from limpet.shm.slots import PROGRESS
-from limpet.stores.race.staging import Staging
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import PROGRESS
+from limpet.stores.rtx.hash_writes import Staging
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"

@@ -12,13 +12,13 @@ import pytest
 from process_tools import gather
 from puppets import Puppet, PuppetPool, Where
 
-from limpet.fault.operations import KEY, NEW, OLD, demand
-from limpet.fault.scene import Scene, look_away
-from limpet.stores.inplace.survey import InPlaceSurvey
-from limpet.stores.inplace.table import InPlace
-from limpet.stores.rtx.fields import LOCKED, OBJECT_SIZE, POINTER
+from limpet.fault.matrix.operations import KEY, NEW, OLD, demand
+from limpet.fault.matrix.testbed import Scene, look_away
+from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.sherman.fields import SLOTS
+from limpet.stores.sherman.in_place_check import InPlaceSurvey
+from limpet.stores.sherman.layout import SLOTS
+from limpet.stores.sherman.plain import InPlace
 
 KIND: Final = "rtx-sherman"
 VALUE: Final = b"v" * 40

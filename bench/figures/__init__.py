@@ -1,0 +1,1 @@
+"""The papers' figures: counted round trips and bytes, and virtual time."""

@@ -1,0 +1,1 @@
+"""Limpet beside other ways to share state between processes, driven by one loop."""

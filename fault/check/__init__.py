@@ -1,0 +1,1 @@
+"""Histories, the models that they are compared with, and the verdicts."""

@@ -1,0 +1,219 @@
+"""The bank: clients make transfers in transactions while they are killed, and are judged.
+
+Transactions move money between two or three accounts of a store, or read ten accounts, or all.
+Each attempt is noted, before it can take effect, in memory that survives its client
+(`transaction_recorder`). The crew kills and stops the clients at random and puts others in their
+place. In the end all accounts are read in one transaction, the dead are recovered, and all are read
+again; the money must be all there, in every transaction that read all accounts; the whole history
+must be strictly serializable, `check()` hold and nothing be leaked. Nobody may have been blocked.
+
+A transaction may give up after many conflicts, and for want of memory where clients are stopped, as
+they hold it back. Either must have changed nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import limpet
+from limpet.fault.check.serializability import Report as Judged
+from limpet.fault.check.serializability import check
+from limpet.fault.check.transaction_recorder import TransactionRecorder
+from limpet.fault.check.transactions import Transaction, name_of, write_transactions
+from limpet.fault.check.verify import FINAL
+from limpet.fault.drill.bank_report import (
+    CHECKS,
+    HISTORY,
+    INVARIANTS,
+    TOTAL,
+    UNORDERED,
+    BankParameters,
+    BankReport,
+    Counts,
+)
+from limpet.fault.drill.bank_worker import (
+    LOAD,
+    START,
+    STORE,
+    Act,
+    Acts,
+    Teller,
+    account,
+    balance_of,
+    items,
+    value_of,
+)
+from limpet.fault.drill.counters import PUTS, Counters
+from limpet.fault.drill.drill_base import DrillBase, nameless_pool
+from limpet.fault.drill.drill_report import MOVING, Observer
+from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
+from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict
+
+EXAMPLES_MAX: Final = 5
+LOADER: Final = 0
+"""The client of the load in the history."""
+
+
+def run(parameters: BankParameters, observer: Observer, history: str | None = None) -> BankReport:
+    """Run the bank, and write its history to the file `history`; call it from the main thread.
+
+    Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
+    However it ends, the clients have ended and the pool is gone.
+    """
+    if parameters.accounts < 2:
+        raise ParameterError(
+            f"with {parameters.accounts} accounts there is nothing to transfer: have two or more"
+        )
+    with contextlib.ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        pool = stack.enter_context(nameless_pool(parameters, parameters.node_size))
+        recorder = stack.enter_context(TransactionRecorder(parameters.clients))
+        stores = [
+            pool.store(kind, name=f"{STORE} {number}" if number else STORE, **parameters.parameters)
+            for number, kind in enumerate(UNORDERED.get(parameters.store, (parameters.store,)))
+        ]
+        bank = _Bank(parameters, observer, interrupt, pool, stores, recorder)
+        bank.load()
+        bank.work()
+        return bank.verify(history)
+
+
+class _Bank(DrillBase[BankParameters]):
+    def __init__(
+        self,
+        parameters: BankParameters,
+        observer: Observer,
+        interrupt: Interrupt,
+        pool: limpet.Pool,
+        stores: list[Any],
+        recorder: TransactionRecorder,
+    ) -> None:
+        super().__init__(parameters, observer, interrupt, pool, CHECKS)
+        self.stores = stores
+        self.recorder = recorder
+        self.accounts = [account(number) for number in range(parameters.accounts)]
+        self.items = items(dict.fromkeys(self.accounts)).keys()
+        self.acts = Acts(stores, self.accounts, parameters.store not in UNORDERED)
+        self.own: list[Transaction] = []
+        """The load, and the reads after the run."""
+        self.given_up = 0
+
+    def load(self) -> None:
+        """Open the accounts."""
+        call_ns = time.monotonic_ns()
+        for name in self.accounts:
+            self.acts.store_of(name).insert(name, value_of(START, LOAD))
+        reads = items(dict.fromkeys(self.accounts))
+        writes = items(dict.fromkeys(self.accounts, value_of(START, LOAD)))
+        end_ns = time.monotonic_ns()
+        self.own.append(Transaction(LOADER, "committed", reads, writes, call_ns, end_ns))
+
+    def work(self) -> None:
+        """Have the clients work and suffer for the given time, then end."""
+        counters = Counters(self.parameters.clients)
+        allowed: list[type[Exception]] = [TransactionConflict]
+        if self.parameters.stop_rate:
+            allowed.append(StoreFull)
+
+        def client(slot: int, incarnation: int) -> None:
+            counter = counters.counter(slot)
+            counter.start(os.getpid(), self.pool.client_id)
+            log = self.recorder.log(slot, incarnation)
+            teller = Teller(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
+            teller.work(random.Random(self.parameters.seed << 32 | incarnation))
+
+        self.run_crew(client, counters)
+        self.given_up = self.last.snapshot.refused()
+        if not self.crew.failed and not self.last.snapshot.operations(PUTS):
+            self.checks[MOVING].append("no transfer was committed in the whole run")
+
+    def verify(self, history: str | None) -> BankReport:
+        """Judge everything."""
+        with self.timed("verify"), self.unblocked():
+            self._read_all("reading every account", self.acts.read_all)
+            self.recover()
+            self._read_all("reading every account again", self.acts.scan_all)
+            self.look("checking the store's invariants", INVARIANTS, self._check_store)
+            self.account()
+        self.interrupt.check()
+        with self.timed("judge"), ended_by_signals():
+            self.observer.verifying("judging the history")
+            transactions = [*self.recorder.transactions(), *self.own]
+            judged = self._judge(transactions)
+            counts = self._count(transactions)
+        if history is not None:
+            with self.timed("write"):
+                self.observer.verifying(f"writing the history to {history}")
+                write_transactions(history, sorted(transactions, key=_call_ns))
+        return BankReport(**self.outcome(), counts=counts, judged=judged)
+
+    def _read_all(self, what: str, act: Act) -> None:
+        """Read all accounts in a transaction of the parent, which belongs to the history."""
+
+        def look() -> None:
+            call_ns = time.monotonic_ns()
+            seen = self.pool.transaction(lambda tx: act(tx, LOAD))
+            end_ns = time.monotonic_ns()
+            self.own.append(Transaction(FINAL, "committed", items(seen.reads), {}, call_ns, end_ns))
+
+        self.look(what, TOTAL, look)
+
+    def _check_store(self) -> None:
+        for store in self.stores:
+            store.check()
+        found = items({name: store.get(name) for store in self.stores for name in store})
+        last = self.own[-1].reads if self.own[-1].client == FINAL else found
+        differ = [item for item in {**found, **last} if found.get(item) != last.get(item)]
+        if differ:
+            raise StoreCorrupt(
+                f"the store gives {len(found)} keys, the last transaction read {len(last)}; "
+                f"{len(differ)} differ, such as {name_of(differ[0])}"
+            )
+
+    def _judge(self, transactions: list[Transaction]) -> Judged:
+        judged = check(transactions)
+        if not judged.ok:
+            self.checks[HISTORY].append(judged.detail)
+        total = START * len(self.accounts)
+        sums = [(one, self._sum(one)) for one in self._totals(transactions)]
+        wrong = [
+            f"{one}: that is {found} in all, not {total}" for one, found in sums if found != total
+        ]
+        self.checks[TOTAL] += wrong[:EXAMPLES_MAX]
+        if len(wrong) > EXAMPLES_MAX:
+            self.checks[TOTAL].append(f"and {len(wrong) - EXAMPLES_MAX} more wrong totals")
+        return judged
+
+    def _totals(self, transactions: Iterable[Transaction]) -> list[Transaction]:
+        """Committed transactions that read every account."""
+        every = self.items
+        return [
+            one
+            for one in transactions
+            if one.outcome == "committed" and one.client != LOADER and every <= one.reads.keys()
+        ]
+
+    def _sum(self, transaction: Transaction) -> int:
+        return sum(balance_of(transaction.reads[item]) for item in self.items)
+
+    def _count(self, transactions: list[Transaction]) -> Counts:
+        """What the clients did."""
+        made = [one for one in transactions if one.client not in (LOADER, FINAL)]
+        committed = [one for one in made if one.outcome == "committed"]
+        return Counts(
+            transfers=sum(bool(one.writes) for one in committed),
+            reads=sum(not one.writes for one in committed),
+            totals=len(self._totals(made)),
+            aborted=sum(one.outcome == "aborted" for one in made),
+            given_up=self.given_up,
+            unknown=sum(one.outcome == "unknown" for one in made),
+        )
+
+
+def _call_ns(transaction: Transaction) -> int:
+    return transaction.call_ns

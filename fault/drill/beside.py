@@ -1,0 +1,335 @@
+"""The drill of bystanders: a client that only reads, or only waits, delays nobody by a lease.
+
+Clients stop at steps of their own, and the pool's lease is an hour: whoever has to wait for a lease
+is blocked, and found, on however slow a machine. For every subject (subjects.py):
+
+    reader   stops at a step of a read; a writer makes its turns beside it
+    waiter   a holder stops at a step of a change; a second client wants to make the same one, and
+             stops at one of its pauses, when it waits; the holder goes on and ends; a third one
+             makes its turns beside the waiter. Where nobody has to wait, the second one ends
+    repair   a client dies at a step of a change, while another one is at work elsewhere, on a core
+             of its own if there is one; a third one recovers the dead, and makes its turns. It
+             pauses a few times at most: the one at work must not keep it from ending
+    drop     of stores: as waiter, but the third one drops the store beside the waiter, which is
+             told so when it goes on
+
+Each client that stopped goes on in the end, and ends well; the subject is whole, and nothing leaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
+from limpet.fault.inject.workers import Exit, Workers
+from limpet.fault.matrix.operations import Broken, demand
+from limpet.fault.matrix.subjects import CHANGES, KEYS, opened, pool_sizes
+from limpet.fault.matrix.testbed import look_away, within
+from limpet.shm.backends.segments import destroy
+from limpet.shm.errors import LimpetError, StoreDropped
+from limpet.stores.pool import Pool
+from limpet.stores.registry import KINDS
+
+ROLES: Final = ("reader", "waiter", "repair", "drop")
+LEASE_US: Final = 3_600_000_000
+PATIENCE_S: Final = 10.0
+TURNS: Final = 40
+SHARE: Final = 6
+STEPS_MAX: Final = 4000
+"""No turn has more steps."""
+PAUSES: Final = (1, 10, 24, 50)
+"""The pauses at which a waiter stops: it spins, yields, or has slept in a queue."""
+PAUSES_MAX: Final = 50
+"""Of a repair."""
+
+
+class WaitingEndpoint(StoppingEndpoint):
+    """An endpoint that counts pauses and sleeps, and stops the process at number `pause_at`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses = 0
+        self.pause_at = 0
+
+    def _paused(self) -> None:
+        self.pauses += 1
+        if self.pauses == self.pause_at:
+            self.pause_at = 0
+            stop()
+
+    def pause(self, attempt: int) -> int:
+        self._paused()
+        return super().pause(attempt)
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        self._paused()
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class WaitingPool(StoppingPool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = WaitingEndpoint
+    endpoint: WaitingEndpoint
+
+
+def roles_of(subject: str) -> tuple[str, ...]:
+    """The roles that there are beside a subject: a channel is not dropped."""
+    return tuple(role for role in ROLES if role != "drop" or subject in KINDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of one role beside one subject. `failure`: what did not hold, or ""."""
+
+    subject: str
+    role: str
+    runs: int
+    stopped: int
+    failure: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.failure
+
+
+class Beside:
+    """Runs the roles for one subject, in the main thread only.
+
+    `share`: of the steps behind step k, one in k / share is taken; 0: every step. `realtime`: the
+    one at work beside repairs has the last core for itself, before all other processes.
+    """
+
+    def __init__(self, subject: str, url: str, share: int = SHARE, realtime: bool = False) -> None:
+        self.subject = subject
+        self.url = url
+        self.share = share
+        self.realtime = realtime
+        self.runs = 0
+        self.stopped = 0
+        self._turn = 0
+        self._steps = 0
+
+    def run(self, role: str) -> Result:
+        """One role; its Result says whether it held."""
+        self.runs = self.stopped = 0
+        failure = ""
+        pool = WaitingPool.create(
+            self.url, lease_us=LEASE_US, clients=16, fence="kill", **pool_sizes(self.subject)
+        )
+        try:
+            self.pool = pool
+            self.work = opened(pool, self.subject)
+            for _ in range(TURNS):
+                self._write()
+            {
+                "reader": self._readers,
+                "waiter": self._waiters,
+                "repair": self._repairs,
+                "drop": self._drops,
+            }[role]()
+            with within(PATIENCE_S, "the look at what is left"):
+                self._look()
+        except (Broken, LimpetError) as error:
+            failure = f"run {self.runs}: {type(error).__name__}: {error}"
+        finally:
+            pool.close()
+            with contextlib.suppress(LimpetError):
+                destroy(self.url)
+        return Result(self.subject, role, self.runs, self.stopped, failure)
+
+    def _write(self) -> None:
+        self.work.write(self._turn)
+        self._turn += 1
+
+    def _ks(self) -> Iterator[int]:
+        """Steps from 1 on, closely at first."""
+        k = 1
+        while k < STEPS_MAX:
+            yield k
+            k += 1 + (k // self.share if self.share else 0)
+
+    def _client(self, work: Callable[[Any, Any], object]) -> Callable[[int, int], None]:
+        """A forked client, with a handle that it inherits, which does `work(endpoint, subject)`."""
+
+        def target(slot: int, incarnation: int) -> None:
+            pool = self.pool
+            look_away(pool)
+            assert pool.client_id
+            work(pool.endpoint, self.work)
+            pool.endpoint.fuse = pool.endpoint.stop_at = pool.endpoint.pause_at = 0
+            pool.close()
+
+        return target
+
+    @staticmethod
+    def _halted(pid: int, who: str) -> bool:
+        """Wait until a client has stopped, or ended; whether it has stopped."""
+        with within(PATIENCE_S, who):
+            state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return state is not None and state.si_code == os.CLD_STOPPED
+
+    @staticmethod
+    def _end(workers: Workers, pid: int, who: str) -> Exit:
+        os.kill(pid, signal.SIGCONT)
+        with within(PATIENCE_S, who):
+            ended = workers.reap(pid)
+        demand(ended.status == 0, f"{who} ended with {ended.status}: {ended.traceback}")
+        return ended
+
+    def _beside(self, who: str) -> None:
+        with within(PATIENCE_S, who):
+            for _ in range(TURNS):
+                self._write()
+
+    # ---- the roles ------------------------------------------------------------------------------
+
+    def _readers(self) -> None:
+        for k in self._ks():
+            self.runs += 1
+            if not self._reader(k):
+                return
+        raise Broken(f"a read has {STEPS_MAX} steps or more")
+
+    def _reader(self, k: int) -> bool:
+        def work(endpoint: Any, subject: Any) -> None:
+            endpoint.stop_at = k
+            subject.read(self._turn)
+
+        with Workers(self._client(work)) as workers:
+            pid = workers.start(0)
+            halted = self._halted(pid, "the reader")
+            self.stopped += halted
+            self._beside(f"a writer beside a reader that is stopped at step {k}")
+            self._end(workers, pid, "the reader that went on")
+        return halted
+
+    def _waiters(self) -> None:
+        self._beside_waiters(self._waiter)
+
+    def _beside_waiters(self, run: Callable[[int, int], bool]) -> None:
+        for k in self._ks():
+            for number in PAUSES:
+                self.runs += 1
+                if not run(k, number):
+                    return
+        raise Broken(f"a change has {STEPS_MAX} steps or more")
+
+    def _waiter(self, k: int, number: int) -> bool:
+        return self._with_waiter(
+            k, number, lambda: self._beside(f"a client beside a waiter stopped at pause {number}")
+        )
+
+    def _with_waiter(
+        self, k: int, number: int, third: Callable[[], object], drops: bool = False
+    ) -> bool:
+        """`third` is done beside a waiter that is stopped. Whether the holder had a step k."""
+
+        def hold(endpoint: Any, subject: Any) -> None:
+            endpoint.stop_at = k
+            subject.write(CHANGES)
+
+        def wait(endpoint: Any, subject: Any) -> None:
+            endpoint.pauses = 0
+            endpoint.pause_at = number
+            try:
+                subject.write(CHANGES)
+            except StoreDropped:
+                return
+            demand(not drops or endpoint.pause_at, "the waiter worked on in a dropped store")
+
+        with Workers(self._client(hold)) as holders, Workers(self._client(wait)) as waiters:
+            holder = holders.start(0)
+            halted = self._halted(holder, "the holder")
+            waiter = waiters.start(0)
+            self.stopped += self._halted(waiter, f"a client beside one that is stopped at step {k}")
+            self._end(holders, holder, "the holder that went on")
+            third()
+            self._end(waiters, waiter, "the waiter that went on")
+        return halted
+
+    def _drops(self) -> None:
+        self._beside_waiters(self._drop)
+
+    def _drop(self, k: int, number: int) -> bool:
+        self.work = opened(self.pool, self.subject)
+        for _ in range(KEYS):
+            self._write()
+
+        def drop() -> None:
+            with within(PATIENCE_S, f"a drop beside a waiter stopped at pause {number}, step {k}"):
+                self.pool.drop("subject")
+
+        halted = self._with_waiter(k, number, drop, drops=True)
+        demand(not self.pool.stores(), f"dropped, and there are {self.pool.stores()}")
+        audit = self.pool.audit()
+        demand(not audit["reachable"], f"of a dropped store, there is still {audit}")
+        return halted
+
+    def _repairs(self) -> None:
+        turns = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+
+        def busy(slot: int, incarnation: int) -> None:
+            # By an endpoint of the plain kind, which is many times as fast.
+            with Pool.open(self.url) as pool:
+                look_away(pool)
+                subject = opened(pool, self.subject)
+                if self.realtime:
+                    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+                    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+                while True:
+                    subject.elsewhere(turns[0])
+                    turns[0] += 1
+
+        with Workers(busy) as workers:
+            pid = workers.start(0)
+            with within(PATIENCE_S, "the client that is to be at work"):
+                while turns[0] < TURNS:
+                    time.sleep(0.001)
+            for k in self._ks():
+                self.runs += 1
+                if not self._repair(k):
+                    break
+            os.kill(pid, signal.SIGKILL)
+            workers.reap(pid)
+
+    def _repair(self, k: int) -> bool:
+        def die(endpoint: Any, subject: Any) -> None:
+            endpoint.fuse = k
+            subject.write(CHANGES)
+
+        with Workers(self._client(die)) as workers:
+            pid = workers.start(0)
+            with within(PATIENCE_S, "the victim"):
+                ended = workers.reap(pid)
+        died = ended.status == -signal.SIGKILL
+        demand(died or ended.status == 0, f"the victim failed: {ended.traceback}")
+        self.stopped += died
+        endpoint = self.pool.endpoint
+        endpoint.pauses = 0
+        with within(PATIENCE_S, f"the repair for a client that died at step {k}"):
+            self.pool.recover()
+        demand(
+            endpoint.pauses <= PAUSES_MAX,
+            f"the repair for a client that died at step {k} has paused {endpoint.pauses} times "
+            "beside one that is at work",
+        )
+        self._beside("a client after a repair")
+        return died
+
+    def _look(self) -> None:
+        self.pool.recover()
+        for store in self.pool.stores():
+            if store["name"] == "subject":
+                self.pool.store(store["kind"], name="subject").check()
+        audit = self.pool.audit()
+        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
+        fenced = [event for event in self.pool.events() if event["kind"] == "fenced"]
+        demand(not fenced, f"clients were killed: {fenced}")

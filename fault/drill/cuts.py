@@ -1,0 +1,318 @@
+"""Signal handlers that raise, at every verb and at random bytecodes: nothing is left of it.
+
+Ctrl-C, and whatever else a program's signal handlers raise, can end any statement of the main
+thread. Each work of a subject (cut_works.py) is done again and again and cut off in two ways:
+
+    at a verb     a signal is raised at the k-th side (before or after) of a verb that it makes on
+                  memory, for k = 1, 2, 3 ... until it ends uncut (or `verbs_max`)
+    in a storm    another thread sends signals to the main thread, one a millisecond or so
+
+After each cut the handle must work and its client not be pinned, and what the work itself promises
+must hold: of a drop that was cut off, the next one frees everything. In the end, after `recover`,
+no other client is there, `audit` finds nothing leaked, every lock can be had, and this process has
+as many descriptors and the pool's folder as many segments as before.
+
+In the pure build a cut can leave the client pinned until its next operation (portable.py), which is
+therefore made before the pin is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import os
+import random
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from limpet.fault.drill.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works
+from limpet.shm.backends.location import SHM_DIR
+from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.fabric import BUILD, Endpoint
+from limpet.shm.endpoint.slots import PIN
+from limpet.shm.errors import LimpetError, ReentrantUse
+from limpet.stores.pool import Pool
+
+SIGNAL: Final = signal.SIGUSR1
+VERBS: Final = (
+    "load", "store", "swap", "cas", "faa", "fetch_or", "mcas", "read", "read_into", "read_words",
+    "write", "write_words", "write_gather", "wait", "futex_wait", "futex_wake",
+)  # fmt: skip
+
+
+class Cut(BaseException):
+    """What the signal handler raises."""
+
+
+class CutEndpoint(Endpoint):
+    """An Endpoint that raises a signal at the `cut_at`-th side of a verb from now on (0: never)."""
+
+    cut_at = 0
+
+    def meet(self) -> None:
+        if self.cut_at:
+            self.cut_at -= 1
+            if not self.cut_at:
+                signal.raise_signal(SIGNAL)
+
+
+def _met(name: str) -> Callable[..., Any]:
+    def verb(self: CutEndpoint, *arguments: Any) -> Any:
+        self.meet()
+        result = getattr(Endpoint, name)(self, *arguments)
+        self.meet()
+        return result
+
+    return verb
+
+
+for _name in VERBS:
+    setattr(CutEndpoint, _name, _met(_name))
+
+
+class CutPool(Pool):
+    """A pool handle with such an endpoint."""
+
+    endpoint_class = CutEndpoint
+    endpoint: CutEndpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class CutParameters:
+    """`subject` of cut_works.py; `seconds` of storm; sides of verbs, at most, that each work is cut
+    at; `stride`: only every so many; `seed` of every random choice."""
+
+    subject: str
+    seconds: float = 2.0
+    verbs_max: int = 400
+    stride: int = 1
+    seed: int = 1
+
+
+@dataclasses.dataclass
+class CutReport:
+    """What a drill did, and what did not hold."""
+
+    subject: str
+    works: int = 0
+    at_verbs: int = 0
+    in_storm: int = 0
+    uncut: int = 0
+    dropped: int = 0
+    """Of those cut, by Python, in a destructor: the work went on."""
+    failures: list[str] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Drill:
+    """One drill of one subject. In the main thread."""
+
+    def __init__(self, parameters: CutParameters) -> None:
+        self.parameters = parameters
+        self.report = CutReport(parameters.subject)
+        self.draw = random.Random(parameters.seed)
+        self.url = f"shm://limpet-cuts-{os.getpid()}-{parameters.subject}"
+        self.armed = False
+        self.cut = False
+
+    def run(self) -> CutReport:
+        """Do it, in a pool of its own that is gone afterwards."""
+        began = time.monotonic()
+        _destroy(self.url)
+        before = signal.signal(SIGNAL, self._on_signal)
+        hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
+        try:
+            # `wait`: nobody is killed for what a cut has left, so that it is seen.
+            pool = CutPool.create(
+                self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
+            )
+            try:
+                self._all_works(pool)
+            finally:
+                with contextlib.suppress(ReentrantUse):  # that is among the failures
+                    pool.close()
+        finally:
+            signal.signal(SIGNAL, before)
+            sys.unraisablehook = hook
+            for url in (self.url, f"{self.url}-other"):
+                _destroy(url)
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    def _all_works(self, pool: CutPool) -> None:
+        works = SUBJECTS[self.parameters.subject](pool, self.draw)
+        self.report.works = len(works)
+        for name, work in works.items():
+            self._once(pool, f"{name}, uncut", work)
+        held = self._held(pool)
+        for name, work in works.items():
+            self._at_verbs(pool, name, work)
+        self._storm(pool, works)
+        try:
+            self._judge(pool, held)
+        except ReentrantUse as error:
+            self.report.failures.append(f"in the end: {error}")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.armed:
+            self.armed = False
+            self.cut = True
+            raise Cut
+
+    def _on_unraisable(self, lost: Any) -> None:
+        """Python drops what is raised while one of its own destructors runs: those are counted."""
+        if isinstance(lost.exc_value, Cut):
+            self.report.dropped += 1
+        elif not isinstance(lost.exc_value, ResourceWarning):
+            self.report.failures.append(f"in a destructor: {lost.exc_value!r}")
+
+    def _try(self, work: Work) -> str:
+        """Do a work once, armed or not; what it raised that it must not."""
+        try:
+            work()
+        except Cut:
+            pass
+        except TOLERATED:
+            pass
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _armed(self, work: Work) -> str:
+        """Do a work once with the handler armed; `cut` says whether it was cut off."""
+        self.cut = False
+        try:
+            try:
+                self.armed = True
+                return self._try(work)
+            finally:
+                self.armed = False
+        except Cut:  # when `_try` was over
+            return ""
+
+    def _once(self, pool: CutPool, when: str, work: Work | Prepared, cut_at: int = 0) -> None:
+        """Do a work once with the handler armed, and look at what is left."""
+        if isinstance(work, Prepared):
+            self._once_prepared(pool, when, work, cut_at)
+            return
+        pool.endpoint.cut_at = cut_at
+        wrong = self._armed(work)
+        pool.endpoint.cut_at = 0
+        self._look(pool, when, wrong)
+
+    def _once_prepared(self, pool: CutPool, when: str, work: Prepared, cut_at: int) -> None:
+        try:
+            work.prepare()
+            self._once(pool, when, work.work, cut_at)
+            self._note(when, work.judge())
+        except LimpetError as error:
+            self._note(when, f"before or afterwards {type(error).__name__}: {error}")
+
+    def _at_verbs(self, pool: CutPool, name: str, work: Work | Prepared) -> None:
+        for count in range(1, self.parameters.verbs_max + 1, self.parameters.stride):
+            self._once(pool, f"{name}, cut at side {count} of a verb", work, count)
+            self.report.at_verbs += self.cut
+            if not self.cut:
+                return
+
+    def _storm(self, pool: CutPool, works: Works) -> None:
+        end = time.monotonic() + self.parameters.seconds
+        names = list(works)
+        with self._signals():
+            while time.monotonic() < end:
+                name = self.draw.choice(names)
+                self._once(pool, f"{name}, in a storm", works[name])
+                self.report.in_storm += self.cut
+                self.report.uncut += not self.cut
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Another thread sends them, at random times, one a millisecond or so."""
+        over = threading.Event()
+        main = threading.main_thread().ident
+        draw = random.Random(self.parameters.seed)
+        assert main is not None
+
+        def send() -> None:
+            while not over.wait(draw.random() * 0.002):
+                if self.armed:
+                    signal.pthread_kill(main, SIGNAL)
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    # ---- what must hold -------------------------------------------------------------------------
+
+    def _look(self, pool: CutPool, when: str, wrong: str) -> None:
+        self._note(when, wrong)
+        try:
+            if BUILD == "compiled":
+                self._look_at_pin(pool, when)
+            pool.nodes()
+            self._look_at_pin(pool, when)
+        except LimpetError as error:
+            self.report.failures.append(f"{when}: afterwards {type(error).__name__}: {error}")
+
+    def _note(self, when: str, wrong: str) -> None:
+        if wrong:
+            self.report.failures.append(f"{when}: {wrong}")
+
+    def _look_at_pin(self, pool: CutPool, when: str) -> None:
+        if pool.endpoint.load(pool.client.slot + PIN):
+            self.report.failures.append(f"{when}: the client is left pinned")
+
+    def _held(self, pool: CutPool) -> tuple[int, list[str]]:
+        """Descriptors of this process, and segments of the pool."""
+        gc.collect()
+        name = pool.url.removeprefix("shm://")
+        found = SHM_DIR.glob(f"limpet.{name}.*")
+        segments = {re.sub(r"-\d+$", "", path.name) for path in found}  # of any generation
+        return len(list(Path("/proc/self/fd").iterdir())), sorted(segments)
+
+    def _judge(self, pool: CutPool, held: tuple[int, list[str]]) -> None:
+        failures = self.report.failures
+        with contextlib.suppress(LimpetError):
+            for found in pool.nodes():
+                if found["state"] != "in service":
+                    pool.replace_node(found["node"])
+        pool.recover()
+        others = [client for client in pool.clients() if not client["ours"]]
+        if others:
+            failures.append(f"clients are left: {others}")
+        leaked = pool.audit()["leaked"]
+        if leaked:
+            failures.append(f"{leaked} bytes are leaked")
+        now = self._held(pool)
+        if now[0] > held[0]:
+            failures.append(f"{now[0] - held[0]} descriptors are leaked")
+        if now[1] != held[1]:
+            failures.append(f"segments were {held[1]} and are {now[1]}")
+        if self.parameters.subject == "channels":
+            with Pool.open(pool.url) as other:
+                if not other.lock("lock").acquire(timeout=5):
+                    failures.append("the lock is stuck")
+                else:
+                    other.lock("lock").release()
+
+
+def _destroy(url: str) -> None:
+    with contextlib.suppress(LimpetError):
+        destroy(url)
+
+
+def drill(parameters: CutParameters) -> CutReport:
+    """Cut off the works of one subject. In the main thread."""
+    return Drill(parameters).run()

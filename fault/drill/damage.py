@@ -1,0 +1,363 @@
+"""The damage drill: bits, words, lines and pages of a pool are changed under clients that use it.
+
+One case: a pool with something in it; a client that has warmed up; damage, drawn from the seed and
+the number of the case; then everything that there is to do with the pool, by this client and by one
+that opens it now (damage_work.py), with more damage in between. Demanded is
+    - no signal, and no end of a client but its own
+    - no hang: an operation that takes CPU_S seconds of CPU, or WALL_S by the clock, is ended, and
+      the stacks are told
+    - no allocation without bound: MEMORY bytes more than at the start are refused to a case
+    - of each operation a right result, an error that is documented, or a LimpetError
+    - a right value where the kind says that its values are under a checksum (fault_profile.py). Where
+      it has none, wrong values are counted; so are keys that are missing and values that are old, as
+      no index here has a checksum of its words (docs/drills.md says why)
+
+The pool is made once, and put back as it was before each case, so a case does not depend on those
+before it: `limpet drill damage KIND --seed S --case N` repeats it. Each case is a process of its
+own. Nobody may be killed by an id that happens to be in damaged memory, hence fence="wait".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import json
+import logging
+import mmap
+import os
+import random
+import resource
+import select
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import psutil
+
+from limpet.fault.drill.damage_work import Subject, subject_of
+from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.matrix.channel_kinds import CHANNELS
+from limpet.shm.backends.location import parse_url
+from limpet.shm.backends.segments import destroy
+from limpet.shm.errors import LimpetError
+from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
+
+CPU_S: Final = 10.0
+WALL_S: Final = 60.0
+"""Of one operation."""
+MEMORY: Final = 1 << 29
+PARTS: Final = 3
+"""Of what is done in a case; damage comes before each of them."""
+LINE: Final = 64
+FAILURES_MAX: Final = 20
+OUTCOMES: Final = ("right", "refused", "missing", "stale", "wrong", "damaged")
+"""Of a case, the worst of its results: all was right; something was refused; a key was missing, or
+had an older value; a call of a channel did not do what it should; a value was none that was ever
+written."""
+
+
+def kinds() -> list[str]:
+    """Every kind of store and of channel."""
+    return [*KINDS, *UNRECOVERED, *UNPROVED, *CHANNELS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """Bytes that are written to a segment before a part of the case."""
+
+    part: int
+    segment: int
+    offset: int
+    data: bytes
+
+    def __str__(self) -> str:
+        shown = self.data.hex() if len(self.data) <= 8 else f"{len(self.data)} bytes"
+        return f"part {self.part}: segment {self.segment} at {self.offset}: {shown}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What came of a case. `failures`: what must not be. `wrong`: results that were silently so."""
+
+    number: int
+    damages: tuple[Damage, ...]
+    outcome: str
+    failures: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the drill found for one kind; `outcomes` counts cases."""
+
+    kind: str
+    seed: int
+    cases: int
+    seconds: float
+    outcomes: dict[str, int]
+    checksum: str
+    failed: tuple[Case, ...]
+
+    @property
+    def verdict(self) -> str:
+        return "FAILED" if self.failed or not self.cases else "ok"
+
+
+class Image:
+    """The segments of a pool, mapped, and how they were when they were sound."""
+
+    def __init__(self, url: str, nodes: int) -> None:
+        location = parse_url(url)
+        self.maps = []
+        for segment in range(nodes + 1):
+            path = location.path(segment) if segment < nodes else location.path(CONTROL)
+            with open(path, "r+b") as file:
+                self.maps.append(mmap.mmap(file.fileno(), 0))
+        self.sound = [bytes(data) for data in self.maps]
+        self.lines = [
+            [at for at in range(0, len(data), LINE) if data[at : at + LINE].strip(b"\0")]
+            for data in self.sound
+        ]
+
+    def restore(self) -> None:
+        for data, sound in zip(self.maps, self.sound, strict=True):
+            data[:] = sound
+
+    def apply(self, damage: Damage) -> None:
+        data = self.maps[damage.segment]
+        data[damage.offset : damage.offset + len(damage.data)] = damage.data
+
+    def close(self) -> None:
+        for data in self.maps:
+            data.close()
+
+
+CONTROL: Final = 255
+
+
+class Draw:
+    """Draws the damage of one case."""
+
+    def __init__(self, image: Image, seed: int, kind: str, number: int) -> None:
+        self.image = image
+        self.random = random.Random(f"{seed} {kind} {number}")
+
+    def all(self) -> tuple[Damage, ...]:
+        count = self.random.choice((1, 1, 1, 2, 3, 6, 12))
+        return tuple(sorted((self.one() for _ in range(count)), key=lambda one: one.part))
+
+    def one(self) -> Damage:
+        rng = self.random
+        part, segment = rng.randrange(PARTS), self._segment()
+        shape = rng.random()
+        if shape < 0.04:
+            at = rng.randrange(len(self.image.sound[segment]) // mmap.PAGESIZE) * mmap.PAGESIZE
+            return Damage(part, segment, at, self._block(mmap.PAGESIZE))
+        at = self._line(segment)
+        if shape < 0.1:
+            return Damage(part, segment, at, self._block(LINE))
+        at += 8 * rng.randrange(LINE // 8)
+        return Damage(part, segment, at, self._word(segment, at).to_bytes(8, "little"))
+
+    def _segment(self) -> int:
+        nodes = len(self.image.maps) - 1
+        return nodes if self.random.random() < 0.3 else self.random.randrange(nodes)
+
+    def _line(self, segment: int) -> int:
+        """A line that is in use, mostly."""
+        lines = self.image.lines[segment]
+        if not lines or self.random.random() < 0.1:
+            return self.random.randrange(len(self.image.sound[segment]) // LINE) * LINE
+        return lines[int(self.random.random() * len(lines))]
+
+    def _there(self, segment: int, at: int) -> int:
+        return int.from_bytes(self.image.sound[segment][at : at + 8], "little")
+
+    def _word(self, segment: int, at: int) -> int:
+        rng, word = self.random, self._there(segment, at)
+        shape = rng.random()
+        if shape < 0.45:
+            for _ in range(rng.choice((1, 1, 1, 2, 3))):
+                word ^= 1 << rng.randrange(64)
+            return word
+        if shape < 0.6:
+            return rng.getrandbits(64)
+        if shape < 0.75:
+            near = rng.choice((0, 1 << 16, 1 << 31, 1 << 32, 1 << 40, 1 << 63, 1 << 64))
+            return near + rng.randrange(-3, 4) & (1 << 64) - 1
+        other = self._segment()
+        word = self._there(other, self._line(other) + 8 * rng.randrange(LINE // 8))
+        return word + rng.choice((0, 0, 1, 8, 16, -16)) & (1 << 64) - 1
+
+    def _block(self, size: int) -> bytes:
+        shape = self.random.randrange(4)
+        if shape == 0:
+            return self.random.randbytes(size)
+        if shape == 1:
+            return bytes(size)
+        if shape == 2:
+            return b"\xff" * size
+        other = self._segment()
+        at = self._line(other) // size * size
+        return self.image.sound[other][at : at + size].ljust(size, b"\0")
+
+
+class Drill:
+    """Runs cases of one kind. Only in the main thread; as a context manager it removes its pool."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind = kind
+        self.seed = seed
+        self.subject: Subject = subject_of(kind)
+        self.url = f"shm://limpet-damage-{os.getpid()}-{kind}"
+        self._image: Image | None = None
+        if not faulthandler.is_enabled():
+            # ORDER: before the first pool is opened, which takes over SIGBUS and hands on the rest.
+            faulthandler.enable()
+
+    def __enter__(self) -> Drill:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._image is not None:
+            self._image.restore()  # what does not look like a pool would not be removed
+            self._image.close()
+            self._image = None
+        with contextlib.suppress(LimpetError):
+            destroy(self.url)
+
+    def _sound(self) -> Image:
+        """The pool, as it is before every case."""
+        if self._image is not None and not self.subject.fresh:
+            self._image.restore()
+        else:
+            self._remove()
+            nodes = self.subject.make(self.url)
+            self._image = Image(self.url, nodes)
+        return self._image
+
+    def case(self, number: int) -> Case:
+        """Run one case."""
+        image = self._sound()
+        damages = Draw(image, self.seed, self.kind, number).all()
+
+        def strike(part: int) -> None:
+            for damage in damages:
+                if damage.part == part:
+                    image.apply(damage)
+
+        failures, found = _run(lambda tell: self.subject.exercise(self.url, strike, tell))
+        wrong = list(found.get("wrong", []))
+        failures += found.get("failures", [])
+        worst = {one.split(":")[0] for one in wrong}
+        failures += [one for one in wrong if self.subject.is_found(one)]
+        outcome = next((one for one in reversed(OUTCOMES) if one in worst), "")
+        if not outcome:
+            outcome = "refused" if found.get("refused", 0) or failures else "right"
+        return Case(number, damages, outcome, tuple(failures), tuple(wrong))
+
+
+def _run(
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+) -> tuple[list[str], dict[str, Any]]:
+    """Run a case in a child: what must not be, and what it found."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(os.fdopen(os.memfd_create(name), "w+")) for name in "tsr"]
+        told, stacks, result = files
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                end_with_parent(parent)
+                faulthandler.enable(stacks, all_threads=True)
+                signal.signal(signal.SIGPROF, signal.SIG_DFL)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                faulthandler.register(signal.SIGPROF, stacks, all_threads=True, chain=True)
+                size = psutil.Process().memory_info().vms
+                resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, resource.RLIM_INFINITY))
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+                logging.getLogger("limpet").setLevel(logging.CRITICAL)
+                found = work(lambda what: _tell(told.fileno(), what))
+                os.write(result.fileno(), json.dumps(found).encode())
+                status = 0
+            except BaseException as error:
+                os.write(stacks.fileno(), repr(error).encode())
+            finally:
+                os._exit(status)
+        ended, late = _ended(pid, told.fileno())
+        where = _text(told.fileno()).strip()
+        if late or ended == -signal.SIGPROF:
+            return [f"hang: in {where}\n{_text(stacks.fileno())}"], {}
+        if ended < 0:
+            return [f"{signal.Signals(-ended).name}: in {where}\n{_text(stacks.fileno())}"], {}
+        if ended:
+            return [f"the client ended with {ended} in {where}: {_text(stacks.fileno())}"], {}
+        return [], json.loads(_text(result.fileno()))
+
+
+def _ended(pid: int, told: int) -> tuple[int, bool]:
+    """How the child ended, and whether it had to be ended."""
+    pidfd = os.pidfd_open(pid)
+    before, since, late = "", time.monotonic(), False
+    try:
+        while not select.select([pidfd], [], [], 0.5)[0]:
+            if _text(told) != before:
+                before, since = _text(told), time.monotonic()
+            if time.monotonic() - since < WALL_S:
+                continue
+            late = True
+            signal.pidfd_send_signal(pidfd, signal.SIGPROF)
+            if not select.select([pidfd], [], [], 5)[0]:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            break
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), late
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(pidfd)
+
+
+def _tell(fd: int, what: str) -> None:
+    """Say what is done next, and begin to count its time."""
+    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    os.pwrite(fd, what.encode(errors="replace").ljust(200)[:200], 0)
+
+
+def _text(fd: int) -> str:
+    return os.pread(fd, 1 << 24, 0).decode(errors="replace")
+
+
+def run(
+    kind: str,
+    cases: int,
+    seed: int,
+    only: int | None = None,
+    shown: Callable[[Case], None] = lambda case: None,
+) -> Report:
+    """Run cases 0 to `cases` of a kind, or `only` one of them, until too many have failed."""
+    start = time.monotonic()
+    outcomes: Counter[str] = Counter()
+    failed: list[Case] = []
+    with Drill(kind, seed) as drill:
+        for number in range(cases) if only is None else [only]:
+            case = drill.case(number)
+            outcomes[case.outcome] += 1
+            shown(case)
+            if case.failures:
+                failed.append(case)
+                if len(failed) >= FAILURES_MAX:
+                    break
+        return Report(
+            kind, seed, sum(outcomes.values()), time.monotonic() - start,
+            {name: outcomes[name] for name in OUTCOMES}, drill.subject.checksum, tuple(failed),
+        )  # fmt: skip

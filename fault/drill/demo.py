@@ -1,0 +1,292 @@
+"""The demo: workers rewrite the standard library in shared memory while they are being killed.
+
+A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
+and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
+its place. A rewrite gets a value, checks it and puts its content back with a new trailer (`stamp`),
+so damage would be handed on, not painted over. Every get and put is in a history that survives its
+worker (`recorder`). In the end all of it is verified (`verify`): each read during the run and after
+it, the set of keys, `check()`, and `audit()` after `recover()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import limpet
+from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
+from limpet.fault.check.self_check import Original
+from limpet.fault.check.verify import FINAL, verify
+from limpet.fault.drill.counters import Counters
+from limpet.fault.drill.demo_report import (
+    AUDIT,
+    CHECKS,
+    INVARIANTS,
+    KEYS,
+    READS,
+    WORKERS,
+    DemoParameters,
+    Observer,
+    Report,
+)
+from limpet.fault.drill.workload import Entry, Mix, Mixer, gets_and_puts, judge
+from limpet.fault.inject.interrupt import Interrupt
+from limpet.fault.inject.supervisor import Crew, Progress
+from limpet.shm.backends.location import parse_url
+from limpet.shm.endpoint import backing
+from limpet.shm.errors import LimpetError, ParameterError, PoolError
+from limpet.shm.parameters import KIB, MIB
+
+NODES: Final = 3
+BLOCK_SIZE: Final = 256 * KIB
+BLOCK_SIZE_SMALL: Final = 16 * KIB
+"""Of a pool that would not fit otherwise."""
+FILES_MIN: Final = 100
+"""Where there is room for fewer files, and there are more, the demo does not begin."""
+
+
+def standard_library() -> Path:
+    """The directory of the running Python's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def find_files(directory: Path) -> dict[Path, int]:
+    """The files below `directory` without site packages, and their sizes."""
+    files: dict[Path, int] = {}
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(set(folders) - {"site-packages", "dist-packages"})
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_file() and not path.is_symlink():
+                files[path] = path.stat().st_size
+    return files
+
+
+def node_size(size: int, largest: int, clients: int, block_size: int = BLOCK_SIZE) -> int:
+    """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
+
+    A client has blocks of its own for each of some 50 size classes, and may have a copy of the
+    largest file in hand.
+    """
+    own = (clients + 1) * (largest + 64 * block_size)
+    return -(-(3 * size // NODES + own) // MIB) * MIB
+
+
+def run(parameters: DemoParameters, observer: Observer) -> Report:
+    """Run the demo; call it from the main thread.
+
+    Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
+    filled. However it ends, the workers have ended and the pool is gone.
+    """
+    found = find_files(parameters.data)
+    if not found:
+        raise ParameterError(f"there are no files in {parameters.data}; name another directory")
+    files, each, block_size = fit(found, parameters)
+    size = sum(found[path] for path in files)
+    with contextlib.ExitStack() as stack:
+        interrupt = stack.enter_context(Interrupt())
+        pool = limpet.create(parameters.url, nodes=NODES, node_size=each, block_size=block_size)
+        stack.callback(limpet.destroy, parameters.url)
+        stack.callback(pool.close)
+        recorder = stack.enter_context(Recorder(parameters.clients))
+        store = pool.store(parameters.store, name="files", capacity=2 * len(files))
+        demo = _Demo(parameters, observer, interrupt, pool, store, recorder)
+        if len(files) < len(found):
+            demo.skipped.append(
+                f"{len(found) - len(files)} of {len(found)} files, for which there is no room"
+            )
+        demo.load(files, size)
+        demo.work()
+        return demo.verify()
+
+
+def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path], int, int]:
+    """Of the files that were found those to load, bytes of a node, and of a block.
+
+    All of them, or, in smaller blocks, as many as the file system has room for, without those that
+    are larger than a 256th of it. Raises PoolError where these are few: better now than half-way.
+    """
+    url, clients = parameters.url, parameters.clients
+    location = parse_url(url)
+    size, largest = sum(found.values()), max(found.values())
+    each = node_size(size, largest, clients)
+    if location.scheme == "dax":
+        return list(found), each, BLOCK_SIZE
+    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
+    free = backing.room(folder)
+    if free is None or NODES * each <= free:
+        return list(found), each, BLOCK_SIZE
+    files: list[Path] = []
+    size = largest = 0
+    for path, bytes_ in found.items():
+        with_it = node_size(size + bytes_, max(largest, bytes_), clients, BLOCK_SIZE_SMALL)
+        if bytes_ <= free // 256 and NODES * with_it + 2 * MIB <= free:  # 2 MiB: all else of a pool
+            files.append(path)
+            size, largest = size + bytes_, max(largest, bytes_)
+    if len(files) < min(len(found), FILES_MIN):
+        raise PoolError(
+            f"{url}: the demo needs up to {NODES * each // MIB} MiB, or less for fewer files; "
+            f"{folder} has {free // MIB} MiB free; make room, load less (--data DIR) or use "
+            "another place (--url file:///DIR)"
+        )
+    return files, node_size(size, largest, clients, BLOCK_SIZE_SMALL), BLOCK_SIZE_SMALL
+
+
+class _Demo:
+    def __init__(
+        self,
+        parameters: DemoParameters,
+        observer: Observer,
+        interrupt: Interrupt,
+        pool: limpet.Pool,
+        store: Any,
+        recorder: Recorder,
+    ) -> None:
+        self.parameters = parameters
+        self.observer = observer
+        self.interrupt = interrupt
+        self.pool = pool
+        self.store = store
+        self.recorder = recorder
+        self.counters = Counters(parameters.clients)
+        self.entries: list[Entry] = []
+        self.skipped: list[str] = []
+        self.checks: dict[str, list[str]] = {name: [] for name in CHECKS}
+        self.seconds: dict[str, float] = {}
+        self.kills = 0
+        self.restarts = 0
+        self.last: Progress | None = None
+
+    def load(self, files: list[Path], total: int) -> None:
+        """Put every file into the store. A file that cannot be read is skipped, and reported.
+
+        A client of its own does it and leaves, so that the workers inherit its blocks.
+        """
+        with self._timed("load"), limpet.open(self.parameters.url) as loader:
+            store = loader.store(self.store.kind, name=self.store.name)
+            done = 0
+            for path in files:
+                self.interrupt.check()
+                try:
+                    content = path.read_bytes()
+                except OSError as error:
+                    self.skipped.append(f"{path}: {error.strerror}")
+                    continue
+                key = os.fsencode(path.relative_to(self.parameters.data))
+                store.insert(key, content)
+                self.entries.append(Entry(key, Original.of(content)))
+                done += len(content)
+                self.observer.loading(done, total)
+
+    def work(self) -> None:
+        """Have the workers work and be killed for the given time, then end by themselves."""
+        parameters = self.parameters
+        shares = gets_and_puts(parameters.write_share)
+        mix = Mix(len(self.entries), parameters.theta, shares, parameters.seed)
+
+        def worker(slot: int, incarnation: int) -> None:
+            log = self.recorder.log(slot, incarnation)
+            counter = self.counters.counter(slot)
+            counter.start(os.getpid(), self.pool.client_id)
+            Mixer(self.store, self.entries, incarnation, log, counter).work(mix.draw(incarnation))
+            self.pool.close()
+
+        with (
+            self._timed("run"),
+            Crew(
+                worker, self.pool, self.counters, self.interrupt,
+                seed=parameters.seed, kill_rate=parameters.kill_rate,
+            ) as crew,
+        ):  # fmt: skip
+            crew.run(parameters.seconds, self.observer.running)
+            self.last = crew.stop(self.observer.running)
+        self.kills, self.restarts = sum(crew.kills), crew.restarts
+        self.checks[WORKERS] += crew.ends + crew.blocked
+
+    def verify(self) -> Report:
+        """Judge everything."""
+        assert self.last is not None
+        recovered: dict[str, Any] = {}
+        audit: dict[str, int] = {}
+        with self._timed("verify"):
+            before = self._read_all("reading every key")
+            self.observer.verifying("recovering what dead workers left")
+            self._check(AUDIT, lambda: recovered.update(self.pool.recover()))
+            after = self._read_all("reading every key again")
+            self.observer.verifying("checking the store's invariants")
+            self._check(INVARIANTS, self.store.check)
+            self.observer.verifying("accounting for every byte")
+            self._check(AUDIT, lambda: audit.update(self.pool.audit()))
+            if audit.get("leaked"):
+                self.checks[AUDIT].append(f"{audit['leaked']} bytes are leaked: {audit}")
+            self.observer.verifying("verifying every read")
+            notes = np.concatenate([self.recorder.notes(), before, after])
+            verdict = verify(notes, [os.fsdecode(entry.key) for entry in self.entries])
+            for kind, count in verdict.wrong.items():
+                self.checks[READS].append(f"{kind}: {count} of {verdict.reads} reads")
+            self.checks[READS] += verdict.examples
+        return Report(
+            parameters=self.parameters,
+            build=limpet.build,
+            files=len(self.entries),
+            size=sum(entry.original.size for entry in self.entries),
+            skipped=self.skipped,
+            seconds=self.seconds,
+            last=self.last,
+            kills=self.kills,
+            restarts=self.restarts,
+            verdict=verdict,
+            recovered=recovered,
+            audit=audit,
+            checks=self.checks,
+        )
+
+    def _read_all(self, what: str) -> Notes:
+        """Read every key, and the set of keys; returns the reads as notes."""
+        self.observer.verifying(what)
+        notes = np.zeros(len(self.entries), NOTE)
+        for number, entry in enumerate(self.entries):
+            self.interrupt.check()
+            call_ns = time.monotonic_ns()
+            try:
+                value = self.store.get(entry.key)
+            except LimpetError as error:
+                self.checks[READS].append(f"{entry.key!r}: {type(error).__name__}: {error}")
+                return notes[:number]
+            return_ns = time.monotonic_ns()
+            result, read = judge(value, entry.original, number)
+            notes[number] = (FINAL, Operation.GET, result, number, 0, read, call_ns, return_ns)
+        self._check(KEYS, self._check_keys)
+        return notes
+
+    def _check_keys(self) -> None:
+        found = list(self.store)
+        expected = {entry.key for entry in self.entries}
+        if len(found) != len(self.store) or len(found) != len(set(found)):
+            raise limpet.StoreCorrupt(
+                f"iteration gives {len(found)} keys, {len(set(found))} of them different; "
+                f"len() says {len(self.store)}"
+            )
+        if set(found) != expected:
+            missing, extra = sorted(expected - set(found)), sorted(set(found) - expected)
+            raise limpet.StoreCorrupt(
+                f"{len(missing)} keys are missing {missing[:3]}, {len(extra)} too many {extra[:3]}"
+            )
+
+    def _check(self, name: str, check: Callable[[], object]) -> None:
+        try:
+            check()
+        except LimpetError as error:
+            self.checks[name].append(f"{type(error).__name__}: {error}")
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - start

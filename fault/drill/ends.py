@@ -1,0 +1,277 @@
+"""The drill of ends: a process stops being a client at each step of an operation, in every way.
+
+A client, forked from a warm parent, makes a change of a subject (subjects.py), and at its k-th step
+
+    exec            becomes another program, which must live on: nobody kills what is no client
+    fork and exec   forks first; the child has all descriptors of the client, and waits
+    _exit           ends without anything being closed
+    abort           is ended by SIGABRT
+    SystemExit      has a handler raise SystemExit, and ends
+    daemon thread   the change is made by a daemon thread, which stands still from then on, while
+                    the main thread ends as the interpreter does: what is to be closed then, is
+    fork            forks a child that ends at once; goes on
+    collect         forgets another handle of the pool, in a cycle, with memory and a lock of its
+                    own, and has it collected in the midst; goes on
+
+for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
+and makes its turns. It demands that this takes no time, that no client is left but its own, that
+nothing is leaked, and that a program which a client became still runs; and of a client that goes
+on, that it ends well. The lease is short, so whoever is in the way is killed if it may be.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from limpet.fault.inject.stopping import StoppingPool
+from limpet.fault.inject.workers import Workers, end_with_parent
+from limpet.fault.matrix.operations import Broken, demand
+from limpet.fault.matrix.subjects import CHANGES, opened, pool_sizes
+from limpet.fault.matrix.testbed import look_away, within
+from limpet.shm.backends.segments import destroy
+from limpet.shm.errors import LimpetError
+from limpet.stores.pool import Pool
+
+LEASE_US: Final = 20_000
+PATIENCE_S: Final = 30.0
+TURNS: Final = 8
+SHARE: Final = 6
+STEPS_MAX: Final = 4000
+"""No change has more steps."""
+PROGRAM: Final = ["sleep", "1000"]
+MET: Final = 77
+"""Exit status of a client that has come to its step and then ended, or gone on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of one way of ending, for one subject. `failure`: what did not hold, or ""."""
+
+    subject: str
+    way: str
+    runs: int
+    failure: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.failure
+
+
+def _become_another_program(end: Ends) -> None:
+    os.execvp(PROGRAM[0], PROGRAM)
+
+
+def _fork_and_become_another_program(end: Ends) -> None:
+    parent = os.getpid()
+    there, tell = os.pipe()
+    if os.fork() == 0:
+        end_with_parent(parent)
+        os.write(tell, b"x")
+        signal.pause()
+    # Until the child has come to Python's hooks of fork, it has its parent's life lock.
+    os.read(there, 1)
+    _become_another_program(end)
+
+
+def _exit(end: Ends) -> None:
+    os._exit(MET)
+
+
+def _abort(end: Ends) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()
+    os.abort()
+
+
+def _raise(end: Ends) -> None:
+    end.met = True
+    raise SystemExit
+
+
+def _stand_still(end: Ends) -> None:
+    end.met = True
+    end.inside.set()
+    threading.Event().wait()
+
+
+def _fork(end: Ends) -> None:
+    end.met = True
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _collect(end: Ends) -> None:
+    end.met = True
+    end.other.clear()
+    gc.collect()
+
+
+WAYS: Final[Mapping[str, Callable[[Any], None]]] = {
+    "exec": _become_another_program,
+    "fork and exec": _fork_and_become_another_program,
+    "_exit": _exit,
+    "abort": _abort,
+    "SystemExit": _raise,
+    "daemon thread": _stand_still,
+    "fork": _fork,
+    "collect": _collect,
+}
+GO_ON: Final = frozenset({"fork", "collect"})
+EXEC: Final = frozenset({"exec", "fork and exec"})
+
+
+class Ends:
+    """Runs the ways for one subject. In the main thread only.
+
+    `share`: of the steps behind step k, one in k / share is taken; 0: every step.
+    """
+
+    def __init__(self, subject: str, url: str, share: int = SHARE) -> None:
+        self.subject = subject
+        self.url = url
+        self.share = share
+        self.runs = 0
+        self.met = False
+        self.inside = threading.Event()
+        self.other: dict[str, Any] = {}
+        """Another handle, of the client, that is in a cycle."""
+        self._turn = 0
+
+    def run(self, way: str) -> Result:
+        """One way; its Result says whether all held."""
+        self.runs = 0
+        failure = ""
+        pool = StoppingPool.create(
+            self.url, lease_us=LEASE_US, clients=16, fence="kill", **pool_sizes(self.subject)
+        )
+        try:
+            self.pool = pool
+            self.work = opened(pool, self.subject)
+            self._turns()
+            for k in self._ks():
+                self.runs += 1
+                if not self._end_at(way, k):
+                    break
+            else:
+                raise Broken(f"a change has {STEPS_MAX} steps or more")
+        except (Broken, LimpetError) as error:
+            failure = f"step {k if self.runs else 0}: {type(error).__name__}: {error}"
+        finally:
+            pool.close()
+            with contextlib.suppress(LimpetError):
+                destroy(self.url)
+        return Result(self.subject, way, self.runs, failure)
+
+    def _ks(self) -> Iterator[int]:
+        k = 1
+        while k < STEPS_MAX:
+            yield k
+            k += 1 + (k // self.share if self.share else 0)
+
+    def _turns(self) -> None:
+        for _ in range(TURNS):
+            self.work.write(self._turn)
+            self._turn += 1
+
+    # ---- the client -----------------------------------------------------------------------------
+
+    def _client(self, way: str, k: int) -> Callable[[int, int], None]:
+        def change() -> None:
+            self.pool.endpoint.interrupt = lambda: WAYS[way](self)
+            self.pool.endpoint.stop_at = k
+            self.work.write(CHANGES)
+            self.pool.endpoint.stop_at = 0
+            self.inside.set()
+
+        def target(slot: int, incarnation: int) -> None:
+            look_away(self.pool)
+            assert self.pool.client_id
+            if way == "collect":
+                self._have_another()
+            if way == "daemon thread":
+                threading.Thread(target=change, daemon=True).start()
+                self.inside.wait()
+            else:
+                with contextlib.suppress(SystemExit):
+                    change()
+            if way not in GO_ON:
+                # What the interpreter does at its end, but for freeing what is in modules.
+                atexit._run_exitfuncs()
+            else:
+                self.pool.close()
+            os._exit(MET if self.met else 0)
+
+        return target
+
+    def _have_another(self) -> None:
+        self.other["pool"] = Pool.open(self.url)
+        self.other["store"] = self.other["pool"].store("race", name="another", capacity=8)
+        self.other["store"].put(b"key", b"value")
+        self.other["lock"] = self.other["pool"].lock("another")
+        self.other["lock"].acquire()
+        self.other["itself"] = cycle = dict(self.other)
+        cycle["itself"] = cycle
+
+    # ---- the parent -----------------------------------------------------------------------------
+
+    def _end_at(self, way: str, k: int) -> bool:
+        """Have a client end at step k; False: the change has no such step."""
+        with Workers(self._client(way, k)) as workers:
+            pid = workers.start(0)
+            with within(PATIENCE_S, "the client"):
+                met = self._await(workers, pid)
+            with within(PATIENCE_S, "a client beside one that has ended"):
+                self._await_recovery()
+                self._turns()
+                self._look(way)
+            if met and way in EXEC:
+                demand(_program(pid), "the program that a client became was killed")
+        return met
+
+    def _await(self, workers: Workers, pid: int) -> bool:
+        """Wait until the client has ended, or is another program; whether it came to its step."""
+        while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if _program(pid):
+                return True
+            time.sleep(0.0005)
+        ended = workers.reap(pid)
+        demand(ended.status in (0, MET, -signal.SIGABRT), f"it failed: {ended.traceback}")
+        return ended.status != 0
+
+    def _await_recovery(self) -> None:
+        """The kernel drops a life lock a moment after others see that the process has ended."""
+        while len(self.pool.clients()) > 1:
+            self.pool.recover()
+            time.sleep(0.0005)
+
+    def _look(self, way: str) -> None:
+        if way == "collect":
+            demand(self.pool.lock("another").acquire(timeout=PATIENCE_S), "a lock is stuck")
+            self.pool.lock("another").release()
+        for store in self.pool.stores():
+            self.pool.store(store["kind"], name=store["name"]).check()
+        audit = self.pool.audit()
+        demand(not audit["leaked"], f"{audit['leaked']} bytes are leaked: {audit}")
+        demand(not audit["held"], f"{audit['held']} bytes are held: {audit}")
+
+
+def _program(pid: int) -> bool:
+    """Whether that process is the other program by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0] == PROGRAM[0].encode()
+    except OSError:
+        return False

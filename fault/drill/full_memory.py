@@ -1,0 +1,335 @@
+"""The drill of full memory: a file system that is full at each allocation, then has room again.
+
+For each kind of store, and for channels: a small pool, and a program of writes of many sizes that
+asks for pages again and again (`limpet.shm.endpoint.backing`). There is a run for each request:
+from that one on, all are refused. What must hold in each run:
+
+    - a write that finds no memory raises StoreFull and has changed nothing; nothing else is raised
+    - meanwhile everything can be read: by the client that was refused, by another, by one that
+      opens the pool only now; and no node is marked as failed
+    - when there is room again, the write that was refused succeeds, and all others
+    - afterwards `check()` holds, iteration gives what is there, and `audit()` finds nothing leaked
+
+Requests are refused by a gate in the place of the pool's own `backing`, which needs no rights. With
+a folder that is a small file system of its own (a tmpfs), it is filled up for real instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.operations import Broken, demand
+from limpet.shm.backends.segments import destroy
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull
+from limpet.stores.pool import Pool
+from limpet.stores.registry import KINDS, UNRECOVERED
+
+CHANNELS: Final = "channels"
+SIZES: Final = (10, 900, 2_500, 90, 5_000, 300, 20_000, 1_400)
+"""Bytes of the values that are put, in turn: of many size classes, and one of two blocks."""
+ROUNDS: Final = 3
+CHUNKS: Final = (1 << 20, 1 << 16, 1 << 12)
+CLIENTS: Final = 16
+NODE_SIZE: Final = 2 << 20
+BLOCK_SIZE: Final = 16 << 10
+
+Step = tuple[str, Callable[[], Any], Callable[[], Any]]
+"""What a step is called, what it does, and what is noted when it is done."""
+
+
+def kinds() -> tuple[str, ...]:
+    """All that the drill is about: kinds of stores, and channels."""
+    return (*KINDS, *UNRECOVERED, CHANNELS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came out for a kind: runs; writes that were refused; reads of values meanwhile."""
+
+    kind: str
+    runs: int
+    refused: int
+    reads: int
+
+
+class Gate:
+    """Refuses pages from one request on until it is opened; with `folder`, by filling that up."""
+
+    def __init__(self, pool: Pool, at: int, folder: Path | None) -> None:
+        self.requests = 0
+        self.shut = False
+        self._at = at
+        self._filler = None if folder is None else folder / "filler"
+        self._backing = pool.blocks.backing
+        pool.blocks.backing = self
+
+    def __call__(self, node: int, offset: int, size: int) -> bool:
+        self.requests += 1
+        if self.requests == self._at:
+            self.shut = True
+            self._fill()
+        if self.shut and self._filler is None:
+            return False
+        return self._backing(node, offset, size)
+
+    def _fill(self) -> None:
+        if self._filler is None:
+            return
+        with self._filler.open("wb", buffering=0) as filler:
+            for size in CHUNKS:
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(size))
+
+    def open(self) -> None:
+        """There is room again, for good."""
+        self.shut = False
+        if self._filler is not None:
+            self._filler.unlink(missing_ok=True)
+
+
+class Run:
+    """One run: pages are refused from request number `at` on."""
+
+    def __init__(self, url: str, kind: str, at: int, folder: Path | None) -> None:
+        self.url = url
+        self.kind = kind
+        self.model: dict[bytes, bytes] = {}
+        self.refused = self.reads = 0
+        self.nodes = max(2, proof_of(kind).matrix_nodes)
+        self.pool = Pool.create(
+            url, nodes=self.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE, clients=CLIENTS
+        )
+        self.other = Pool.open(url)
+        self.gate = Gate(self.pool, at, folder)
+
+    def close(self) -> None:
+        self.gate.open()
+        for pool in (self.pool, self.other):
+            pool.close()
+
+    def work(self) -> None:
+        """Do all steps; each that is refused again when there is room."""
+        for name, step, note in self.program():
+            try:
+                step()
+            except StoreFull as error:
+                demand(self.gate.shut, f"{name}: StoreFull while there was room: {error}")
+                self.refused += 1
+                self.look(f"{name} was refused")
+                self.go_on()
+                self.gate.open()
+                step()
+            note()
+        self.gate.open()
+        self.look("at the end")
+        self.judge()
+
+    def program(self) -> Iterator[Step]:
+        raise NotImplementedError
+
+    def contents(self, pool: Pool) -> dict[bytes, bytes | None]:
+        """All that should be there, as `pool` finds it."""
+        raise NotImplementedError
+
+    def go_on(self) -> None:
+        """What must be possible while memory is full."""
+
+    def check(self) -> None:
+        """What must hold of the structure besides."""
+
+    def look(self, when: str) -> None:
+        """Everything can be read, by everybody."""
+        states = {node["state"] for node in self.other.nodes()}
+        demand(states == {"in service"}, f"{when}: nodes are {states}")
+        with Pool.open(self.url, timeout_s=0) as newcomer:
+            for who, pool in (("it", self.pool), ("another", self.other), ("a third", newcomer)):
+                found = self.contents(pool)
+                wrong = sorted(key for key in self.model if found.get(key) != self.model[key])
+                demand(not wrong, f"{when}: {who} does not find {wrong[:4]} as they were")
+                self.reads += len(self.model)
+
+    def judge(self) -> None:
+        """Everything is as if there had always been room."""
+        self.check()
+        self.pool.recover()
+        leaked = self.pool.audit()["leaked"]
+        demand(not leaked, f"{leaked} bytes leaked")
+        held = [client["pid"] for client in self.pool.clients() if client["pinned"]]
+        demand(not held, f"clients {held} are still inside an operation")
+
+
+class StoreRun(Run):
+    """A run on a store."""
+
+    def __init__(self, url: str, kind: str, at: int, folder: Path | None) -> None:
+        super().__init__(url, kind, at, folder)
+        self.stores: dict[int, Any] = {}
+
+    def program(self) -> Iterator[Step]:
+        yield "make the store", lambda: self.store(self.pool), lambda: None
+        for number in range(ROUNDS * len(SIZES)):
+            key = b"key %d" % number
+            value = b"%d " % number * SIZES[number % len(SIZES)]
+            value = value[: SIZES[number % len(SIZES)]]
+            yield self.put(f"insert {number}", key, value)
+            if number % 3 == 2:
+                yield self.put(f"update {number}", key, value[::-1])
+            gone = b"key %d" % (number - 2)
+            if number % 5 == 4 and gone in self.model:
+                yield self.delete(gone)
+
+    def store(self, pool: Pool) -> Any:
+        """The handle of a pool that is ours, or a new one of another."""
+        if id(pool) in self.stores:
+            return self.stores[id(pool)]
+        made = pool.store(self.kind, name="store", **proof_of(self.kind).matrix_parameters)
+        if pool in (self.pool, self.other):
+            self.stores[id(pool)] = made
+        return made
+
+    def go_on(self) -> None:
+        """Keys can be deleted."""
+        for key in sorted(self.model)[-2:]:
+            self.store(self.pool).delete(key)
+            self.model.pop(key)
+
+    def put(self, name: str, key: bytes, value: bytes) -> Step:
+        return (
+            name,
+            lambda: self.store(self.pool).put(key, value),
+            lambda: self.model.update({key: value}),
+        )
+
+    def delete(self, key: bytes) -> Step:
+        return (
+            f"delete {key!r}",
+            lambda: self.store(self.pool).delete(key),
+            lambda: self.model.pop(key),
+        )
+
+    def contents(self, pool: Pool) -> dict[bytes, bytes | None]:
+        if not self.model:
+            return {}  # the store may not be there yet
+        store = self.store(pool)
+        return {key: store.get(key) for key in self.model}
+
+    def check(self) -> None:
+        store = self.store(self.pool)
+        store.check()
+        demand(sorted(store) == sorted(self.model), "iteration gives other keys")
+
+
+class ChannelRun(Run):
+    """A run on channels, each of which is made and used while memory may run out."""
+
+    def program(self) -> Iterator[Step]:
+        for number in range(ROUNDS):
+            for name, use in USES.items():
+                yield self.use(f"{name}-{number}", use)
+
+    def use(self, name: str, use: Callable[[Pool, str], bytes]) -> Step:
+        return (
+            f"use {name}",
+            lambda: use(self.pool, name),
+            lambda: self.model.update({name.encode(): b""}),
+        )
+
+    def contents(self, pool: Pool) -> dict[bytes, bytes | None]:
+        names = {name.encode() for name in pool.channels.names()}
+        for name in self.model:
+            LOOKS[name.decode().split("-")[0]](pool, name.decode())
+        return {name: b"" if name in names else None for name in self.model}
+
+
+def _fill_queue(pool: Pool, name: str) -> bytes:
+    jobs = pool.queue(name, 8, item_size=16)
+    jobs.put(bytes(3_000))
+    return bytes(jobs.get())
+
+
+def _demand_free(pool: Pool, name: str) -> None:
+    with pool.lock(name):
+        demand(pool.lock(name).locked(), f"{name} is not held by the one that has it")
+
+
+USES: Final[dict[str, Callable[[Pool, str], Any]]] = {
+    "counter": lambda pool, name: pool.counter(name).add(1),
+    "lock": _demand_free,
+    "queue": _fill_queue,
+    "array": lambda pool, name: pool.array(name, 3_000),
+    "event": lambda pool, name: pool.event(name).set(),
+    "barrier": lambda pool, name: pool.barrier(name, 1).wait(),
+    "ring": lambda pool, name: pool.ring(name, 20_000).send(b"sent"),
+}
+"""Makes a channel, and does something with it; may be done twice."""
+
+
+LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
+    "counter": lambda pool, name: demand(pool.counter(name).value > 0, f"{name} is 0"),
+    "lock": _demand_free,
+    "queue": lambda pool, name: demand(not pool.queue(name, 8, item_size=16).qsize(), name),
+    "array": lambda pool, name: demand(pool.array(name, 3_000)[2_999] == 0, name),
+    "event": lambda pool, name: demand(pool.event(name).is_set(), f"{name} is not set"),
+    "barrier": lambda pool, name: demand(not pool.barrier(name, 1).broken, f"{name} is broken"),
+    "ring": lambda pool, name: pool.ring(name, 20_000),
+}
+"""What anybody finds of a channel that was used."""
+
+
+def run(
+    kind: str,
+    url: str,
+    *,
+    folder: Path | None = None,
+    first: int = 1,
+    step: int = 1,
+    progress: Callable[[int, int], None] = lambda run, runs: None,
+) -> Result:
+    """All runs for a kind: at request `first`, and every `step`-th after it, until none is left.
+
+    The pool is made at `url` for each and destroyed. `folder`: a small file system of its own, with
+    the pool on it, that is filled up for real. Raises `Broken`, naming the run.
+    """
+    if kind not in kinds():
+        raise ParameterError(f"there is no kind {kind!r} to drill; there is {', '.join(kinds())}")
+    requests = _one(kind, url, 0, folder)[0]
+    refused = reads = runs = 0
+    for at in range(first, requests + 1, step):
+        progress(at, requests)
+        _, denied, read = _one(kind, url, at, folder)
+        runs, refused, reads = runs + 1, refused + denied, reads + read
+    demand(refused > 0, f"{kind}: of {runs} runs with full memory none has refused a write")
+    return Result(kind, runs, refused, reads)
+
+
+def _one(kind: str, url: str, at: int, folder: Path | None) -> tuple[int, int, int]:
+    """One run: how often pages were asked for, writes that were refused, and values read."""
+    cls = ChannelRun if kind == CHANNELS else StoreRun
+    made = cls(url, kind, at, folder)
+    try:
+        made.work()
+        return made.gate.requests, made.refused, made.reads
+    except (Broken, LimpetError) as error:
+        what = f"{type(error).__name__}: {error}" if isinstance(error, LimpetError) else str(error)
+        raise Broken(f"{kind}, memory full at request {at}: {what}") from error
+    finally:
+        made.close()
+        destroy(url)
+
+
+def require_small(folder: Path, size_max: int = 1 << 28) -> None:
+    """ParameterError unless the folder is on a file system that may be filled up."""
+    status = os.statvfs(folder)
+    size = status.f_blocks * status.f_frsize
+    if not os.path.ismount(folder) or not 0 < size <= size_max:
+        raise ParameterError(
+            f"{folder} is to be filled up, so it must be a file system of its own, of at most "
+            f"{size_max} bytes: mount -t tmpfs -o size=32m tmpfs {folder}"
+        )

@@ -1,0 +1,1 @@
+"""The explorer: the shipped code under many schedules, and virtual time."""

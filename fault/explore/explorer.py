@@ -1,0 +1,447 @@
+"""The explorer: the shipped code of a store under many schedules of a few clients, with crashes.
+
+Each schedule is a run on a stage (sim_cluster.py): a small program, drawn or given, and departures
+from the default order of steps (schedule.py). After each run the living have finished; then the
+dead are recovered, and
+    - no operation raised NodeFailed, unless more memory nodes failed than the store survives
+    - every client came to its end within a bounded number of steps, and raised nothing unforeseen
+    - the history is linearizable, with reads by a survivor before and after recovery
+    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by nobody
+
+One seed drives everything: run NUMBER of SEED is the same wherever and however often it is run. A
+run that fails is shrunk to a shorter program and fewer departures that fail alike, and the command
+that replays it is part of the report.
+
+Strategies
+    random      random walk
+    pct         priorities with points of change
+    mixed       random for even numbers, pct for odd ones
+    exhaustive  for each program all schedules with up to `bound` preemptions, one crash, and
+                `node_failures` (sim_exhaustive.py)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import mmap
+import multiprocessing
+import os
+import random
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any, Final
+
+from limpet.fault.explore.schedule import (
+    CRASH,
+    FAIL,
+    GONE,
+    STALL,
+    STRATEGIES,
+    Action,
+    Chooser,
+    Faults,
+    Longest,
+    Point,
+    Priorities,
+    RandomWalk,
+    Schedule,
+    draw_faults,
+    schedule_text,
+)
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
+from limpet.fault.explore.sim_program import (
+    REPLACE,
+    TRANSACT,
+    VALUE_SIZE,
+    Call,
+    Program,
+    draw_program,
+    parse_program,
+    program_text,
+)
+from limpet.fault.explore.sim_run import Run, replay
+from limpet.fault.explore.sim_shrink import NOT_REPEATABLE, shrink
+from limpet.fault.explore.sim_trace import trace_lines
+from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.shm.errors import ParameterError
+from limpet.stores.registry import KINDS, store_class
+
+OP_STEPS_MIN: Final = 40
+"""Faults are drawn from the steps that an operation takes, or from so many."""
+MEASURED: Final = "ua ic ga da"
+"""Operations whose steps are counted, to know how many that is."""
+REPLACED: Final = Call(REPLACE)
+BATCH: Final = 500
+TRANSACTION_STEPS: Final = 4
+"""A transaction takes so many times the steps of an operation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """What is explored. `program` and the drawn ones: see `sim_program`.
+
+    `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
+    `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
+    many as suit the kind, and one more than fail. `parameters` of the store, besides those that
+    suit the kind. `transactions`: half of the operations are transactions on all keys, which in a
+    tree are in leaves of their own (sim_transactions.py). `replace`: nodes that fail are given new
+    memory. `value_size`: of each value, in bytes; by default so large that memory is used again at
+    once. `scarce`: no block is free, and clients take them from each other. `fence`: the pool's
+    policy. `failures_max`: when to stop.
+    """
+
+    store: str = "race"
+    clients: int = 3
+    ops: int = 2
+    schedules: int = 1000
+    seed: int = 0
+    strategy: str = "mixed"
+    crashes: int = 1
+    stalls: int = 1
+    node_failures: int = 0
+    replace: bool = False
+    transactions: bool = False
+    nodes: int = 0
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    bound: int = 2
+    programs: int = 1
+    program: str = ""
+    value_size: int = VALUE_SIZE
+    fence: str = "kill"
+    coherent: bool = True
+    scarce: bool = False
+    processes: int = 1
+    failures_max: int = 1
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ParameterError(
+                f"there is no strategy {self.strategy!r}; there is {', '.join(STRATEGIES)}"
+            )
+        for name, low, high in (
+            ("clients", 1, 16), ("ops", 1, 64), ("schedules", 1, 1 << 40), ("bound", 0, 8),
+            ("programs", 1, 1 << 30), ("processes", 1, 1024), ("failures_max", 1, 1000),
+            ("crashes", 0, 64), ("stalls", 0, 64), ("value_size", 16, VALUE_SIZE),
+            ("nodes", 0, 16), ("node_failures", 0, self.node_count),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) <= high:
+                raise ParameterError(
+                    f"{name} must be from {low} to {high}, not {getattr(self, name)}"
+                )
+        if not self.coherent and (self.replace or "n" in self.program):
+            raise ParameterError(
+                "nodes are not replaced where clients have caches of their own: simulated caches "
+                "cover the memory that nodes have at first"
+            )
+        transacts = self.transactions or "t" in self.program
+        if transacts and not store_class(self.store).transactional:
+            kinds = " and ".join(sorted(kind for kind in KINDS if store_class(kind).transactional))
+            raise ParameterError(f"{self.store} stores take part in no transactions; {kinds} do")
+        if self.program and len(parse_program(self.program)) != self.clients:
+            raise ParameterError(
+                f"the program {self.program!r} is not one for {self.clients} clients"
+            )
+
+    @property
+    def node_count(self) -> int:
+        """How many memory nodes the pool has."""
+        least = self.node_failures + 1 if self.node_failures else 1
+        return self.nodes or max(proof_of(self.store).explorer_nodes, least)
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """A run that broke a promise: which one, and the shrunk program and schedule that repeat it.
+
+    `number`: of the run (exhaustive: of the program). `digest` is that of the shrunk run.
+    """
+
+    number: int
+    what: str
+    program: str
+    schedule: str
+    command: str
+    digest: str
+    trace: tuple[str, ...] = ()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the command repeats it. If not, the explorer is at fault."""
+        return not self.what.startswith(NOT_REPEATABLE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What came of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
+    were given new memory): those that took place.
+
+    `unfinished`: exhaustive programs that have more schedules than were run.
+    """
+
+    parameters: Exploration
+    schedules: int
+    steps: int
+    crashes: int
+    stalls: int
+    node_failures: int
+    replaced: int
+    seconds: float
+    failures: tuple[Failure, ...]
+    unfinished: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and self.schedules > 0
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts of a batch of runs, and the runs of it that failed."""
+
+    schedules: int = 0
+    steps: int = 0
+    crashes: int = 0
+    stalls: int = 0
+    node_failures: int = 0
+    replaced: int = 0
+    unfinished: int = 0
+    failed: list[tuple[int, str, Program, Schedule]] = dataclasses.field(default_factory=list)
+
+    def add(self, number: int, run: Run) -> None:
+        self.schedules += 1
+        self.steps += run.steps
+        self.replaced += run.replaced
+        for actions in run.schedule.values():
+            for action in actions:
+                self.crashes += action.kind == CRASH
+                self.stalls += action.kind == STALL
+                self.node_failures += action.kind in (FAIL, GONE)
+        if run.failure:
+            self.failed.append((number, run.failure, run.program, run.schedule))
+
+    def merge(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.crashes += other.crashes
+        self.stalls += other.stalls
+        self.node_failures += other.node_failures
+        self.replaced += other.replaced
+        self.unfinished += other.unfinished
+        self.failed += other.failed
+
+
+# ---- single runs ---------------------------------------------------------------------------------
+
+
+def stage_of(parameters: Exploration) -> Stage:
+    """The stage on which runs with these parameters take place."""
+    return Stage(
+        parameters.store,
+        parameters.clients,
+        nodes=parameters.node_count,
+        parameters=parameters.parameters,
+        fence=parameters.fence,
+        value_size=parameters.value_size,
+        coherent=parameters.coherent,
+        scarce=parameters.scarce,
+        apart=parameters.transactions,
+    )
+
+
+def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
+    """Run `number` of the parameters' seed, with a random strategy."""
+    rng, program = _draw(parameters, number)
+    counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, stage.nodes)
+    op_steps = _op_steps(stage)
+    replaces = any(REPLACED in calls for calls in program)
+    longer: dict[object, int] = {REPLACED: _replace_steps(stage)} if replaces else {}
+    for call in {call for calls in program for call in calls if call.kind == TRANSACT}:
+        longer[call] = TRANSACTION_STEPS * op_steps
+    faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
+    chooser: Chooser
+    if parameters.strategy == "random" or (parameters.strategy == "mixed" and not number & 1):
+        chooser = RandomWalk(rng, faults)
+    else:
+        length = sum(longer.get(call, op_steps) for calls in program for call in calls)
+        chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
+    return Run(stage, program, chooser).go()
+
+
+def _op_steps(stage: Stage) -> int:
+    """How many steps an operation takes at most when nobody disturbs it."""
+    if not stage.op_steps:
+        watch = Longest({})
+        Run(stage, parse_program(MEASURED), watch).go()
+        stage.op_steps = max(OP_STEPS_MIN, watch.steps)
+    return stage.op_steps
+
+
+def _replace_steps(stage: Stage) -> int:
+    """How many steps it takes to replace a node when nobody disturbs it."""
+    if not stage.replace_steps:
+        watch = Longest({Point(0, 0, 1): (Action(FAIL, stage.nodes - 1),)})
+        Run(stage, ((REPLACED,),), watch).go()
+        stage.replace_steps = watch.steps
+    return stage.replace_steps
+
+
+def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
+    rng = random.Random(f"{parameters.seed}:{number}")
+    drawn = draw_program(
+        rng,
+        parameters.clients,
+        parameters.ops,
+        parameters.crashes > 0,
+        parameters.replace,
+        parameters.transactions,
+    )
+    return rng, parse_program(parameters.program) if parameters.program else drawn
+
+
+# ---- many runs -----------------------------------------------------------------------------------
+
+
+def run_batch(parameters: Exploration, numbers: range) -> Tally:
+    """The runs of these numbers (exhaustive: of these programs), on a stage of their own.
+
+    Ends after `failures_max` failures, or when nobody wants it any more.
+    """
+    tally = Tally()
+    with stage_of(parameters) as stage:
+        for number in numbers:
+            for run in _runs(stage, parameters, number, tally):
+                tally.add(number, run)
+                if len(tally.failed) >= parameters.failures_max or _unwanted[0]:
+                    return tally
+    return tally
+
+
+def _runs(stage: Stage, parameters: Exploration, number: int, tally: Tally) -> Iterator[Run]:
+    if parameters.strategy != "exhaustive":
+        yield numbered_run(stage, parameters, number)
+        return
+    _, program = _draw(parameters, number)
+    budget = Budget(parameters.bound, min(1, parameters.crashes), parameters.node_failures)
+    complete = yield from exhaustive(stage, program, budget, parameters.schedules)
+    tally.unfinished += not complete
+
+
+_unwanted: bytes | mmap.mmap = bytes(1)
+"""Its first byte is not 0 when the batches at work in this process are wanted no more."""
+
+
+def _begin_process(parent: int, unwanted: mmap.mmap) -> None:
+    global _unwanted
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _unwanted = unwanted
+
+
+def _tallies(parameters: Exploration) -> Iterator[Tally]:
+    """The tallies of all batches, in the order in which they are done."""
+    count, size = parameters.schedules, BATCH
+    if parameters.strategy == "exhaustive":
+        count, size = parameters.programs, 1
+    size = max(1, min(size, -(-count // parameters.processes)))
+    batches = (range(start, min(start + size, count)) for start in range(0, count, size))
+    if parameters.processes == 1:
+        for numbers in batches:
+            yield run_batch(parameters, numbers)
+        return
+    unwanted = mmap.mmap(-1, 1)
+    with ProcessPoolExecutor(
+        parameters.processes, multiprocessing.get_context("fork"),
+        _begin_process, (os.getpid(), unwanted),
+    ) as executor:  # fmt: skip
+        running: set[Future[Tally]] = set()
+        try:
+            for numbers in batches:
+                running.add(executor.submit(run_batch, parameters, numbers))
+                if len(running) >= 2 * parameters.processes:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (future.result() for future in done)
+            yield from (future.result() for future in running)
+        finally:
+            unwanted[0] = 1
+            executor.shutdown(cancel_futures=True)
+
+
+def explore(
+    parameters: Exploration, progress: Callable[[Tally], object] = lambda tally: None
+) -> Report:
+    """Explore; `progress` is told the counts so far after each batch."""
+    start = time.monotonic()
+    total = Tally()
+    for tally in _tallies(parameters):
+        total.merge(tally)
+        progress(total)
+        if len(total.failed) >= parameters.failures_max:
+            break
+    seconds = time.monotonic() - start
+    failures: tuple[Failure, ...] = ()
+    if total.failed:
+        with stage_of(parameters) as stage:
+            failures = tuple(
+                describe(stage, parameters, *failed)
+                for failed in sorted(total.failed, key=lambda f: f[0])[: parameters.failures_max]
+            )
+    return Report(
+        parameters, total.schedules, total.steps, total.crashes, total.stalls,
+        total.node_failures, total.replaced, seconds, failures, total.unfinished,
+    )  # fmt: skip
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def command_of(parameters: Exploration, program: str, schedule: str) -> str:
+    """The command that runs this program with this schedule."""
+    words = [
+        "limpet", "drill", "explore", parameters.store, "--clients", str(parameters.clients),
+        "--program", program, "--schedule", schedule,
+    ]  # fmt: skip
+    if parameters.node_count != proof_of(parameters.store).explorer_nodes:
+        words += ["--nodes", str(parameters.node_count)]
+    for name, value in parameters.parameters.items():
+        words += ["--parameter", f"{name}={json.dumps(value)}"]
+    if parameters.value_size != VALUE_SIZE:
+        words += ["--value-size", str(parameters.value_size)]
+    if parameters.fence != "kill":
+        words += ["--fence", parameters.fence]
+    if not parameters.coherent:
+        words.append("--incoherent")
+    if parameters.scarce:
+        words.append("--scarce")
+    if parameters.transactions:
+        words.append("--transactions")
+    return shlex.join(words)
+
+
+def describe(
+    stage: Stage,
+    parameters: Exploration,
+    number: int,
+    what: str,
+    program: Program,
+    schedule: Schedule,
+) -> Failure:
+    """Shrink a run that failed, and say how to repeat it."""
+    run = shrink(stage, program, schedule, what)
+    texts = program_text(run.program), schedule_text(run.schedule)
+    return Failure(
+        number, run.failure, *texts, command_of(parameters, *texts), run.digest(),
+        tuple(trace_lines(stage, run.trace)),
+    )  # fmt: skip
+
+
+def explore_one(parameters: Exploration, schedule: Schedule) -> tuple[Run, list[str]]:
+    """Run the parameters' program with a schedule; the run, and its steps as text."""
+    with stage_of(parameters) as stage:
+        run = replay(stage, parse_program(parameters.program), schedule)
+        return run, trace_lines(stage, run.trace)

@@ -1,0 +1,239 @@
+"""Schedules of simulated clients: what one is, how it is written down, and who makes them up.
+
+A schedule says where a run departs from the default. The default: a client goes on until it has
+finished or spins, then comes the next one in the order of their numbers; nobody dies or stalls, and
+every verb is done at once. A departure is bound to a point: client, operation, step, that is, "when
+client 1, in its operation 0, is about to do its step 12". So points of one client stay what they
+are when something else is left out, which is what makes shrinking work.
+
+As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
+    >C   client C goes on instead
+    xC   client C dies, here and now
+    sC   client C stalls: it is not scheduled until it is woken, or nobody else is left
+    wC   client C is woken
+    fN   memory node N fails: it is marked in the control segment, for everybody to see
+    mN   memory node N fails without notice: its memory is gone
+    /W   of the verb that comes now, W words are done; the rest is a step of its own
+The end of a client is a point, too: step 1 of the operation after its last.
+
+Their makers ("choosers"): `Replay` takes them from a schedule; `RandomWalk` goes to a random
+client with a probability that is drawn for each run; `Priorities` is PCT: Burckhardt et al., "A
+randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS 2010, section 3: clients
+have random priorities, the highest that can run does, and at d points drawn over the expected
+length the running one falls below all others. A client that spins falls, too. Exhaustive search
+with bounded preemption is in `explorer`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
+
+from limpet.shm.endpoint.simulated import PAUSE
+from limpet.shm.errors import ParameterError
+
+SWITCH: Final = ">"
+CRASH: Final = "x"
+STALL: Final = "s"
+WAKE: Final = "w"
+FAIL: Final = "f"
+GONE: Final = "m"
+CUT: Final = "/"
+
+
+class Point(NamedTuple):
+    """When this client, in this operation, is about to do this step (counted from 1)."""
+
+    client: int
+    op: int
+    step: int
+
+
+class Action(NamedTuple):
+    """A departure from the default; `number` is a client, a memory node, or a number of words."""
+
+    kind: str
+    number: int
+
+
+Actions = Sequence[Action]
+Schedule = dict[Point, tuple[Action, ...]]
+STRATEGIES: Final = ("mixed", "random", "pct", "exhaustive")
+"""Ways to make up the schedules of an exploration (explorer.py)."""
+END: Final = "end"
+"""In place of a verb: the client has done its operations, and the next one is chosen."""
+NOTHING: Final[tuple[Action, ...]] = ()
+
+_DEPARTURE: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)([>xswfm/])(\d+)")
+
+
+def schedule_text(schedule: Mapping[Point, Actions]) -> str:
+    """The schedule as text, in the order in which the departures were taken."""
+    return ",".join(
+        f"{point.client}.{point.op}.{point.step}{action.kind}{action.number}"
+        for point, actions in schedule.items()
+        for action in actions
+    )
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule of a text; ParameterError names what is no departure."""
+    schedule: Schedule = {}
+    for part in text.replace(" ", "").split(",") if text.strip() else ():
+        match = _DEPARTURE.fullmatch(part)
+        if match is None:
+            raise ParameterError(
+                f"{part!r} is no departure; write CLIENT.OPERATION.STEP and then >C, xC, sC, wC, "
+                "fN, mN or /WORDS"
+            )
+        point = Point(int(match[1]), int(match[2]), int(match[3]))
+        schedule[point] = (*schedule.get(point, ()), Action(match[4], int(match[5])))
+    return schedule
+
+
+class Chooser(Protocol):
+    """Decides at every point of a run. `run` and `player` are those of `sim_stage`."""
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        """The departures at the point at which `player` is."""
+
+
+class Replay:
+    """Takes the departures of a schedule."""
+
+    def __init__(self, schedule: Mapping[Point, Actions]) -> None:
+        self.schedule = schedule
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        return self.schedule.get(Point(player.number, player.op, player.step), NOTHING)
+
+
+class Longest(Replay):
+    """Besides, counts the steps of the longest operation."""
+
+    steps = 0
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        self.steps = max(self.steps, player.step)
+        return super().at(run, player, verb, addr, words)
+
+
+class Faults(NamedTuple):
+    """How many crashes, stalls and failures of a pool's memory nodes a run has at most."""
+
+    crashes: int = 1
+    stalls: int = 1
+    node_failures: int = 0
+    nodes: int = 1
+
+
+def draw_faults(
+    rng: random.Random,
+    program: Sequence[Sequence[object]],
+    faults: Faults,
+    op_steps: int,
+    longer: Mapping[object, int] = MappingProxyType({}),
+) -> Schedule:
+    """Faults at random points of a program whose operations take some `op_steps`; those that are in
+    `longer`, so many."""
+    drawn: Schedule = {}
+    clients = range(len(program))
+
+    def anywhere() -> Point:
+        client = rng.choice(clients)
+        calls = program[client]
+        op = rng.randrange(max(1, len(calls)))
+        steps = longer.get(calls[op], op_steps) if calls else op_steps
+        return Point(client, op, rng.randint(1, steps))
+
+    def add(point: Point, kind: str, number: int) -> None:
+        drawn[point] = (*drawn.get(point, ()), Action(kind, number))
+
+    for _ in range(rng.randint(0, faults.crashes)):
+        point = anywhere()
+        add(point, CRASH, point.client if rng.random() < 0.7 else rng.choice(clients))
+    for _ in range(rng.randint(0, faults.stalls)):
+        point = anywhere()
+        add(point, STALL, point.client)
+        if rng.random() < 0.5:
+            add(anywhere(), WAKE, point.client)
+    if faults.node_failures:
+        least = 1 if any(call in longer for calls in program for call in calls) else 0
+        for node in rng.sample(range(faults.nodes), rng.randint(least, faults.node_failures)):
+            add(anywhere(), rng.choice((FAIL, GONE)), node)
+    return drawn
+
+
+class _Random:
+    """What the random choosers share: faults at points drawn beforehand, and cuts."""
+
+    def __init__(self, rng: random.Random, faults: Schedule) -> None:
+        self.rng = rng
+        self.faults = faults
+        self.cuts = rng.choice((0.0, 0.1, 0.5))
+
+    def disturb(self, player: Any, words: int) -> list[Action]:
+        actions: list[Action] = []
+        if self.faults:
+            actions += self.faults.get((player.number, player.op, player.step), NOTHING)  # type: ignore[call-overload]
+        if words > 1 and self.rng.random() < self.cuts:
+            few = self.rng.random() < 0.5
+            actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
+        return actions
+
+
+class RandomWalk(_Random):
+    """Goes to a client drawn at random from those that can run, every now and then."""
+
+    def __init__(self, rng: random.Random, faults: Schedule) -> None:
+        super().__init__(rng, faults)
+        self.restlessness = rng.choice((0.03, 0.1, 0.3, 1.0))
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        rng = self.rng
+        actions = self.disturb(player, words)
+        if rng.random() < self.restlessness:
+            target = rng.choice(run.runnable() or [player])
+            if target is not player:
+                actions.append(Action(SWITCH, target.number))
+        return actions
+
+
+class Priorities(_Random):
+    """PCT with `depth` points of change over an expected `length` in steps."""
+
+    def __init__(
+        self, rng: random.Random, faults: Schedule, clients: int, depth: int, length: int
+    ) -> None:
+        super().__init__(rng, faults)
+        self.priorities = rng.sample(range(depth + 1, depth + 1 + clients), clients)
+        self.changes = sorted(rng.randint(1, max(1, length)) for _ in range(depth))
+        self.lowest = 0
+        self.able: object = None
+        self.highest: Any = None
+        """Of those in `able`."""
+
+    def _fall(self, player: Any) -> None:
+        self.lowest -= 1
+        self.priorities[player.number] = self.lowest
+        self.able = None
+
+    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+        actions = self.disturb(player, words)
+        if verb == PAUSE:
+            self._fall(player)
+        while self.changes and run.steps >= self.changes[0]:
+            self.changes.pop(0)
+            self._fall(player)
+        able = run.runnable()
+        if able is not self.able:
+            self.able, self.highest = able, max(able, key=self._priority, default=None)
+        if self.highest not in (player, None):
+            actions.append(Action(SWITCH, self.highest.number))
+        return actions
+
+    def _priority(self, player: Any) -> int:
+        return int(self.priorities[player.number])

@@ -1,0 +1,500 @@
+"""The stage of an exploration: a small pool with simulated clients, put back for every run.
+
+All clients live in this process. Each has a pool handle of its own on the same mapped segments, a
+client slot of its own with a simulated pid, and runs its part of a program in a greenlet. The
+founder, an ordinary client, prepares everything and inspects what is left. The pool's segments are
+unlinked as soon as they are mapped, so nothing is left behind however the process ends.
+
+A run starts from an image: all of the memory, and what each client knows privately of its blocks,
+are put back as they were after the preparation. Each client then has two keys or so in a block of
+few objects, and one free object: by the second write, memory is recycled. (With several memory
+nodes, keys fall on them by chance, and memory is less scarce.) On a `scarce` stage there is no free
+block besides, and the first client hoards an empty one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.shm.alloc.allocator import Slab
+from limpet.shm.backends.node import MemoryNode
+from limpet.shm.backends.probe import Place
+from limpet.shm.backends.segments import destroy
+from limpet.shm.catalogue.regions import INTERNAL
+from limpet.shm.clients.epoch import NEVER
+from limpet.shm.clients.liveness import Watcher
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.simulated import (
+    PID_FIRST,
+    CachedEndpoint,
+    SimulatedEndpoint,
+    SimulatedProcesses,
+)
+from limpet.shm.endpoint.slots import LIVE, START_US, client_id, state_word
+from limpet.shm.endpoint.states import IN_SERVICE, node_word
+from limpet.shm.endpoint.words import FREE
+from limpet.shm.errors import StoreFull
+from limpet.stores.pool import Pool
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from limpet.fault.explore.sim_run import Run
+
+BLOCK_SIZE: Final = 16 << 10
+NODE_SIZE_MAX: Final = 32 << 20
+"""Of what is made larger until there is room for what clients have at first."""
+OBJECTS: Final = 4
+LEASE_US: Final = 1_000
+RUN_S: Final = 16.0
+"""From the start of a run to that of the next: exact in binary, so that all runs are alike."""
+INITIAL: Final = b"initial"
+PAUSES_MAX: Final = 10_000
+"""In a run, the survivor pauses no more often than this: for some 600 leases."""
+
+_numbers = itertools.count()
+
+
+class Endless(BaseException):
+    """The survivor waits for ever. No handler of errors may take it for one."""
+
+
+class SurvivorEndpoint(Endpoint):
+    """The founder's view of the memory. In a run, `paused` is called in place of a pause."""
+
+    def __init__(self) -> None:
+        self.paused: Callable[[], None] | None = None
+        self.ticks = 0
+
+    def microseconds(self) -> int:
+        """A clock that goes by how often it is looked at, behind those of all simulated clients."""
+        self.ticks += 1
+        return START_US + self.ticks
+
+    def pause(self, attempt: int) -> int:
+        if self.paused is None:
+            return super().pause(attempt)
+        self.paused()
+        return 0
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        if self.paused is not None:
+            self.paused()
+            timeout_us = 0
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class NodesMemory:
+    """What became of the nodes' memory in a run. In life, that is the segments with names."""
+
+    def __init__(self) -> None:
+        self.gone: set[int] = set()
+        """Nodes whose memory is gone, whether anybody knows or not."""
+        self.given: dict[tuple[int, int], MemoryNode] = {}
+        """New memory, by node and generation."""
+
+    def make(self, node: int, generation: int, size: int) -> MemoryNode:
+        """New memory for a node, zero-filled."""
+        name = f"node {node}, generation {generation}"
+        fd = os.memfd_create(f"limpet {name}")
+        os.ftruncate(fd, size)
+        made = MemoryNode(name, node, size, Place(Path(f"/proc/self/fd/{fd}")), fd, generation)
+        self.given[node, generation] = made
+        self.gone.discard(node)
+        return made
+
+    def forget(self) -> None:
+        """Be at the start of a run. Nobody uses what nodes were given."""
+        self.gone.clear()
+        for segment in self.given.values():
+            segment.close()
+        self.given.clear()
+
+
+class Unlocked(Watcher):
+    """Goes by processes: simulated clients share one file, and its locks tell none from others."""
+
+    locks_tell = False
+
+
+class StagePool(Pool):
+    """A pool handle whose memory can be copied and put back."""
+
+    endpoint_class: type[Endpoint] = SurvivorEndpoint
+    endpoint: Any
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._first = list(self._segments)
+        self.nodes_memory = NodesMemory()
+        """Set by the stage, which has one for all."""
+
+    def _wire(self, latency_ns: int) -> None:
+        super()._wire(latency_ns)
+        self.membership.watcher = Unlocked()
+
+    def image(self) -> list[bytes]:
+        """All of the memory."""
+        return [segment.map[:] for segment in self._segments]
+
+    def retire(self) -> None:
+        """Give up our place as a client; others may go on using our mappings."""
+        self.membership.depart()
+        self.client.assume(0, 0, 0)
+
+    def restore(self, image: list[bytes]) -> None:
+        """Put all of the memory back as it was."""
+        for segment, contents in zip(self._segments, image, strict=True):
+            segment.map[:] = contents
+
+    # ---- nodes whose memory is replaced ---------------------------------------------------------
+
+    def make_segment(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.make(node, generation, self.parameters.node_size)
+
+    def open_segment(self, node: int, generation: int) -> MemoryNode:
+        return self.nodes_memory.given[node, generation]
+
+    def discard(self, segment: MemoryNode) -> None:
+        """Nothing to do: it goes with the run."""
+
+    def unmap_node(self, node: int) -> None:
+        """Forget what we have of a node; others, and the next run, have it still."""
+        self.endpoint.release(node)
+        self._segments[:] = [segment for segment in self._segments if segment.index != node]
+
+    def put_back(self) -> bool:
+        """Use the memory again that the nodes had at first; whether we used other."""
+        self._viewed = -1
+        self._manager = None  # what it knows of channels is of memory that is put back
+        if self._segments == self._first:
+            return False
+        for segment in self._first:
+            if segment not in self._segments:
+                self.unmap_node(segment.index)
+                self._attach(segment, node_word(segment.generation, IN_SERVICE))
+        self._segments[:] = self._first
+        return True
+
+
+class SimulatedPool(StagePool):
+    """The pool handle of a simulated client."""
+
+    endpoint_class = SimulatedEndpoint
+    endpoint: SimulatedEndpoint
+
+    @classmethod
+    def beside(cls, founder: StagePool) -> Self:
+        """Another client, on the founder's mappings."""
+        return cls(founder.url, list(founder._segments), founder.parameters, founder.uuid)
+
+    def begin(self) -> None:
+        """Called at the start of a run, when memory is as it was."""
+        self.endpoint.ticks = 0
+
+
+class CachedPool(SimulatedPool):
+    """The pool handle of a simulated client with a cache of its own."""
+
+    endpoint_class: type[SimulatedEndpoint] = CachedEndpoint
+    endpoint: CachedEndpoint
+
+    @classmethod
+    def beside(cls, founder: StagePool) -> Self:
+        made = cls.open(founder.url)
+        for mine, shared in zip(made._segments[:-1], founder._segments[:-1], strict=True):
+            start = founder.parameters.coherent_bytes
+            made.endpoint.cover(mine.index, mine.map, shared.map, start)
+        return made
+
+    def begin(self) -> None:
+        super().begin()
+        self.endpoint.fill()
+
+
+class Player:
+    """A simulated client, and where it is in the run."""
+
+    def __init__(self, number: int, pool: SimulatedPool) -> None:
+        self.number = number
+        self.pool = pool
+        self.endpoint = pool.endpoint
+        self.endpoint.number = number
+        self.pid = PID_FIRST + number
+        self.store: Any = None
+        self.identity = (0, 0, 0)
+        self.slabs: list[tuple[int, int, int, int]] = []
+        self.begin()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has done its operations, or is dead."""
+        return self.finished or self.dead
+
+    def begin(self) -> None:
+        """Be at the start of a run."""
+        self.greenlet: Any = None
+        self.op = 0
+        self.step = 0
+        self.finished = False
+        self.dead = False
+        self.stalled = False
+
+    def know_blocks(self) -> None:
+        """Know the blocks that are ours at the start, and that all their unused objects are free.
+
+        Nobody is inside an operation.
+        """
+        allocator = self.pool.allocator
+        allocator.forget()
+        for node, block, size_class, replicas in self.slabs:
+            slab = Slab(self.pool.heap, node, block, size_class, replicas, False)
+            slab.look()
+            slab.ripen(NEVER)
+            key = allocator.key(node, size_class, replicas)
+            allocator.slabs.setdefault(key, []).append(slab)
+
+
+SMALL_NODES: Final = {"node_size": 320, "key_size": 16}
+"""Parameters of a tree whose leaves have few entries."""
+
+
+class Stage:
+    """A prepared pool with `clients` simulated clients of a store of this kind.
+
+    `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
+    those that suit the kind. `value_size`: bytes of each value. `coherent` False: half of the
+    memory is not hardware-coherent, and every client has a cache. `scarce`: no block is free.
+    `apart`: in a tree the keys of programs are in leaves of their own.
+    `pool_class`: the handles of the simulated clients. A context manager.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        clients: int,
+        *,
+        nodes: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+        fence: str = "kill",
+        value_size: int = VALUE_SIZE,
+        coherent: bool = True,
+        scarce: bool = False,
+        apart: bool = False,
+        pool_class: type[SimulatedPool] | None = None,
+    ) -> None:
+        proof = proof_of(kind)
+        self.kind = kind
+        self.nodes = nodes or proof.explorer_nodes
+        self.apart = apart
+        self.parameters = {
+            **proof.explorer_parameters,
+            **(SMALL_NODES if apart and kind == "rtx-sherman" else {}),
+            **(parameters or {}),
+        }
+        self.scarce = scarce
+        self.value_size = value_size
+        pool_class = pool_class or (SimulatedPool if coherent else CachedPool)
+        self.fence = fence
+        self._began = self.clock = RUN_S
+        self.run: Run | None = None
+        self.processes = SimulatedProcesses(self._end_process)
+        log = logging.getLogger("limpet")
+        self._restore_log = (log.setLevel, log.level)
+        log.setLevel(logging.ERROR)  # every kill is on purpose here
+        self.pools: list[StagePool] = []
+        self.image: list[bytes] = []
+        self.nodes_memory = NodesMemory()
+        self.op_steps = 0
+        """How many steps an operation takes; set by who has counted them."""
+        self.replace_steps = 0
+        """Likewise, to replace a node."""
+        size = self._node_size(proof.explorer_node_size, clients)
+        try:
+            while not self._is_made(size, clients, coherent, pool_class):
+                size *= 2
+        except BaseException:
+            self.close()
+            raise
+
+    def _is_made(
+        self, size: int, clients: int, coherent: bool, pool_class: type[SimulatedPool]
+    ) -> bool:
+        """Make the pool, with nodes of this size, and prepare it; False: that takes larger ones."""
+        url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
+        founder = StagePool.create(
+            url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
+            clients=clients + 2, lease_us=LEASE_US, fence=self.fence, coherent=coherent,
+            coherent_bytes=0 if coherent else size // 2,
+        )  # fmt: skip
+        self.pools.append(founder)
+        try:
+            self.players = [Player(i, self._join(pool_class)) for i in range(clients)]
+        finally:
+            destroy(url)
+        try:
+            self._prepare()
+        except StoreFull:
+            if size >= NODE_SIZE_MAX:
+                raise
+            for pool in reversed(self.pools):
+                pool.close()
+            self.pools.clear()
+            self.nodes_memory = NodesMemory()
+            return False
+        return True
+
+    def _node_size(self, least: int, clients: int) -> int:
+        """Bytes of a node: with replicas, so many that everybody can have the heads of groups."""
+        replicas = self.parameters.get("replicas", 1)
+        blocks = replicas * (clients + 3) if isinstance(replicas, int) and replicas > 1 else 0
+        size = least
+        while size < (blocks + 2) * BLOCK_SIZE:
+            size *= 2
+        return size
+
+    def value_of(self, label: bytes) -> bytes:
+        """The value that a label stands for."""
+        return label.ljust(self.value_size, b".")
+
+    def label_of(self, value: bytes) -> bytes:
+        """The label of a value; the value itself when nobody can have written it."""
+        label = value.rstrip(b".")
+        return label if value == self.value_of(label) else value
+
+    @property
+    def founder(self) -> StagePool:
+        return self.pools[0]
+
+    def _join(self, pool_class: type[SimulatedPool]) -> SimulatedPool:
+        pool = pool_class.beside(self.founder)
+        self.pools.append(pool)
+        return pool
+
+    def _prepare(self) -> None:
+        for pool in self.pools:
+            pool.membership.watcher = self.processes
+            pool.membership.now = lambda: self.clock
+            pool.nodes_memory = self.nodes_memory
+        self._open_stores()
+        for player in self.players:
+            names = [b"filler %d.%d" % (player.number, n) for n in range(OBJECTS - 1)]
+            if player.number < len(PRESENT):
+                names[0] = PRESENT[player.number]
+            for name in names:
+                player.store.put(name, self.value_of(INITIAL))
+        for key in PRESENT[len(self.players) :]:
+            self.store.put(key, self.value_of(INITIAL))
+        if self.apart and self.store.ordered:
+            for key in PRESENT + ABSENT:
+                for number in range(6):
+                    self.store.put(b"%s beside%d" % (key, number), bytes(16))
+        if self.scarce:
+            self._use_up()
+        for player in self.players:
+            self._disguise(player)
+            player.slabs = [
+                (slab.node, slab.block, slab.size_class, slab.replicas)
+                for slabs in player.pool.allocator.slabs.values()
+                for slab in slabs
+            ]
+        client = self.founder.client
+        self._founder = (client.ident, client.slot, client.word)
+        self.image = self.founder.image()
+
+    def _open_stores(self) -> None:
+        self.store = self.founder.store(self.kind, name="store", **self.parameters)
+        for player in self.players:
+            player.store = player.pool.store(self.kind, name="store")
+
+    def _use_up(self) -> None:
+        """Have the first player own an empty block, and regions take all blocks that are free."""
+        hoarder = self.players[0].store
+        for name in (b"hoard 0", b"hoard 1"):
+            hoarder.put(name, self.value_of(INITIAL))
+        for name in (b"hoard 0", b"hoard 1"):
+            hoarder.delete(name)
+        founder = self.founder
+
+        def fill() -> None:
+            for node in range(self.nodes):
+                kinds = founder.blocks.words(node) >> np.uint64(60)
+                free = np.flatnonzero(kinds == FREE)
+                for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1):
+                    if len(run):
+                        size = len(run) * BLOCK_SIZE
+                        founder.regions.obtain(node, f"{INTERNAL}filler {run[0]}", size)
+
+        founder.exclusively(fill)
+
+    def _disguise(self, player: Player) -> None:
+        """Have the player's slot say that it is another process."""
+        client = player.pool.client
+        incarnation = client.word & (1 << 36) - 1
+        word = state_word(LIVE, player.pid, incarnation)
+        self.founder.endpoint.store(client.slot, word)
+        slot = client.ident >> 36
+        assert client.slot == slot_address(slot)
+        player.identity = (client_id(slot, word), client.slot, word)
+
+    def _end_process(self, pid: int) -> None:
+        assert self.run is not None
+        self.run.crash(self.players[pid - PID_FIRST])
+
+    def reset(self) -> None:
+        """Put memory and clients back to the start of a run."""
+        self._began += RUN_S
+        self.clock = self._began
+        other = [pool.put_back() for pool in self.pools]
+        if any(other):
+            self._rewind()
+            self._open_stores()  # handles remember that a node has other memory
+            for pool in self.pools:
+                pool.put_back()
+        self._rewind()
+        for player in self.players:
+            player.pool.begin()
+            player.know_blocks()
+            player.store.forget()
+        self.store.forget()
+
+    def _rewind(self) -> None:
+        """Put back all but what handles remember. The nodes have the memory that they had first."""
+        self.founder.restore(self.image)
+        self.nodes_memory.forget()
+        self.processes.gone.clear()
+        self.founder.client.assume(*self._founder)
+        self.founder.allocator.forget()
+        self.founder.endpoint.ticks = 0
+        for pool in self.pools:
+            pool.membership.forget()
+            pool.clock.forget()
+        for player in self.players:
+            player.begin()
+            player.pool.client.assume(*player.identity)
+            player.endpoint.end()
+
+    def close(self) -> None:
+        """Forget the pool."""
+        set_level, level = self._restore_log
+        set_level(level)
+        if self.image:
+            self.reset()
+        for pool in reversed(self.pools):
+            pool.close()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,100 @@
+"""Every schedule of a program with a bounded number of preemptions, crashes and node failures.
+
+Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding for systematic testing
+of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
+where one more could be. Giving way is no preemption where a client has not begun, spins, or has
+ended. There is none before a verb that no other client can see: on the client's own hand. Verbs
+stay whole, and nobody stalls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from typing import NamedTuple
+
+from limpet.fault.explore.schedule import (
+    CRASH,
+    END,
+    FAIL,
+    GONE,
+    NOTHING,
+    SWITCH,
+    Action,
+    Actions,
+    Point,
+    Replay,
+    Schedule,
+)
+from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_program import Program
+from limpet.fault.explore.sim_run import Run
+from limpet.shm.endpoint.layout import SLOT_SIZE
+from limpet.shm.endpoint.simulated import PAUSE
+from limpet.shm.endpoint.slots import HAND
+
+
+class Budget(NamedTuple):
+    """How many departures of each kind a schedule may still have."""
+
+    preemptions: int
+    crashes: int = 0
+    node_failures: int = 0
+
+
+class Branches(Replay):
+    """Takes the departures of a schedule, and notes where else one could depart after the last."""
+
+    def __init__(self, schedule: Schedule, budget: Budget) -> None:
+        super().__init__(schedule)
+        self.left = len(schedule)
+        self.budget = budget
+        self.found: list[tuple[Point, Action, Budget]] = []
+        """Point, action, and what is left of the budget then."""
+
+    def at(self, run: Run, player: Player, verb: str, addr: int, words: int) -> Actions:
+        point = Point(player.number, player.op, player.step)
+        actions = self.schedule.get(point, NOTHING)
+        if actions:
+            self.left -= 1
+        elif not self.left:
+            self._branch(run, player, verb, addr, point)
+        return actions
+
+    def _branch(self, run: Run, player: Player, verb: str, addr: int, point: Point) -> None:
+        free = verb in (PAUSE, END) or point[1:] == (0, 1)
+        slot = player.identity[1]
+        hidden = slot + HAND <= addr < slot + SLOT_SIZE
+        preemptions, crashes, failures = self.budget
+        if free or (preemptions and not hidden):
+            rest = self.budget._replace(preemptions=preemptions - (not free))
+            for other in run.runnable():
+                if other is not player:
+                    self.found.append((point, Action(SWITCH, other.number), rest))
+        if crashes and verb != END:
+            rest = self.budget._replace(crashes=crashes - 1)
+            self.found.append((point, Action(CRASH, player.number), rest))
+        if failures and not hidden:
+            rest = self.budget._replace(node_failures=failures - 1)
+            for node in set(range(run.stage.nodes)) - run.failed:
+                self.found += [(point, Action(kind, node), rest) for kind in (FAIL, GONE)]
+
+
+def exhaustive(
+    stage: Stage, program: Program, budget: Budget, limit: int
+) -> Generator[Run, None, bool]:
+    """All runs of a program with at most so many departures, up to `limit` runs.
+
+    Returns whether these were all.
+    """
+    waiting: deque[tuple[Schedule, Budget]] = deque([({}, budget)])
+    for _ in range(limit):
+        if not waiting:
+            break
+        schedule, left = waiting.popleft()
+        branches = Branches(schedule, left)
+        yield Run(stage, program, branches).go()
+        for point, action, rest in branches.found:
+            if len(waiting) < limit:
+                waiting.append(({**schedule, point: (action,)}, rest))
+    return not waiting

@@ -1,0 +1,99 @@
+"""Programs: what each simulated client of an exploration does, one operation after the other.
+
+As text, clients are separated by `|`, operations by spaces; an operation is a letter and a key:
+`ua ga|da|ic` is: client 0 updates a and then gets a, client 1 deletes a, client 2 inserts c.
+    i insert, u update, p put, g get, d delete; r (no key) recovers the dead, n (no key) gives
+    memory nodes that are lost new memory; t and its steps is a transaction (sim_transactions.py)
+Keys a and b are there at the start, c and d are not. Every write has a value of its own.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+from limpet.fault.explore.sim_transactions import draw_steps, is_transaction
+from limpet.shm.errors import ParameterError
+
+KINDS: Final = {
+    "i": "insert", "u": "update", "p": "put", "g": "get", "d": "delete", "r": "recover",
+    "n": "replace", "t": "transact",
+}  # fmt: skip
+LETTERS: Final = {name: letter for letter, name in KINDS.items()}
+PRESENT: Final = (b"a", b"b")
+ABSENT: Final = (b"c", b"d")
+RECOVER: Final = "recover"
+REPLACE: Final = "replace"
+TRANSACT: Final = "transact"
+KEYLESS: Final = frozenset((RECOVER, REPLACE))
+WRITES: Final = frozenset(("insert", "update", "put"))
+VALUE_SIZE: Final = 3400
+"""Bytes of a value: four objects of such pairs fill a block, so that memory is scarce."""
+_DRAWN: Final = "iiuuppgggdd"
+
+
+class Call(NamedTuple):
+    """An operation on a key; `recover` and `replace` have none, `transact` has its steps there."""
+
+    kind: str
+    key: bytes = b""
+
+
+Program = tuple[tuple[Call, ...], ...]
+
+
+def program_text(program: Program) -> str:
+    return "|".join(
+        " ".join(LETTERS[call.kind] + call.key.decode() for call in calls) for calls in program
+    )
+
+
+def parse_program(text: str) -> Program:
+    """The program of a text; ParameterError names what is no operation."""
+
+    def parse_call(word: str) -> Call:
+        kind, key = KINDS.get(word[:1]), word[1:].encode()
+        if kind == TRANSACT and is_transaction(key):
+            return Call(kind, key)
+        if kind in (None, TRANSACT) or (
+            key not in (b"",) if kind in KEYLESS else key not in PRESENT + ABSENT
+        ):
+            raise ParameterError(
+                f"{word!r} is no operation; write one of i, u, p, g, d and a key from a to d, or r "
+                "or n, or a transaction such as tgaxbs"
+            )
+        return Call(kind, key)
+
+    return tuple(tuple(parse_call(word) for word in part.split()) for part in text.split("|"))
+
+
+def draw_program(
+    rng: random.Random,
+    clients: int,
+    ops: int,
+    recover: bool,
+    replace: bool = False,
+    transactions: bool = False,
+) -> Program:
+    """A random program on one or two keys; with `transactions` on all of them, half of it these.
+
+    `recover`: somebody may recover the dead meanwhile. `replace`: somebody gives nodes that are
+    lost new memory, in an operation more; and perhaps somebody does after that one died at it.
+    """
+    keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
+    program = [
+        [Call(KINDS[rng.choice(_DRAWN)], rng.choice(keys)) for _ in range(ops)]
+        for _ in range(clients)
+    ]
+    for calls in program if transactions else ():
+        for op in range(ops):
+            if rng.random() < 0.5:
+                calls[op] = Call(TRANSACT, draw_steps(rng, PRESENT + ABSENT))
+            else:
+                calls[op] = calls[op]._replace(key=rng.choice(PRESENT + ABSENT))
+    if recover and rng.random() < 0.2:
+        rng.choice(program)[rng.randrange(ops)] = Call(RECOVER)
+    for _ in range(rng.choice((1, 1, 2)) if replace else 0):
+        calls = rng.choice(program)
+        calls.insert(rng.randint(0, len(calls)), Call(REPLACE))
+    return tuple(tuple(calls) for calls in program)

@@ -1,0 +1,176 @@
+"""The shared queue on a stage: many schedules of a few producers and consumers, some of which die.
+
+A program's calls are `put`, of a value of its own, and `get`, both without waiting for others; of
+those with the key LARGE the value takes an object. After a run, what is left is got; then
+    - the history is that of a queue (models.QueueModel)
+    - each value is got once at most, and once if its put returned and no get was cut
+    - what is missing then is what the dead had (`lost`), and nothing that was left is
+    - no memory is leaked
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections import Counter
+from typing import Any, Final
+
+from limpet.fault.check.history import Record
+from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
+from limpet.fault.check.models import QueueModel, QueueOp
+from limpet.fault.explore.schedule import Faults, Priorities, RandomWalk, draw_faults
+from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_program import Call, Program
+from limpet.fault.explore.sim_run import Run
+from limpet.shm.errors import LimpetError
+from limpet.stores.channels.shared_queue import SharedQueue
+
+LARGE: Final = b"L"
+ITEM_SIZE: Final = 24
+LARGE_SIZE: Final = 3400
+OP_STEPS: Final = 30
+BUDGET: Final = 200_000
+
+
+class Staged:
+    """What a stage takes for a store."""
+
+    losses_survived = 0
+
+    def __init__(self, shared: Any) -> None:
+        self.queue = shared
+
+    def forget(self) -> None:
+        """The handle knows nothing that is not in memory, but its row, which is there at first."""
+
+
+class QueueStage(Stage):
+    """A stage with a queue of the class `cls`."""
+
+    def __init__(self, clients: int, maxsize: int, cls: Any = SharedQueue) -> None:
+        self.cls = cls
+        self.maxsize = maxsize
+        super().__init__("race", clients)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.reset()
+        self.store = self._open(self.founder)
+        for player in self.players:
+            player.store = self._open(player.pool)
+            player.store.queue.patience = 2
+        self.image = self.founder.image()
+
+    def _open(self, pool: Any) -> Staged:
+        given = {"maxsize": self.maxsize, "item_size": ITEM_SIZE, "codec": "bytes"}
+        return Staged(pool.channels.open(self.cls, "queue", **given))
+
+
+class QueueRun(Run):
+    """One run of a program of puts and gets."""
+
+    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Any) -> None:
+        index = len(self.history)
+        called = Record(client, kind, b"queue", label, "unknown", None, self._tick(), None)
+        self.history.append(called)
+        read, result = None, "ok"
+        try:
+            if kind == "put":
+                store.queue.put_nowait(label.ljust(LARGE_SIZE, b".") if key == LARGE else label)
+            else:
+                read = store.queue.get_nowait().rstrip(b".")
+        except queue.Full:
+            result = "full"
+        except queue.Empty:
+            result = "missing"
+        self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
+
+    def _take_all(self) -> None:
+        """As one who comes afterwards."""
+        one = len(self.players)
+        while self.history[-1].result != "missing" or self.history[-1].client < one:
+            self._perform(self.stage.store, one, "get", b"", None)
+
+    def _inspect(self) -> str:
+        founder, store = self.stage.founder, self.stage.store
+        try:
+            self._take_all()
+            founder.recover()
+            self._perform(store, len(self.players), "put", b"", b"last")
+            self._take_all()
+        except LimpetError as error:
+            return f"check: {type(error).__name__}: {error}"
+        given = {value.rstrip(b".") for value in store.queue.lost()}
+        left = {record.read for record in self.history if record.client == len(self.players)}
+        if given & left:
+            return f"in the queue, and lost: {given & left}"
+        read = {record.read for record in self.history}
+        gone = {
+            record.value
+            for record in self.history
+            if record.op == "put" and record.result == "ok" and record.value not in read | given
+        }
+        if gone:
+            return f"neither got nor given back: {gone}"
+        audit = founder.audit()
+        if audit["leaked"] or audit["held"]:
+            return f"leaked: {audit}"
+        return judged(self.history)
+
+
+def judged(history: list[Record]) -> str:
+    """What is wrong with a history of a queue; "": nothing."""
+    got = Counter(record.read for record in history if record.read is not None)
+    lost = {
+        record.value
+        for record in history
+        if record.op == "put" and record.result == "ok" and record.value not in got
+    }
+    cut = sum(record.op == "get" and record.result == "unknown" for record in history)
+    if any(count > 1 for count in got.values()):
+        return f"got twice: {got.most_common(1)[0]}"
+    if len(lost) > cut:
+        return f"lost: {lost}, and {cut} gets were cut"
+    timed = [
+        Timed(_op(record), record.call_ns, record.return_ns)
+        for record in history
+        if record.result != "full"
+    ]
+    events = events_of(timed)
+    try:
+        failed = Search(QueueModel(), BUDGET).run(timed, events)
+    except BudgetExceeded:
+        return "unknown: gave up"
+    return "" if failed is None else f"history: nothing explains {timed[~events[failed]]}"
+
+
+def _op(record: Record) -> QueueOp:
+    if record.op == "put":
+        return QueueOp("put", record.value or b"")
+    if record.result == "missing":
+        return QueueOp("empty")
+    return QueueOp("lost") if record.read is None else QueueOp("get", record.read)
+
+
+def draw_calls(rng: random.Random, clients: int, ops: int) -> Program:
+    """Puts, some of them large, and gets."""
+    return tuple(
+        tuple(
+            Call(rng.choice(("put", "put", "get", "get", "get")), rng.choice((b"", b"", LARGE)))
+            for _ in range(ops)
+        )
+        for _ in range(clients)
+    )
+
+
+def numbered_run(stage: QueueStage, number: int, *, crashes: int = 1, ops: int = 3) -> Run:
+    """Run `number`: the same wherever and however often it is run."""
+    rng = random.Random(number)
+    program = draw_calls(rng, len(stage.players), ops)
+    faults = draw_faults(rng, program, Faults(crashes, 1, 0, stage.nodes), OP_STEPS)
+    if number & 1:
+        length = OP_STEPS * ops * len(program)
+        chooser: Any = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
+    else:
+        chooser = RandomWalk(rng, faults)
+    return QueueRun(stage, program, chooser).go()

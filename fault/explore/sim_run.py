@@ -1,0 +1,455 @@
+"""One run of a program by the simulated clients of a stage, under a schedule, and its inspection.
+
+Every client runs in a greenlet. Before each verb the running one calls `turn`, where the schedule's
+departures are taken; it goes on, or another one does. Time is simulated: a verb takes about a
+microsecond, a pause a sixteenth of a lease.
+
+A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
+gone, and nobody knows before a verb on it raises NodeFailed. A store that does not survive so many
+may raise it then, and the operation has an unknown outcome; everything else must hold. A client may
+give it new memory; then it is in service again, and may fail again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import traceback
+from collections import deque
+from typing import Any, Final
+
+from greenlet import getcurrent, greenlet
+
+from limpet.fault.check.history import Record
+from limpet.fault.check.linearizability import check
+from limpet.fault.explore.schedule import (
+    CRASH,
+    CUT,
+    END,
+    FAIL,
+    GONE,
+    STALL,
+    WAKE,
+    Actions,
+    Chooser,
+    Point,
+    Replay,
+    Schedule,
+)
+from limpet.fault.explore.sim_cluster import (
+    INITIAL,
+    LEASE_US,
+    PAUSES_MAX,
+    Endless,
+    Player,
+    SimulatedPool,
+    Stage,
+)
+from limpet.fault.explore.sim_program import (
+    ABSENT,
+    PRESENT,
+    RECOVER,
+    REPLACE,
+    TRANSACT,
+    WRITES,
+    Call,
+    Program,
+)
+from limpet.fault.explore.sim_transactions import TransactionHistory
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, Step, at_once
+from limpet.shm.endpoint.states import IN_SERVICE
+from limpet.shm.errors import KeyExists, LimpetError, NodeFailed, ParameterError
+
+VERB_S: Final = 2.0**-20
+PAUSE_S: Final = 2.0**-14
+STEPS_MAX: Final = 60_000
+"""A run that takes more steps than this does not end."""
+Label = bytes | None
+
+
+class Run:
+    """One run of a program on a stage. `go` runs it; `failure` then says what broke, or is "".
+
+    `schedule`: the departures that were taken. `trace`: every step that was done.
+    """
+
+    def __init__(self, stage: Stage, program: Program, chooser: Chooser) -> None:
+        self.stage = stage
+        self.program = program
+        self.chooser = chooser
+        self.players = stage.players[: len(program)]
+        self.steps = 0
+        self.schedule: Schedule = {}
+        self.trace: list[Step] = []
+        self.history: list[Record] = []
+        self.transactions = TransactionHistory(stage, self._tick)
+        self.failure = ""
+        self.failed: set[int] = set()
+        """The memory nodes that failed, once or more often."""
+        self.replaced = 0
+        """How often a node was given new memory."""
+        self._gone = stage.nodes_memory.gone
+        self._too_many = False
+        self._able: list[Player] | None = None
+        self._time = 0
+        self._pauses = 0
+        self._patience = 0.0
+        self._next: Player | None = None
+        self._hub = getcurrent()
+
+    # ---- the scheduler --------------------------------------------------------------------------
+
+    def runnable(self) -> list[Player]:
+        """The players that can go on."""
+        if self._able is None:
+            self._able = [p for p in self.players if not (p.finished or p.dead or p.stalled)]
+        return self._able
+
+    def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
+        """The scheduler: called by the running player before each verb."""
+        player = self.players[endpoint.number]
+        if player.dead:
+            raise Crashed
+        if verb is WAIT:
+            return words
+        self.stage.clock += VERB_S if verb is not PAUSE else PAUSE_S
+        self.steps += 1
+        player.step += 1
+        if self.steps > STEPS_MAX and not self.failure:
+            self.failure = f"no end: still at work after {STEPS_MAX} steps"
+            self._hub.switch()
+        actions = self.chooser.at(self, player, verb, addr, words)
+        target = player
+        if actions:
+            target, words = self._depart(player, actions, words)
+        if verb is PAUSE and self._tired():
+            self._rouse()
+        if target is player and (verb is PAUSE or player.dead or player.stalled):
+            target = self._after(player) or player
+            if target is player and (player.dead or player.stalled):
+                self._hub.switch()
+        if target is not player:
+            target.greenlet.switch()
+        if player.dead:
+            raise Crashed
+        if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE:
+            raise NodeFailed(addr >> NODE_SHIFT, "its memory is gone (simulated)")
+        return words
+
+    def _depart(self, player: Player, actions: Actions, words: int) -> tuple[Player, int]:
+        """Do what a schedule says at a point; who goes on, and with how many words.
+
+        What changes nothing (the death of one who has ended) is not in the run's schedule.
+        """
+        target = player
+        self._able = None
+        taken = []
+        for action in actions:
+            kind, number = action
+            if kind == CUT:
+                done = number < words
+                words = min(words, max(1, number))
+            elif kind in (FAIL, GONE):
+                done = self._fail(number, kind == GONE)
+            elif number < len(self.players) and not self.players[number].ended:
+                other = self.players[number]
+                done = True
+                if kind == CRASH:
+                    self.crash(other)
+                elif kind == STALL:
+                    done = not other.stalled
+                    if done:
+                        other.stalled = True
+                        self._patience = self.stage.clock + 4e-6 * LEASE_US
+                elif kind == WAKE:
+                    done, other.stalled = other.stalled, False
+                elif other.stalled:
+                    done = False
+                else:
+                    done, target = other is not target, other
+            else:
+                done = False
+            if done:
+                taken.append(action)
+        if taken:
+            self.schedule[Point(player.number, player.op, player.step)] = tuple(taken)
+        return target, words
+
+    def _after(self, player: Player | None) -> Player | None:
+        """The player that goes on by default when `player` cannot: the next, or one that stalls."""
+        start = -1 if player is None else player.number
+        count = len(self.players)
+        tired = self._tired()
+        order = [self.players[(start + i) % count] for i in range(1, count + 1)]
+        for other in order:
+            if tired and other.stalled and not (other.finished or other.dead):
+                other.stalled = False  # nobody may end it, so the others wait for it
+                self._able = None
+            if not (other.finished or other.dead or other.stalled) and other is not player:
+                return other
+        if player is not None and not (player.finished or player.dead or player.stalled):
+            return player
+        for other in order:
+            if other.stalled and not (other.finished or other.dead):
+                other.stalled = False
+                self._able = None
+                return other
+        return None
+
+    def _tired(self) -> bool:
+        """Whether who stalls has done so for long, and nobody may end it: so the others wait."""
+        return self.stage.fence == "wait" and self.stage.clock > self._patience
+
+    def _rouse(self) -> None:
+        """Wake those that stall, though somebody who only spins could go on."""
+        for player in self.players:
+            if player.stalled and not player.ended:
+                player.stalled = False
+                self._able = None
+
+    def crash(self, player: Player) -> None:
+        """The player is dead from now on: it is never resumed, but to unwind without a verb."""
+        if not player.finished:
+            player.dead = True
+            self._able = None
+            self.stage.processes.gone.add(player.pid)
+
+    def _fail(self, node: int, gone: bool) -> bool:
+        """A memory node fails in one way, unless it has or there is none; whether it did."""
+        view = self.stage.founder.view
+        if node >= self.stage.nodes or (gone and node in self._gone):
+            return False
+        if gone:
+            self._gone.add(node)
+        elif view.states()[node] == IN_SERVICE:
+            self.stage.founder.fail_node(node)
+        else:
+            return False
+        self.failed.add(node)
+        lost = {n for n, state in enumerate(view.states()) if state != IN_SERVICE} | self._gone
+        self._too_many |= len(lost) > self.stage.store.losses_survived
+        return True
+
+    def _borne(self, what: str, error: NodeFailed) -> str:
+        """ "" if this operation may raise this error, else what is wrong with that."""
+        if error.node not in self.failed:
+            return f"node: {what} says of node {error.node}, which is in service: {error}"
+        if not self._too_many:
+            survived = self.stage.store.losses_survived
+            return f"node: {what} raised NodeFailed, though the store survives {survived}: {error}"
+        return ""
+
+    # ---- the players ----------------------------------------------------------------------------
+
+    def _life(self, player: Player, calls: tuple[Call, ...]) -> None:
+        try:
+            for player.op, call in enumerate(calls):
+                player.step = 0
+                self._call(player, call)
+        except Crashed:
+            pass
+        except Exception:
+            self.failure = self.failure or f"client {player.number}: {traceback.format_exc()}"
+        finally:
+            player.finished = True
+            self._able = None
+        if not player.dead and not self.failure:
+            player.op, player.step = len(calls), 1
+            actions = self.chooser.at(self, player, END, 0, 1)
+            if actions:
+                target, _ = self._depart(player, actions, 1)
+                self._next = None if target is player else target
+
+    def _tick(self) -> int:
+        self._time += 1
+        return self._time
+
+    def _call(self, player: Player, call: Call) -> None:
+        if call.kind == RECOVER:
+            player.pool.recover()
+            return
+        if call.kind == REPLACE:
+            for node in range(self.stage.nodes):
+                self._replace(player.pool, node)
+            return
+        if call.kind == TRANSACT:
+            name = b"%d.%d" % (player.number, player.op)
+            try:
+                self.transactions.run(player, call.key, name, PRESENT + ABSENT)
+            except NodeFailed as error:
+                self.failure = self.failure or self._borne(f"transaction {name!r}", error)
+            return
+        label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
+        self._perform(player.store, player.number, call.kind, call.key, label)
+
+    def _replace(self, pool: SimulatedPool, node: int) -> None:
+        """As one would who has been told that the node is lost: mark it, and give it memory."""
+        if node in self._gone:
+            pool.fail_node(node)
+        if pool.view.states()[node] == IN_SERVICE:
+            return
+        try:
+            pool.replace_node(node)
+            self.replaced += 1
+        except ParameterError:
+            if pool.view.states()[node] != IN_SERVICE:  # or somebody else has replaced it
+                raise
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"replacing node {node}", error)
+
+    def _perform(self, store: Any, client: int, kind: str, key: bytes, label: Label) -> None:
+        """Do an operation, with its call noted before and its result after."""
+        index = len(self.history)
+        called = Record(client, kind, key, label, "unknown", None, self._tick(), None)
+        self.history.append(called)
+        read, result = None, "ok"
+        try:
+            if kind == "get":
+                value = store.get(key)
+                read, result = (
+                    (None, "missing") if value is None else (self.stage.label_of(value), "ok")
+                )
+            elif kind == "delete":
+                store.delete(key)
+            else:
+                assert label is not None
+                getattr(store, kind)(key, self.stage.value_of(label))
+        except KeyExists:
+            result = "exists"
+        except KeyError:
+            result = "missing"
+        except NodeFailed as error:
+            self.failure = self.failure or self._borne(f"{kind} of {key!r}", error)
+            return
+        self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
+
+    # ---- the run --------------------------------------------------------------------------------
+
+    def go(self) -> Run:
+        """Run the program from the stage's image to its end, and inspect what is left."""
+        stage = self.stage
+        stage.reset()
+        stage.run = self
+        stage.founder.endpoint.paused = self._survivor_paused
+        try:
+            try:
+                self._play()
+            finally:
+                self._unwind()
+            for player in self.players:
+                player.stalled = False
+            if not self.failure:
+                self.failure = self._inspect()
+        except Endless:
+            self.failure = self.failure or f"no end: the survivor waits, {PAUSES_MAX} pauses long"
+        finally:
+            stage.founder.endpoint.paused = None
+        stage.run = None
+        return self
+
+    def _survivor_paused(self) -> None:
+        self._pauses += 1
+        if self._pauses > PAUSES_MAX:
+            raise Endless
+        self.stage.clock += PAUSE_S
+
+    def _play(self) -> None:
+        for player, calls in zip(self.players, self.program, strict=True):
+            player.endpoint.turn = self.turn
+            player.endpoint.gone = self._gone
+            player.endpoint.trace = self.trace
+            player.greenlet = greenlet(functools.partial(self._life, player, calls))
+        last = self._after(None)
+        while last is not None and not self.failure:
+            self._next = None
+            last.greenlet.switch()
+            last = self._next or self._after(last)
+
+    def _unwind(self) -> None:
+        """Let those that are dead, or never come to their end, leave their operations."""
+        for player in self.players:
+            if player.greenlet:  # started, and not at its end
+                player.dead = True
+                player.greenlet.throw(Crashed)
+            player.endpoint.turn = at_once
+            player.endpoint.gone = frozenset()
+            player.endpoint.trace = deque(maxlen=0)
+
+    def _inspect(self) -> str:
+        founder, store = self.stage.founder, self.stage.store
+        for node in self._gone:
+            founder.fail_node(node)  # it looks at the memory itself, which is still there
+        keys = sorted({record.key for record in self.history})
+        if self.transactions.done:
+            keys = [*PRESENT, *ABSENT]
+        try:
+            for look in ("before recovery", "after recovery"):
+                for key in keys:
+                    self._perform(store, len(self.players), "get", key, None)
+                if look == "before recovery":
+                    founder.recover()
+            wrong = self._wrong_history()
+            if wrong:
+                return f"history: {wrong}"
+            self.failure = self.failure or self._checked(store)
+            if self.failure:
+                return self.failure
+            audit = founder.audit()
+        except LimpetError as error:
+            return f"check: {type(error).__name__}: {error}"
+        if audit["leaked"] and not self._left_for_good():
+            return f"leaked: {audit['leaked']} bytes: {audit}"
+        if audit["held"]:
+            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+        return self._read_from_new_memory(keys) if self.replaced else ""
+
+    def _wrong_history(self) -> str:
+        """What is wrong with what all operations came to, or "" if nothing is."""
+        initial = dict.fromkeys(PRESENT, INITIAL)
+        if self.transactions.done:
+            return self.transactions.wrong(self.history, initial)
+        report = check(self.history, initial=initial, processes=1)
+        return "" if report.ok else report.bad()[0].detail
+
+    def _read_from_new_memory(self, keys: list[bytes]) -> str:
+        """What is wrong with what nodes that were replaced have: others are lost, and all is read.
+
+        As many others as the store survives, or "" if that is none.
+        """
+        founder, store = self.stage.founder, self.stage.store
+        lost = sum(state != IN_SERVICE for state in founder.view.states())
+        left = 0 if self._too_many else store.losses_survived - lost
+        others = [node for node in range(self.stage.nodes) if node not in self.failed][:left]
+        for node in others:
+            founder.fail_node(node)
+        self.failed.update(others)
+        for key in keys if others else ():
+            self._perform(store, len(self.players), "get", key, None)
+        wrong = self._wrong_history()
+        return f"new memory: {wrong}" if wrong else self.failure
+
+    def _left_for_good(self) -> bool:
+        """Whether objects may be in use whose links went with all replicas of their table."""
+        return self._too_many and bool(self.stage.store.losses_survived)
+
+    def _checked(self, store: Any) -> str:
+        try:
+            store.check()
+        except NodeFailed as error:
+            return self._borne("check()", error)
+        return ""
+
+    def digest(self) -> str:
+        """A hash of every step and of what every operation came to: equal for equal runs."""
+        found = hashlib.blake2b(digest_size=16)
+        for client, verb, addr, outcome, _ in self.trace:
+            found.update(b"%d %s %d %d;" % (client, verb.encode(), addr, outcome))
+        for record in (*self.history, *self.transactions.done):
+            found.update(repr(record).encode())
+        return found.hexdigest()
+
+
+def replay(stage: Stage, program: Program, schedule: Schedule) -> Run:
+    """Run a program with the departures of a schedule."""
+    return Run(stage, program, Replay(schedule)).go()

@@ -1,0 +1,412 @@
+"""Virtual time: hundreds of clients of a store, repeatably, on a clock that charges latencies.
+
+The shipped code of each client runs in a greenlet over the simulated fabric (simulated.py). Every
+client has a time of its own, in ns; the one whose next verb arrives first at its memory node goes
+on, so verbs take effect in the order of their arrival, and the whole run follows from its seed.
+
+What a step costs is in sim_latency.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import heapq
+import itertools
+import os
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from greenlet import getcurrent, greenlet
+
+from limpet.fault.check.recorder import Operation
+from limpet.fault.drill.workload import Mix, gets_and_puts
+from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
+from limpet.fault.explore.sim_latency import LatencyModel
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
+from limpet.shm.endpoint.simulated import (
+    ATOMICS,
+    PAUSE,
+    WAIT,
+    SimulatedEndpoint,
+    SimulatedProcesses,
+    at_once,
+)
+from limpet.shm.errors import LimpetError, ParameterError, StoreFull
+
+NODE_SIZE: Final = 32 << 20
+BLOCK_SIZE: Final = 16 << 10
+PAUSE_SHIFT_MAX: Final = 7
+PREFIX: Final = b"key-"
+SCATTER: Final = 61_803_399
+"""Odd and no multiple of 5, so that no two numbers have the same digits."""
+WARM_UP_NS: Final = 2000
+"""How much later than its answer, in the warm-up, the next operation begins."""
+EPOCH_S: Final = float(1 << 30)
+"""What leases take for the time at 0 ns: later than any real clock."""
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
+
+    `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
+    `warm_up`: operations of each client before, in turn and not counted; if there are any, each
+    client first gets each key, or the first `met_share` of them. `fresh`: writes insert keys that
+    were not there, each another one; those that the store has no room for are counted apart, as
+    `full`. `latest`: what Zipf draws is how many keys were inserted after the one to get, so the
+    last one is the hottest. `scan_max`: if it is not 0, a get is a scan from that key on, of 1 to
+    so many keys, each number as often. `scattered`: keys of numbers next to each other are far from
+    each other in the order of keys. `parameters` of the store, besides those that suit the kind.
+    """
+
+    store: str = "race"
+    clients: int = 64
+    ops: int = 200
+    keys: int = 1000
+    key_size: int = 24
+    value_size: int = 64
+    warm_up: int = 0
+    theta: float = 0.99
+    write_share: float = 0.5
+    nodes: int = 1
+    seed: int = 0
+    fresh: bool = False
+    scattered: bool = False
+    met_share: float = 1.0
+    latest: bool = False
+    scan_max: int = 0
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("clients", 1, 512), ("ops", 1, 1 << 30), ("warm_up", 0, 1 << 30),
+            ("keys", 1, 1 << 20), ("nodes", 1, 8),
+            ("key_size", 12, 1024), ("value_size", 8, 8192), ("theta", 0, 10),
+            ("write_share", 0, 1), ("met_share", 0, 1), ("scan_max", 0, 1 << 20),
+            ("seed", 0, 1 << 63),
+        ):  # fmt: skip
+            if not low <= getattr(self, name) <= high:
+                raise ParameterError(
+                    f"{name} must be from {low} to {high}, not {getattr(self, name)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class KindResult:
+    """One kind of operation: times in ns, the others means for an operation.
+
+    `shares`: which share of the operations took so many round trips.
+    """
+
+    kind: str
+    count: int
+    mean_ns: float
+    p50_ns: float
+    p90_ns: float
+    p99_ns: float
+    max_ns: float
+    round_trips: float
+    round_trips_p50: float
+    round_trips_p99: float
+    round_trips_max: int
+    shares: dict[int, float]
+    bytes_read: float
+    bytes_written: float
+    atomics: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedReport:
+    """What came of a workload; `throughput` in operations a (virtual) second, of all clients.
+
+    `busy_throughput`: the same, until the first client has done all of its own, so of clients that
+    are all at work; `throughput` is also of the time in which the last one is alone.
+    """
+
+    workload: Workload
+    model: LatencyModel
+    virtual_ns: float
+    verbs: int
+    throughput: float
+    busy_throughput: float
+    kinds: tuple[KindResult, ...]
+
+
+class TimedEndpoint(SimulatedEndpoint):
+    """Knows whether it is in the background."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind = False
+
+    def background(self, on: bool) -> bool:
+        self.behind = on
+        return super().background(on)
+
+
+class TimedPool(SimulatedPool):
+    """The pool handle of a client in virtual time."""
+
+    endpoint_class: type[SimulatedEndpoint] = TimedEndpoint
+    endpoint: TimedEndpoint
+
+
+class TimedClient:
+    """A client, its time, and when the last answer of its phase is there."""
+
+    def __init__(self, number: int, pool: TimedPool, store: Any) -> None:
+        self.number = number
+        self.pool = pool
+        self.store = store
+        self.endpoint = pool.endpoint
+        self.endpoint.number = number
+        self.greenlet: Any = None
+        self.now = 0.0
+        self.answered = 0.0
+        self.skew_us = 0
+        """By how much its clock is ahead of the others'."""
+        membership = pool.membership
+        membership.forked()
+        membership.watcher = SimulatedProcesses(lambda pid: None)
+        membership.now = lambda: EPOCH_S + self.now * 1e-9
+        self.endpoint.now_us = lambda: int(self.now) // 1000 + self.skew_us
+
+
+Drawn = Iterator[tuple[int, tuple[int, Operation]]]
+"""Operations of a client with their numbers: key, and what to do."""
+Sample = tuple[float, int, int, int, int]
+"""Latency, round trips, bytes read, bytes written, atomics."""
+
+
+class World:
+    """The clients of a workload on one clock."""
+
+    def __init__(self, workload: Workload, model: LatencyModel) -> None:
+        self.workload = workload
+        self.model = model
+        self.clients: list[TimedClient] = []
+        self.free_at: dict[int, float] = defaultdict(float)
+        self.word_free_at: dict[int, float] = defaultdict(float)
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.ends: list[float] = []
+        """When each operation that is counted was over."""
+        self.verbs = 0
+        self.begun = 0.0
+        """When the first client begins to be counted."""
+        self.known = list(range(workload.keys))
+        """Numbers of the keys that are there, in the order in which they came."""
+        self.failed: BaseException | None = None
+        self._waiting: list[tuple[float, int]] = []
+        self._hub = getcurrent()
+
+    # ---- the clock ------------------------------------------------------------------------------
+
+    def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
+        """Called before each verb: charge it, after all that arrive earlier."""
+        client = self.clients[endpoint.number]
+        model = self.model
+        if verb is WAIT:
+            client.now = max(client.now, client.answered)
+            return words
+        if verb is PAUSE:
+            client.now += model.pause_ns * (1 << min(addr, PAUSE_SHIFT_MAX))
+            return words
+        self.verbs += 1
+        node = addr >> NODE_SHIFT
+        if node == CONTROL_NODE:
+            client.now += model.local_ns
+            self._reach(client, client.now)
+            return words
+        client.now += model.issue_ns
+        arrival = client.now + model.one_way_ns
+        self._reach(client, arrival)
+        start = max(arrival, self.free_at[node])
+        done = start + model.verb_ns + 8 * words * model.byte_ns
+        self.free_at[node] = done
+        if verb in ATOMICS:
+            done = max(done, self.word_free_at[addr])
+            self.word_free_at[addr] = done + model.contended_ns
+        if not client.pool.endpoint.behind:
+            client.answered = max(client.answered, done + model.one_way_ns)
+        return words
+
+    def _reach(self, client: TimedClient, when: float) -> None:
+        """Let all others go first whose next verb arrives before `when`."""
+        if self._waiting and self._waiting[0] < (when, client.number):
+            _, number = heapq.heapreplace(self._waiting, (when, client.number))
+            self.clients[number].greenlet.switch()
+
+    # ---- the clients ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let every client do its operations."""
+        shares = gets_and_puts(self.workload.write_share)
+        mix = Mix(
+            self.workload.keys, self.workload.theta, shares, self.workload.seed,
+            shuffled=not self.workload.latest,
+        )  # fmt: skip
+        drawn = [enumerate(mix.draw(client.number)) for client in self.clients]
+        self.warm_up(drawn)
+        for client, operations in zip(self.clients, drawn, strict=True):
+            client.endpoint.turn = self.turn
+            client.greenlet = greenlet(functools.partial(self._life, client, operations))
+            # They do not begin all at once.
+            rng = random.Random(self.workload.seed << 16 | client.number)
+            client.now = client.answered = self.begun + rng.random() * 4 * self.model.one_way_ns
+            heapq.heappush(self._waiting, (client.now, client.number))
+        while self._waiting and self.failed is None:
+            _, number = heapq.heappop(self._waiting)
+            self.clients[number].greenlet.switch()
+        for client in self.clients:
+            client.endpoint.turn = at_once
+        if self.failed is not None:
+            raise self.failed
+
+    def warm_up(self, drawn: Sequence[Drawn]) -> None:
+        """Let the clients do their first operations, one after another, each at a time later."""
+        for client in self.clients if self.workload.warm_up else ():
+            for key in range(round(self.workload.keys * self.workload.met_share)):
+                client.store.get(key_of(self.workload, key))
+        for _ in range(self.workload.warm_up):
+            for client, operations in zip(self.clients, drawn, strict=True):
+                self.begun += 2 * self.model.one_way_ns + WARM_UP_NS
+                client.now = self.begun
+                self._call(client, *next(operations))[1]()
+
+    def _life(self, client: TimedClient, operations: Drawn) -> None:
+        try:
+            for count, drawn in itertools.islice(operations, self.workload.ops):
+                self._timed(client, *self._call(client, count, drawn))
+        except LimpetError as error:
+            self.failed = error
+
+    def _call(
+        self, client: TimedClient, count: int, drawn: tuple[int, Operation]
+    ) -> tuple[str, Callable[[], object]]:
+        key, operation = drawn
+        workload = self.workload
+        if operation is Operation.PUT:
+            value = b"%d.%d" % (client.number, count)
+            value = value.ljust(workload.value_size, b".")[: workload.value_size]
+            if workload.fresh:
+                each = workload.warm_up + workload.ops
+                number = workload.keys + client.number * each + count
+                return "insert", functools.partial(self._insert, client, number, value)
+            name = key_of(workload, key)
+            return "update", functools.partial(client.store.update, name, value)
+        name = key_of(workload, self.known[-1 - key] if workload.latest else key)
+        if workload.scan_max:
+            # the same for every store, in whichever order clients get on
+            drawer = random.Random(f"{workload.seed} {client.number} {count}")
+            length = drawer.randint(1, workload.scan_max)
+            return "scan", functools.partial(self._scan, client, name, length)
+        return "get", functools.partial(client.store.get, name)
+
+    def _insert(self, client: TimedClient, number: int, value: bytes) -> None:
+        client.store.insert(key_of(self.workload, number), value)
+        self.known.append(number)
+
+    def _scan(self, client: TimedClient, low: bytes, length: int) -> None:
+        for _ in itertools.islice(client.store.scan(low), length):
+            pass
+
+    def _timed(self, client: TimedClient, kind: str, operation: Any) -> None:
+        before, start = client.endpoint.counters(), client.now
+        try:
+            operation()
+        except StoreFull:
+            if not self.workload.fresh:
+                raise
+            kind = "full"
+        self.ends.append(client.now)
+        after = client.endpoint.counters()
+        took = {name: after[name] - count for name, count in before.items()}
+        self.samples[kind].append(
+            (
+                client.now - start, took["round_trips"], took["bytes_read"],
+                took["bytes_written"], took["cas"] + took["atomics"],
+            )
+        )  # fmt: skip
+
+
+def key_of(workload: Workload, number: int) -> bytes:
+    """The key of a number."""
+    digits = workload.key_size - len(PREFIX)
+    if workload.scattered:
+        number = number * SCATTER % 10**digits
+    return PREFIX + b"%0*d" % (digits, number)
+
+
+def run_timed(workload: Workload, model: LatencyModel) -> TimedReport:
+    """Run a workload in virtual time. Equal arguments give equal reports."""
+    world = World(workload, model)
+    with peopled(world):
+        world.run()
+        world.clients[0].store.check()
+        return _report(world)
+
+
+@contextlib.contextmanager
+def peopled(world: World) -> Iterator[None]:
+    """Make the workload's pool, its store with the keys, and its clients; gone with the body."""
+    workload = world.workload
+    url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
+    pools: list[StagePool] = []
+    try:
+        founder = StagePool.create(
+            url, nodes=workload.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
+            clients=workload.clients + 2,
+        )  # fmt: skip
+        pools.append(founder)
+        try:
+            parameters = {**proof_of(workload.store).parameters, **workload.parameters}
+            store = founder.store(workload.store, name="store", **parameters)
+            for number in range(workload.keys):
+                store.put(key_of(workload, number), bytes(workload.value_size))
+            founder.retire()
+            for number in range(workload.clients):
+                pool = TimedPool.beside(founder)
+                pools.append(pool)
+                world.clients.append(
+                    TimedClient(number, pool, pool.store(workload.store, name="store"))
+                )
+        finally:
+            destroy(url)
+        yield
+    finally:
+        for opened in reversed(pools):
+            opened.close()
+
+
+def _report(world: World) -> TimedReport:
+    end = max(client.now for client in world.clients) - world.begun
+    first = min(client.now for client in world.clients)
+    total = len(world.ends)
+    busy = sum(over <= first for over in world.ends)
+    kinds = tuple(_kind(name, samples) for name, samples in sorted(world.samples.items()))
+    return TimedReport(
+        world.workload, world.model, end, world.verbs, total / end * 1e9 if end else 0.0,
+        busy / (first - world.begun) * 1e9 if first > world.begun else 0.0, kinds,
+    )  # fmt: skip
+
+
+def _kind(name: str, samples: list[Sample]) -> KindResult:
+    table = np.array(samples)
+    latency = table[:, 0]
+    p50, p90, p99 = (float(p) for p in np.percentile(latency, (50, 90, 99)))
+    trips, read, written, atomics = (float(mean) for mean in table[:, 1:].mean(axis=0))
+    usual, late = (float(p) for p in np.percentile(table[:, 1], (50, 99)))
+    numbers, counts = np.unique(table[:, 1].astype(int), return_counts=True)
+    shares = dict(zip(numbers.tolist(), (counts / len(samples)).tolist(), strict=True))
+    return KindResult(
+        name, len(samples), float(latency.mean()), p50, p90, p99, float(latency.max()),
+        trips, usual, late, max(shares), shares, read, written, atomics,
+    )  # fmt: skip

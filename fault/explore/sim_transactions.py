@@ -1,0 +1,172 @@
+"""Transactions in programs of simulated clients, and whether all of a run is serializable.
+
+As text, a transaction is a `t` and its steps, each a letter and a key: `tgaxbpc` gets a, puts and
+deletes b blindly, and puts c, at one moment.
+    g get, p put, i insert, u update, d delete; x puts and then deletes, without a look;
+    s (no key) reads all keys, by a scan where the store is ordered
+What is refused (an insert of a key that is there, an update or delete of one that is not) is found
+out, and the transaction goes on. Every value that is written is a different one, in each attempt.
+
+What is noted: of each attempt whose function came to its end what it read, which has to be true at
+one moment; and of each transaction what its last attempt read and wrote, which has to happen at one
+moment. All of that, and the operations on single keys, must have an order (transaction_model.py).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.fault.check.linearize import Timed
+from limpet.fault.check.transaction_model import (
+    PRESENT,
+    Found,
+    Step,
+    step_of,
+    timed_of,
+    wrong_order,
+)
+from limpet.shm.errors import KeyExists, TransactionConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.fault.check.history import Record
+    from limpet.fault.explore.sim_cluster import Player, Stage
+
+STEPS: Final = "gpiudx"
+WORD: Final = re.compile(r"(?:[gpiudx][a-d]|s)+")
+DRAWN: Final = "ggppiiuudddxxxs"
+STEPS_MAX: Final = 4
+"""Of a transaction that is drawn."""
+ATTEMPTS: Final = 40
+"""Then a transaction is given up: others have been in the way each time."""
+
+
+def is_transaction(steps: bytes) -> bool:
+    """Whether that is the text of a transaction, without its first letter."""
+    return WORD.fullmatch(steps.decode()) is not None
+
+
+def steps_of(text: bytes) -> list[tuple[str, bytes]]:
+    """The steps of a transaction: letter and key."""
+    return [(word[0], word[1:].encode()) for word in re.findall("[gpiudx][a-d]|s", text.decode())]
+
+
+def draw_steps(rng: random.Random, keys: tuple[bytes, ...]) -> bytes:
+    """The text of a random transaction on these keys."""
+    found = []
+    for _ in range(rng.randint(1, STEPS_MAX)):
+        letter = rng.choice(DRAWN)
+        found.append(letter if letter == "s" else letter + rng.choice(keys).decode())
+    return "".join(found).encode()
+
+
+class Attempt:
+    """What the function of one attempt does by `tx`: what it has read and written so far."""
+
+    def __init__(self, tx: Any, player: Player, stage: Stage, name: bytes) -> None:
+        self.tx = tx
+        self.store = player.store
+        self.stage = stage
+        self.name = name
+        self.reads: dict[bytes, Found] = {}
+        self.writes: dict[bytes, bytes | None] = {}
+
+    def do(self, steps: list[tuple[str, bytes]], keys: tuple[bytes, ...]) -> None:
+        for number, (letter, key) in enumerate(steps):
+            value = b"%s.%d" % (self.name, number)
+            if letter == "s":
+                self._scan(keys)
+            elif letter == "g":
+                self._found(key, self._label(self.tx.get(self.store, key)))
+            elif letter in "px":
+                self.tx.put(self.store, key, self.stage.value_of(value))
+                if letter == "x":
+                    self.tx.delete(self.store, key)
+                self.writes[key] = value if letter == "p" else None
+            else:
+                self._try(letter, key, value)
+
+    def _try(self, letter: str, key: bytes, label: bytes) -> None:
+        """Insert, update or delete; note whether the key was there."""
+        try:
+            if letter == "d":
+                self.tx.delete(self.store, key)
+            else:
+                change = self.tx.insert if letter == "i" else self.tx.update
+                change(self.store, key, self.stage.value_of(label))
+        except KeyExists:
+            self._found(key, PRESENT)
+        except KeyError:
+            self._found(key, None)
+        else:
+            self._found(key, None if letter == "i" else PRESENT)
+            self.writes[key] = None if letter == "d" else label
+
+    def _scan(self, keys: tuple[bytes, ...]) -> None:
+        if self.store.ordered:
+            there = dict(self.tx.scan(self.store, keys[0], keys[-1] + b"\0"))
+        else:
+            there = {key: self.tx.get(self.store, key) for key in keys}
+        for key in keys:
+            self._found(key, self._label(there.get(key)))
+
+    def _label(self, value: bytes | None) -> bytes | None:
+        return None if value is None else self.stage.label_of(value)
+
+    def _found(self, key: bytes, found: Found) -> None:
+        """A key was found so; unless the transaction finds what it has written itself."""
+        if key in self.writes:
+            mine = self.writes[key]
+            right = found == mine or (found == PRESENT and mine is not None)
+        else:
+            known = self.reads.setdefault(key, found)
+            right = found == known or (PRESENT in (found, known) and None not in (found, known))
+            if known == PRESENT and found is not None:
+                self.reads[key] = found
+        if not right:
+            raise AssertionError(f"{self.name!r} finds {found!r} of {key!r}, and had found another")
+
+
+class TransactionHistory:
+    """The transactions of a run. `tick`: the time, which goes on with each look at it."""
+
+    def __init__(self, stage: Stage, tick: Callable[[], int]) -> None:
+        self.stage = stage
+        self.tick = tick
+        self.read: list[Timed[Step]] = []
+        """What attempts read."""
+        self.done: list[tuple[int, int | None, Step]] = []
+        """When each transaction was called and returned, and what it did."""
+
+    def run(self, player: Player, text: bytes, name: bytes, keys: tuple[bytes, ...]) -> None:
+        """Do a transaction."""
+        called, number = self.tick(), len(self.done)
+        self.done.append((called, None, step_of({}, {})))
+        began = [called]
+        steps = steps_of(text)
+
+        def work(tx: Any) -> None:
+            # What is recalled was read before the function is called, after the last attempt began.
+            start, began[0] = began[0], self.tick()
+            self.done[number] = called, None, step_of({}, {})  # the last attempt did nothing
+            attempt = Attempt(tx, player, self.stage, b"%s.%d" % (name, began[0]))
+            attempt.do(steps, keys)
+            since = start if tx.recalls() else began[0]
+            self.read.append(Timed(step_of(attempt.reads, {}), since, self.tick()))
+            self.done[number] = called, None, step_of(attempt.reads, attempt.writes)
+
+        try:
+            player.pool.transaction(work, attempts=ATTEMPTS)
+        except TransactionConflict:
+            self.done[number] = called, self.tick(), step_of({}, {})
+        else:
+            self.done[number] = called, self.tick(), self.done[number][2]
+
+    def wrong(self, records: list[Record], initial: dict[bytes, bytes]) -> str:
+        """Why these, and the operations on single keys, have no order; "" if they have one."""
+        history = [timed_of(record) for record in records] + self.read
+        history += [Timed(step, called, returned) for called, returned, step in self.done]
+        return wrong_order(history, initial)

@@ -1,0 +1,68 @@
+"""A child that is watched: it tells where it is, and one that does not end is ended and asked why.
+
+Its crash fuse ends it after so many memory steps, which is what a loop of CASes comes to. A timer
+ends one that neither ends nor makes steps, and has the stacks of its threads written. That is done
+in C, without the interpreter, so it ends a compiled loop that no signal handler gets into as well.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from collections.abc import Callable
+from typing import IO, Any
+
+from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix.operations import Broken, demand
+from limpet.fault.matrix.testbed import PATIENCE_S, within
+
+
+def run_watched(
+    work: Callable[[Callable[[str], None]], object],
+    describe: Callable[[str], str],
+    steps_max: int,
+) -> None:
+    """Run `work(tell)` in a forked child, which calls `tell` with what it is about to do.
+
+    Raises Broken when it failed or did not end; `describe` makes of what it told last who it was,
+    and where. `work` sets the fuse of its endpoint, to `steps_max`.
+    """
+    with (
+        os.fdopen(os.memfd_create("limpet-told"), "w+b", buffering=0) as told,
+        os.fdopen(os.memfd_create("limpet-stacks"), "w+") as stacks,
+    ):
+
+        def tell(what: str) -> None:
+            os.pwrite(told.fileno(), what.encode().ljust(120)[:120], 0)
+
+        def target(slot: int, incarnation: int) -> None:
+            end_after(PATIENCE_S, stacks)
+            work(tell)
+
+        who = describe("its beginning")
+        try:
+            with within(2 * PATIENCE_S, who), Workers(target) as crew:
+                ended = crew.reap(crew.start(0))
+        except Broken as error:
+            raise Broken(f"{error}: {_text(told)}") from error
+        who = describe(_text(told))
+        demand(ended.status != -signal.SIGKILL, f"{who} did not end within {steps_max} steps")
+        if ended.status:
+            why = ended.traceback or _text(stacks)
+            raise Broken(f"{who} failed with {ended.status}: {why}")
+
+
+def end_after(seconds: float, stacks: IO[str]) -> None:
+    """Have this process end by SIGALRM after so many seconds, with its stacks written before.
+
+    (Not by faulthandler's own timer, whose lock a forked child finds held by a thread that it does
+    not have.)
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, file=stacks, all_threads=True, chain=True)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _text(file: Any) -> str:
+    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace").strip()

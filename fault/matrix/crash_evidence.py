@@ -1,0 +1,173 @@
+"""What a dead client left in memory: which of the named crash points (`# CRASH(name):`) it shows.
+
+Looked at by a survivor, after the death and before any recovery. A name is seen when memory is in
+the state that the comment at the crash point describes; how it came there is not asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.shm.catalogue.directory import CLAIMED, PLANNED
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
+from limpet.shm.endpoint.words import (
+    LARGE,
+    LARGE_CLASS,
+    LINK_MASK,
+    MIRROR,
+    OWNER_MASK,
+    PENDING,
+    REGION,
+    REPLICAS_MAX,
+    REPLICATED,
+    SLAB,
+    STRAY,
+    TAIL,
+    TAIL_FIRST_MASK,
+    TAKEN,
+    TENTATIVE,
+    block_word,
+    replicas_of,
+)
+from limpet.shm.errors import NodeFailed
+from limpet.stores.registry import kind_named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from limpet.stores.pool import Pool
+
+_TAG: Final = re.compile(r"# CRASH\(([a-z-]+)\):")
+UNLINKED: Final = "unlinked"
+"""No crash point, but what `seen` says of an object in hand, in use, whose link names nothing."""
+OWNER: Final = "owner"
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def defined(kind: str) -> dict[str, str]:
+    """Every named crash point that a client of this kind may come by, and the file it is in."""
+    package = "/".join(kind_named(kind).module.split(".")[2:-1])
+    sources = proof_of(kind).sources or (f"{package}/*.py",)
+    files = [*_ROOT.glob("shm/**/*.py"), *_ROOT.glob("stores/*.py")]
+    files += [path for each in sources for path in (_ROOT / "stores").glob(each)]
+    found = {}
+    for path in sorted(files):
+        for name in set(_TAG.findall(path.read_text())) - proof_of(kind).not_met:
+            found[name] = str(path.relative_to(_ROOT))
+    return found
+
+
+def seen(pool: Pool, slot: int, word: int) -> set[str]:
+    """The crash points that the dead client of this slot and state word shows.
+
+    Called within `pool.exclusively`. Nothing is changed.
+    """
+    state = word >> 60
+    if state == JOINING:
+        return {"joining"}
+    found = _in_hand(pool, slot, state == DYING)
+    blocks = _in_blocks(pool, client_id(slot, word))
+    if state == DYING:
+        found.add("dying")
+        if OWNER not in blocks:
+            found.add("blocks-returned")
+    found |= blocks - {OWNER}
+    for store in pool.known_stores():
+        found |= store.left_by(client_id(slot, word))
+    for directory in (pool.catalogue, *pool.regions.directories):
+        for entry in directory:
+            if entry.client == client_id(slot, word):
+                found |= {
+                    CLAIMED: {"claimed-entry"},
+                    PLANNED: {"planned-entry"},
+                }.get(entry.state, set())
+    return found
+
+
+def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
+    words = np.frombuffer(
+        pool.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16), dtype="<u8"
+    ).tolist()
+    pairs = [(ref, home) for ref, home in zip(words[::2], words[1::2], strict=True) if ref]
+    found = set()
+    for reference, home in pairs:
+        if home & REPLICATED:  # its store says what it shows: `left_by`
+            if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
+                found.add("used-in-part")
+            if dying and pool.heap.plausible(reference) and not pool.heap.used(reference):
+                found.add("settled")
+            continue
+        link = pool.endpoint.load(home) if home else 0
+        ours = home != 0 and not (link ^ reference) & LINK_MASK
+        if len(set(_used_bits(pool, reference))) == 2:
+            found.add("used-in-part")
+        if not pool.heap.used(reference):
+            found.add("settled" if dying else "held")
+        elif not home:
+            found.add("held")
+        elif ours and link & TENTATIVE:
+            found |= {"tentative-link", "inserting"}
+        elif not link:
+            found.add(UNLINKED)
+    if len(pairs) == 2 and pairs[0][1] == pairs[1][1] != 0 and not pairs[0][1] & REPLICATED:
+        link = pool.endpoint.load(pairs[0][1])
+        if not (link ^ pairs[0][0]) & LINK_MASK:
+            found.add("updated")
+    return found
+
+
+def _used_bits(pool: Pool, reference: int) -> Iterator[bool]:
+    """The used bits of the object's replicas in service."""
+    for k in range(pool.heap.replicas(reference)):
+        with contextlib.suppress(NodeFailed):
+            yield pool.heap.used_at(reference, k)
+
+
+def _in_blocks(pool: Pool, ident: int) -> set[str]:
+    found = set()
+    for node in range(pool.parameters.nodes):
+        words = pool.blocks.words(node)
+        marks = {mark for _, _, mark in pool.regions.extents(node)}
+        pending = {block_word(PENDING, ident, LARGE_CLASS, r + 1) for r in range(REPLICAS_MAX)}
+        for index, word in enumerate(words.tolist()):
+            kind, owner = word >> 60, word & OWNER_MASK
+            if kind == REGION and owner not in marks:
+                found.add("discarded-region")
+            if kind == TAIL and int(words[word & TAIL_FIRST_MASK]) in pending:
+                found.add("tails-first")
+            if kind == STRAY:
+                found.add("stray")
+            if kind == PENDING and owner == ident:
+                found |= {_of_group(pool, node, index, word), OWNER}
+            if kind == SLAB and owner == ident:
+                found.add(OWNER)
+            if kind == TAKEN and owner == ident:
+                found |= {"taken", OWNER}
+            if kind == LARGE and owner == ident:
+                found.add(OWNER)
+                # an object for which there is a span takes more than one block
+                if not pool.blocks.tails(words, index) and pool.blocks.unused(node, index, 0):
+                    found.add("span-shortened")
+    return found
+
+
+def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
+    """What a pending block of a dead client shows: its mirrors are there, or not all of them."""
+    replicas = replicas_of(word)
+    if replicas == 1:
+        return "pending-run"
+    table = pool.blocks
+    there = sum(
+        pool.endpoint.load(table.heap.table_word(other, at)) >> 60 == MIRROR
+        for other, at in table.groups.mirrors(node, block, replicas)
+        if not table.groups.failed(other)
+    )
+    whole = there == table.groups.mirrors_in_service(node, block, word)
+    return "group-claimed" if whole else "group-in-part"

@@ -1,0 +1,440 @@
+"""The crash matrix: every operation of a store, killed and stopped at its every step.
+
+A victim, forked from a warm parent, runs one operation with its crash fuse set to k and dies at
+its k-th step (verbs.pyx: every mutating verb is a step, and every 8-byte word of a write). The
+parent is the survivor. For every k = 1, 2, ... until the operation survives, it demands:
+    - before any recovery: the key can be read, written and deleted at once; it has the value from
+      before the operation, or the one from after it, and what is read once stays so
+    - after recovery the same, and what the survivor wrote meanwhile is not undone: the operation
+      happened as a whole or not at all, and at most once
+    - `check()` holds, no byte is leaked or held, and the victim has no place in the pool any more
+
+Dimensions                                                                      runs for a step
+    killed           as above; once with recovery first, once with the work     2
+    killed twice     the victim at step k, then whoever recovers it at its      the recoverer's
+                     step j, then a third one recovers both                     steps, and 1
+    stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
+                     SIGCONT, and it goes on
+    stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does   1
+    node lost        a memory node is lost at step k, or the victim and then    nodes times ways
+                     a node (node_loss.py)
+    succeeded        killed at step k, recovered; a new client of its slot      6
+                     runs every operation (successor.py)
+
+One more row has an insert that meets the remains of another one of the same key, and is killed
+itself. With a `limit`, each of these takes as many steps of an operation as make no more runs than
+that: the first ones, the last ones, and as many evenly in between, which are the words of one long
+write. Without, all steps. A `Result` says how many there are and how many were taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from limpet.fault.inject.workers import Workers
+from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import successor
+from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.matrix_result import Findings, Result
+from limpet.fault.matrix.node_loss import WAYS, crowded, one_run
+from limpet.fault.matrix.operations import KEY, NEW, OPERATIONS, RIVAL, Operation, demand
+from limpet.fault.matrix.testbed import PATIENCE_S, Scene, short, within
+from limpet.shm.backends.segments import destroy
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.errors import LimpetError
+from limpet.stores.registry import kind_named
+
+DISTANT: Final = 1 << 60
+LIMIT: Final = 400
+LATE_MAX: Final = 500
+"""By how many steps an operation may be longer than when nobody disturbed it."""
+DIMENSIONS: Final = (
+    "killed", "killed twice", "stopped, wait", "stopped, killed", "node lost", "succeeded",
+)  # fmt: skip
+PAST: Final = "insert past the dead"
+ONCE: Final[Mapping[str, Any]] = {"": None}
+FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first": "work"}
+"""What the survivor does first after a death."""
+
+
+def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
+    """The steps that are taken, of so many, when each of them costs `cost` of `limit` runs.
+
+    All; or the first third and the last third of those that the limit allows, three at least,
+    and the others evenly in between.
+    """
+    most = steps if limit is None else max(3, limit // cost)
+    if steps <= most:
+        return list(range(1, steps + 1))
+    edge = max(1, most // 3)
+    inner = steps - 2 * edge
+    between = range(most - 2 * edge)
+    return [
+        *range(1, edge + 1),
+        *(edge + 1 + (2 * i + 1) * inner // (2 * len(between)) for i in between),
+        *range(steps + 1 - edge, steps + 1),
+    ]
+
+
+class Matrix:
+    """Runs operations of one store kind through the dimensions. In the main thread only.
+
+    `limit`: runs of one dimension of one operation, about; None: at every step. `step`: at this
+    one only. `scene` makes the pools.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        limit: int | None = LIMIT,
+        scene: Callable[[str, str, str], Scene] = Scene,
+        step: int | None = None,
+    ) -> None:
+        kind_named(kind)  # raises for one that there is not
+        self.kind = kind
+        self.limit = limit
+        self.step = step
+        self._make_scene = scene
+        self._count = 0
+
+    @contextlib.contextmanager
+    def scene(self, operation: Operation, fence: str = "kill") -> Iterator[Scene]:
+        """A new pool for this operation, gone afterwards."""
+        self._count += 1
+        url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
+        scene = None
+        try:
+            with within(PATIENCE_S, "the survivor, who prepares a pool"):
+                scene = self._make_scene(url, self.kind, fence)
+                operation.prepare(scene.pool, scene.store)
+            yield scene
+        finally:
+            if scene is not None:
+                scene.close()
+            with contextlib.suppress(LimpetError):
+                destroy(url)
+
+    def steps(self, operation: Operation) -> int:
+        """How many steps the operation takes when nobody disturbs it."""
+        with self.scene(operation) as scene:
+            scene.reset(operation)
+            demand(not scene.run(scene.victim(operation, DISTANT)), "the fuse was too short")
+            return scene.told(1)
+
+    def chosen(self, steps: int, cost: int = 1) -> list[int]:
+        """The steps that are taken, of so many, when each of them costs `cost` runs."""
+        return chosen(steps, self.limit, cost)
+
+    def _swept(self, steps: int, cost: int = 1) -> list[int]:
+        """The steps that are swept: those, and one that is expected to be outlived."""
+        return [*self.chosen(steps, cost), steps + 1] if self.step is None else [self.step]
+
+    def _begin(self, operation: Operation, dimension: str) -> Findings:
+        """The findings of a dimension, with the operation's steps counted."""
+        found = Findings(self.kind, operation.name, dimension)
+        found.steps = found.counted("undisturbed", lambda: self.steps(operation)) or 0
+        if not found.steps and not operation.reads and not found.failures:
+            found.failures.append("undisturbed: it has no step to be killed at")
+        return found
+
+    def _sweep(
+        self,
+        found: Findings,
+        operation: Operation,
+        at: str,
+        ks: Sequence[int],
+        one: Callable[[Scene, int, Any], bool],
+        variants: Mapping[str, Any] = ONCE,
+        fence: str = "kill",
+    ) -> set[int]:
+        """Run `one(scene, k, variant)` at each of `ks`, and on until a run outlives its fault.
+
+        The last of `ks` is expected to be outlived, and all before not. `one` says whether the
+        fault took place; the steps at which it did are returned. A new pool is taken after each
+        failure; and where it did not, as the pool is another by now than when steps were counted.
+        """
+        struck: set[int] = set()
+        runs = [(k, label) for k in ks for label in variants]
+        done = 0
+        while done < len(runs) and not found.full:
+            first = done
+            found.at = f"{at}{runs[done][0]}{runs[done][1]}"
+            with found.judging(), self.scene(operation, fence) as scene:
+                while done < len(runs):
+                    k, label = runs[done]
+                    found.at = f"{at}{k}{label}"
+                    found.runs += 1
+                    done += 1
+                    with within(PATIENCE_S, "the survivor, who sets the key's value"):
+                        scene.reset(operation)
+                    if one(scene, k, variants[label]):
+                        struck.add(k)
+                    elif k < ks[-1] and done - 1 > first:
+                        done -= 1
+                        break
+                    if k in struck and done == len(runs) and ks != [self.step]:
+                        demand(k < ks[-1] + LATE_MAX, f"{operation.name} does not end")
+                        runs += [(k + 1, label) for label in variants]
+                    if operation.fresh:
+                        break
+            done = max(done, first + 1)
+        return struck
+
+    def run(self, operation: Operation, dimension: str) -> Result:
+        """One dimension of one operation."""
+        if dimension.startswith("stopped"):
+            return self.stopped(operation, "wait" if dimension == "stopped, wait" else "kill")
+        rows = {
+            "killed": self.killed,
+            "killed twice": self.killed_twice,
+            "node lost": self.node_lost,
+            "succeeded": self.succeeded,
+        }
+        return rows[dimension](operation)
+
+    def killed(self, operation: Operation) -> Result:
+        """Killed at steps of its own."""
+        found = self._begin(operation, "killed")
+
+        def one(scene: Scene, k: int, first: str) -> bool:
+            died = scene.run(scene.victim(operation, k))
+            found.seen |= scene.seen()
+            scene.aftermath(operation, _possible(operation, died), first)
+            return died
+
+        if not found.failures:
+            ks = self._swept(found.steps, len(FIRST))
+            found.tried = self._sweep(found, operation, "k=", ks, one, FIRST)
+        return found.result()
+
+    def killed_twice(self, operation: Operation) -> Result:
+        """Killed at steps of its own, and who recovers it at each of theirs."""
+        found = self._begin(operation, "killed twice")
+
+        def second(scene: Scene, j: int, died: bool) -> bool:
+            again = scene.run(scene.recoverer(j))
+            found.seen |= scene.seen()
+            scene.aftermath(operation, _possible(operation, died), "recover")
+            return again
+
+        if not found.failures:
+            # The last step leaves most to recover: it tells what a step costs.
+            ends = {found.steps, found.steps + 1} - {0} if self.step is None else {self.step}
+            cost = max([self._then(found, operation, k, second, "kj") for k in sorted(ends)])
+            more = set(self.chosen(found.steps, cost)) - ends if self.step is None else ()
+            for k in sorted(more):
+                self._then(found, operation, k, second, "kj")
+        return found.result()
+
+    def past_the_dead(self, steps_of_first: Sequence[int] = ()) -> Result:
+        """An insert meets the remains of another one of the same key, and is killed itself."""
+        first = OPERATIONS["insert"]
+        past = dataclasses.replace(first, run=lambda pool, kv: kv.insert(KEY, RIVAL))
+        found = self._begin(first, "killed twice")
+        found.operation = PAST
+
+        def second(scene: Scene, k: int, died: bool) -> bool:
+            dead = scene.dead()
+            before = scene.seen()
+            again = scene.run(scene.victim(past, k))
+            if "tentative-link" in before and remains.UNLINKED in scene.seen(dead):
+                found.seen.add("kicked")
+            scene.aftermath(first, {None, NEW, RIVAL}, ("recover", "work")[k & 1])
+            return again
+
+        if not found.failures:
+            cost = self._then(found, first, found.steps + 1, second, "mk")
+            for m in steps_of_first or self.chosen(found.steps, cost):
+                self._then(found, first, m, second, "mk")
+        return found.result()
+
+    def _then(
+        self,
+        found: Findings,
+        operation: Operation,
+        k: int,
+        second: Callable[[Scene, int, bool], bool],
+        letters: str,
+    ) -> int:
+        """Have a victim die at step k, and `second(scene, j, died)` at each j of its own steps.
+
+        Returns how many runs that takes.
+        """
+
+        def one(scene: Scene, j: int, _: Any) -> bool:
+            died = scene.run(scene.victim(operation, k))
+            if died:
+                found.tried.add(k)
+            return second(scene, j, died) and (died or k > found.steps)
+
+        def count() -> int:
+            with self.scene(operation) as scene:
+                scene.reset(operation)
+                one(scene, DISTANT, None)
+                return scene.told(1)
+
+        at = f"{letters[0]}={k}, {letters[1]}="
+        steps = None if found.full else found.counted(f"{at}never", count)
+        if steps is None:
+            return 1
+        # There are two or three such rows: the limit is for all of them.
+        js = [*self.chosen(steps, 3), steps + 1]
+        struck = self._sweep(found, operation, at, js, one)
+        found.next_steps += max(steps, *struck, 0)
+        found.next_tried += len(struck)
+        return len(js)
+
+    def stopped(self, operation: Operation, fence: str) -> Result:
+        """Stopped at its steps, worked around, then woken (`wait`) or fenced (`kill`)."""
+        found = self._begin(operation, "stopped, wait" if fence == "wait" else "stopped, killed")
+
+        def one(scene: Scene, k: int, _: Any) -> bool:
+            return self._stop_once(scene, operation, k, fence, *scene.stopping)
+
+        if not found.failures:
+            ks = self._swept(found.steps)
+            with quiet():
+                found.tried = self._sweep(found, operation, "k=", ks, one, fence=fence)
+        return found.result()
+
+    def node_lost(self, operation: Operation) -> Result:
+        """A memory node is lost at its steps, each in every way, with or without a death."""
+        operation = crowded(operation)
+        found = self._begin(operation, "node lost")
+        variants = {
+            f", node {node}, {way}": (node, way)
+            for node in range(proof_of(self.kind).matrix_nodes)
+            for way in WAYS
+        }
+
+        def one(scene: Scene, k: int, how: Any) -> bool:
+            return one_run(scene, operation, k, *how)
+
+        if not found.failures:
+            ks = self._swept(found.steps, len(variants))
+            found.tried = self._sweep(found, operation, "k=", ks, one, variants)
+        return found.result()
+
+    def succeeded(self, operation: Operation) -> Result:
+        """Killed at steps of its own, recovered, and succeeded in its slot by a new client."""
+        found = self._begin(operation, "succeeded")
+        if not found.failures:
+            ks = self._swept(found.steps, len(successor.FIRST))
+            found.tried = self._sweep(
+                found, operation, "k=", ks,
+                lambda scene, k, first: successor.one_run(scene, operation, k, first),
+                successor.FIRST,
+            )  # fmt: skip
+        return found.result()
+
+    def _stop_once(
+        self, scene: Scene, operation: Operation, k: int, fence: str, pool: Any, store: Any
+    ) -> bool:
+        """One run; whether the victim was stopped."""
+        with Workers(scene.victim(operation, k, pool, store)) as workers:
+            pid = workers.start(0)
+            with within(PATIENCE_S, "the victim"):
+                state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            stopped = state is not None and state.si_code == os.CLD_STOPPED
+            first = operation.after
+            waits = fence == "wait" and proof_of(self.kind).waits_for_stopped
+            if stopped:
+                with within(PATIENCE_S, "the survivor"):
+                    if not waits:
+                        first = scene.work({operation.before, operation.after})
+                    scene.store.check()
+                    recovered = scene.pool.recover()["clients"]
+                    demand(not recovered, f"a living client was recovered: {recovered}")
+                    audit = scene.pool.audit()
+                    demand(not audit["leaked"], f"while it is stopped: {audit}")
+                    if fence == "kill":
+                        self._fence(scene, pid)
+                    else:
+                        os.kill(pid, signal.SIGCONT)
+            with within(PATIENCE_S, "the victim that was woken"):
+                ended = workers.reap(pid)
+        killed = stopped and fence == "kill"
+        demand(
+            ended.status == (-signal.SIGKILL if killed else 0),
+            f"the victim ended with {ended.status}: {ended.traceback}",
+        )
+        if stopped and not killed:
+            value = scene.store.get(KEY)
+            due: set[bytes | None] = {operation.after if waits else b"survivor 3"}
+            if operation.before != operation.after and first == operation.before:
+                # it had not taken effect when it was stopped, so now it has, or was refused
+                taken = {operation.after} if scene.told(2) == 1 else due
+                # an update that loses to another one has taken effect, just before it
+                due = taken | due if scene.store.replicated else taken
+            demand(value in due, f"after it was woken the key has {short(value)}")
+        with within(PATIENCE_S, "the survivor"):
+            operation.finish(scene.pool, scene.store)
+            value = scene.store.get(KEY)
+            scene.pool.recover()
+            demand(scene.store.get(KEY) == value, "recovery changed the key's value")
+            scene.inspect(len(scene.doors))
+        return stopped
+
+    @staticmethod
+    def _fence(scene: Scene, pid: int) -> None:
+        pool = scene.pool
+        slots = [c["slot"] for c in pool.clients() if c["pid"] == pid and c["state"] == "live"]
+        if not slots:
+            # It has not joined yet, or has left: nobody waits for it.
+            os.kill(pid, signal.SIGKILL)
+            return
+        word = pool.endpoint.load(slot_address(slots[0]))
+        fenced = pool.exclusively(
+            lambda: pool.membership.fence(slots[0], word, "what the crash matrix asks for")
+        )
+        demand(fenced, f"process {pid} could not be fenced")
+
+
+def _possible(operation: Operation, died: bool) -> set[bytes | None]:
+    """The values that the key may have after an operation in which the victim died, or did not."""
+    return {operation.before, operation.after} if died else {operation.after}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Have no kill logged while the body runs: here they are the purpose."""
+    log = logging.getLogger("limpet")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+def uncovered(results: Iterable[Result]) -> set[str]:
+    """The crash points of these results' kinds that no victim showed."""
+    kept = list(results)
+    points = set().union(*(remains.defined(kind) for kind in {result.store for result in kept}))
+    return points.difference(*(result.seen for result in kept))
+
+
+def run(
+    kind: str,
+    operations: list[str] | None = None,
+    limit: int | None = LIMIT,
+    dimensions: Sequence[str] | None = None,
+    step: int | None = None,
+) -> Iterator[Result]:
+    """Every dimension of every operation of a store kind; a Result for each.
+
+    `dimensions`: only these. `step`: only that one of each operation.
+    """
+    matrix = Matrix(kind, limit, step=step)
+    chosen = DIMENSIONS if dimensions is None else dimensions
+    for name in operations or list(OPERATIONS):
+        for dimension in chosen:
+            yield matrix.run(OPERATIONS[name], dimension)
+    if (not operations or "insert" in operations) and "killed twice" in chosen and step is None:
+        yield matrix.past_the_dead()

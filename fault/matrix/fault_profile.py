@@ -1,0 +1,210 @@
+"""How each kind of store is put to the proof: the small pools and parameters that suit it.
+
+A kind without a row here is proved with the defaults. How many failed memory nodes it survives the
+store says itself (`Store.losses_survived`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
+"""The named crash points of who replaces a node: tests/stores/test_replaced_nodes.py."""
+OF_REPLICAS: Final = OF_REPLACEMENT | {
+    "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
+}  # fmt: skip
+"""These, and those that only clients of kinds with replicated objects come by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checksum:
+    """Values of at most `size_max` bytes are under a checksum: damage of them is found by a get.
+
+    `text`: what is under it, and why no more is.
+    """
+
+    size_max: int = -1
+    text: str = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
+
+    `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
+    explorer the smallest that there is, so that keys meet. `capacity_never`: of a store for which a
+    pool of the matrix has no room, once its last node has no more than `matrix_spare` free blocks.
+    `parameters`: others of the store. `not_met`: named crash points of the memory below that no
+    client of this kind comes by.
+    """
+
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    matrix_nodes: int = 2
+    matrix_node_size: int = 512 << 10
+    matrix_capacity: int = 16
+    capacity_never: int = 7000
+    matrix_spare: int = 2
+    explorer_nodes: int = 1
+    explorer_node_size: int = 256 << 10
+    explorer_capacity: int = 1
+    explorer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Parameters for the explorer only."""
+    sources: tuple[str, ...] = ()
+    """Files of `stores` (glob patterns) that name this kind's crash points; without any, those of
+    its own package."""
+    not_met: frozenset[str] = OF_REPLICAS
+    waits_for_stopped: bool = False
+    """By its paper, clients wait for one that stands still while it holds a lock. So where it is
+    not killed for that (the matrix's "stopped, wait"), nobody works around it until it is woken."""
+
+    checksum: Checksum = Checksum(
+        text="none: a value is in an object that a link names, which has its key and sizes"
+    )
+    metadata_process: bool = False
+    """Whether a process keeps an index of its own, which outlives a change of the pool's memory."""
+
+    @property
+    def damage_parameters(self) -> dict[str, Any]:
+        return {"capacity": max(64, self.matrix_capacity), **self.parameters}
+
+    @property
+    def matrix_parameters(self) -> dict[str, Any]:
+        return {"capacity": self.matrix_capacity, **self.parameters}
+
+    @property
+    def explorer_parameters(self) -> dict[str, Any]:
+        return {"capacity": self.explorer_capacity, **self.parameters, **self.explorer}
+
+
+OF_OTHERS: Final = OF_REPLACEMENT | {
+    "helped", "evicting", "voided", "reconciling", "levelling", "parked", "reconciled",
+    "tentative-link", "span-shortened", "stray", "taken",
+}  # fmt: skip
+"""Named crash points that take another client, a lost node, or objects larger than replicated ones
+are in the matrix's pools: tests/fault/test_fusee_explorer.py, tests/fault/test_fusee_traps.py,
+tests/stores/test_replaced_nodes.py and tests/shm/test_groups.py have them."""
+OF_GROWTH: Final = frozenset({
+    "subtable-made", "freezing", "split", "growing",
+    "entry-decided", "slot-freezing", "slot-frozen",
+    "entry-locked", "split-decided", "half-written", "split-locked", "split-unlocked",
+})  # fmt: skip
+"""Named crash points of subtables that are made and split: tests/fault/test_growth.py and
+tests/stores/test_dtx.py have them."""
+_ROWS: Final = Checksum(
+    size_max=16,
+    text="of a row with its values, of at most `value_size` bytes (here 16); longer ones are in "
+    "objects, which have none",
+)
+_WHOLE: Final = Checksum(1 << 40, "of the value, in its buffer or beside it")
+_REPLICATED: Final = Proof(
+    {"replicas": 2},
+    matrix_nodes=3,
+    capacity_never=1 << 20,
+    matrix_spare=8,
+    explorer_nodes=2,
+    explorer={"groups": 2},  # so that keys meet
+    not_met=OF_OTHERS | OF_GROWTH,
+)
+_MAJORITIES: Final = Proof(
+    {"replicas": 3, "writers": 8},
+    matrix_node_size=2 << 20,
+    capacity_never=1 << 20,
+    matrix_nodes=3,
+    explorer_nodes=3,
+    explorer_node_size=1 << 20,
+    explorer={"groups": 2},
+    checksum=_WHOLE,
+    matrix_spare=48,
+    not_met=OF_OTHERS | OF_GROWTH,
+)
+OF_LOGS: Final = frozenset({
+    "noted", "published", "locked", "decided", "installing", "releasing", "over",
+    "aborted", "taken-over", "copied",
+})  # fmt: skip
+"""Named crash points of transactions with a log, which single operations seldom need, and of who
+meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
+PROOFS: Final = {
+    "race": Proof(
+        capacity_never=1 << 20,
+        explorer={"groups": 2, "bucket_size": 1},  # so that subtables are split
+        not_met=OF_REPLICAS | OF_GROWTH,
+    ),
+    "rtx-race": Proof(
+        capacity_never=1 << 20,
+        sources=("rtx/*.py", "race/*.py"),
+        explorer={"groups": 2, "bucket_size": 1, "drift_us": 0, "each_us": 1},
+        not_met=OF_REPLICAS | OF_GROWTH | OF_LOGS | {"leaf-locked", "leaf-installed"},
+    ),
+    "dtx-race": Proof(
+        capacity_never=1 << 20,
+        sources=("baselines/dtx/[!s]*.py", "baselines/dtx/stop.py", "race/*.py"),
+        explorer={"groups": 2, "bucket_size": 1},
+        not_met=OF_REPLICAS | OF_GROWTH | {"noted", "stopped"},
+        waits_for_stopped=True,
+    ),
+    "fusee": _REPLICATED,
+    "fusee-cr": _REPLICATED,
+    "fusee-nc": _REPLICATED,
+    "swarm": _MAJORITIES,
+    "dm-abd": _MAJORITIES,
+    "clover": Proof(
+        metadata_process=True,
+        capacity_never=30_000,
+        explorer_capacity=16,
+        not_met=OF_REPLICAS | {"tentative-link"},
+    ),
+    "rcuckoo": Proof(
+        {"value_size": 16},  # so that some of the values are in extents
+        capacity_never=5000,
+        not_met=OF_REPLICAS | {"tentative-link", "moving"},
+        checksum=_ROWS,
+        waits_for_stopped=True,
+    ),
+    "loco": Proof(
+        {"value_size": 16, "locks": 4, "tracker": 16},  # some of the values are in objects
+        capacity_never=5000,
+        explorer_capacity=16,
+        explorer={"locks": 2, "tracker": 4},
+        checksum=_ROWS,
+        not_met=OF_REPLICAS | {"tentative-link"},
+        waits_for_stopped=True,
+    ),
+    "rtx-sherman": Proof(
+        {"value_size": 16},  # so that some of the values are in extents
+        capacity_never=60_000,
+        sources=("sherman/transactional.py", "rtx/[!hr]*.py", "rtx/re*.py"),
+        checksum=Checksum(
+            text="of a node with its values, of at most `value_size` bytes; only check() looks at "
+            "it, as a linked node is never changed. Longer ones are in objects, which have none"
+        ),
+        explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
+        not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
+    ),
+    "dtx-sherman": Proof(
+        {"value_size": 16},
+        capacity_never=60_000,
+        sources=("baselines/dtx/[!r]*.py", "sherman/in_place_commit.py"),
+        checksum=_ROWS,
+        not_met=OF_REPLICAS | {"tentative-link"},
+        waits_for_stopped=True,
+    ),
+    "sherman": Proof(
+        {"value_size": 16},
+        capacity_never=60_000,
+        sources=("sherman/in_place_commit.py",),
+        checksum=_ROWS,
+        waits_for_stopped=True,
+    ),
+    "pdpm": Proof(
+        not_met=OF_REPLICAS | {"tentative-link"}, checksum=_WHOLE, waits_for_stopped=True
+    ),
+    "raw": Proof({"room": 4096}, checksum=Checksum(text="none, and no lock")),
+}
+_DEFAULT: Final = Proof()
+
+
+def proof_of(kind: str) -> Proof:
+    """How this kind is proved."""
+    return PROOFS.get(kind, _DEFAULT)

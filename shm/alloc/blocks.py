@@ -1,0 +1,412 @@
+"""The first level of memory management: who has which block. (Words: heap.py.)
+
+Every step is one CAS that carries a client id, which is never reused, or moves a word that nobody
+else may move; so a stopped client that wakes up finds its CAS refused.
+
+A span (LARGE) or a region is made in steps, and each intermediate state names the client at work:
+    FREE -> PENDING(client), block by block
+    PENDING -> TAIL(first) for all but the first
+    PENDING -> LARGE(client) for the first
+A kill in between leaves PENDING blocks of a dead client, and TAILs behind one; `recover` gives them
+back. A span is given back last block first, so a LARGE with fewer TAILs is a span being given back.
+
+Before a block is claimed, it has pages behind it (backing.py), so that its owner never meets a file
+system without room in the midst of an operation. Blocks that were claimed before have them.
+
+A block is given back by its owner, or taken from it by others in need: reclaim.py. One that has
+mirrors is claimed and given back with them: replica_sets.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from limpet.shm.alloc.heap import Heap
+from limpet.shm.alloc.reclaim import expel
+from limpet.shm.endpoint.layout import EPOCH
+from limpet.shm.endpoint.words import (
+    BACKED,
+    FREE,
+    LARGE,
+    LARGE_CLASS,
+    LIMBO,
+    OWNER_MASK,
+    PENDING,
+    REGION,
+    SLAB,
+    STRAY,
+    TAKEN,
+    age,
+    block_word,
+    class_of,
+    free_word,
+    is_tail_of,
+    recast,
+    replicas_of,
+    stamp,
+    tail_word,
+)
+from limpet.shm.errors import NodeFailed
+from limpet.shm.replicas.replica_sets import Groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.shm.clients.epoch import Grace
+    from limpet.shm.endpoint.fabric import Endpoint
+
+    Words = np.ndarray[Any, np.dtype[np.uint64]]
+    Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+_KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
+_BACKED = np.uint64(BACKED)
+RESERVE_SHARE = 20
+"""Of so many blocks, one is left for updates and channels."""
+
+
+class BlockTable:
+    """The block tables of all nodes of a pool."""
+
+    def __init__(self, endpoint: Endpoint, heap: Heap, coherent_blocks: int) -> None:
+        self.endpoint = endpoint
+        self.heap = heap
+        self.count = heap.layout.block_count
+        self.coherent_blocks = coherent_blocks
+        """Blocks of each node that lie wholly in its hardware-coherent range."""
+        self.backing: Callable[[int, int, int], bool] = lambda node, offset, size: True
+        """Has pages behind so many bytes of a node from an offset on; False: there is no room for
+        them. Set by the pool."""
+        self.reserve = self.count // RESERVE_SHARE
+        """How many blocks of a node new entries leave free: for updates and channels."""
+        self.vanished: Callable[[int], bool] = lambda node: True
+        """Whether the memory of a lost node is gone for all, not for this process only; set by the
+        pool."""
+        self.unbacked = False
+        """Whether the last claim has met blocks that there are no pages for."""
+        self.groups = Groups(self)
+
+    def words(self, node: int) -> Words:
+        """A copy of the node's block table."""
+        return np.frombuffer(
+            self.endpoint.read(self.heap.table_word(node, 0), self.count * 8), dtype="<u8"
+        )
+
+    def free_count(self, node: int) -> int:
+        """How many blocks of the node are nobody's."""
+        return int((self.words(node) >> 60 == FREE).sum())
+
+    def bitmap(self, node: int, block: int, size_class: int) -> Words:
+        """A copy of the words of a block's used bitmap that its class uses."""
+        count = -(-self.heap.object_count(size_class) // 64)
+        return np.frombuffer(
+            self.endpoint.read(self.heap.bitmap(node, block), count * 8), dtype="<u8"
+        )
+
+    def move(self, node: int, block: int, expected: int, desired: int) -> bool:
+        """CAS a block's word."""
+        return self.endpoint.cas(self.heap.table_word(node, block), expected, desired) == expected
+
+    def back(self, node: int, block: int, word: int) -> bool:
+        """Have pages behind a block that has this word; False: there is no room for them.
+
+        Once it was False it is so, in one claim, for everything that has no pages yet.
+        """
+        if word >> 60 != FREE or word & BACKED:
+            return True
+        if not self.unbacked:
+            size = self.heap.layout.block_size
+            self.unbacked = not self.backing(node, self.heap.blocks + block * size, size)
+        return not self.unbacked
+
+    def claimable(self, words: Words, horizon: int) -> Flags:
+        """Which of the words are of free blocks whose time has come, and that can have pages."""
+        unclaimed: Flags = words >> np.uint64(60) == FREE
+        if self.unbacked:
+            unclaimed &= words & _BACKED != 0
+        return unclaimed & self.passed(words, horizon)
+
+    def passed(self, words: Words, horizon: int) -> Flags:
+        """Which of the words, that were read before, have a stamp of an epoch before `horizon`."""
+        # ORDER: the epoch after the words: none of their stamps is of a later one.
+        now = self.endpoint.load(EPOCH)
+        ages = np.uint64(stamp(now)) - words & np.uint64(OWNER_MASK)
+        found: Flags = (words & np.uint64(OWNER_MASK) == 0) | (ages > max(0, now - horizon))
+        return found
+
+    def has_passed(self, word: int, horizon: int) -> bool:
+        """`passed`, of one word."""
+        now = self.endpoint.load(EPOCH)
+        return not stamp(word) or age(word, now) > max(0, now - horizon)
+
+    # ---- claiming ---------------------------------------------------------------------------
+
+    def claim_slab(
+        self,
+        node: int,
+        size_class: int,
+        client: int,
+        horizon: int,
+        replicas: int = 1,
+        *,
+        coherent: bool = False,
+        fresh: bool = True,
+    ) -> tuple[int, bool] | None:
+        """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
+
+        `fresh`: also one that is free, not only one that is nobody's and has objects in use.
+
+        A dead client's block is worth having if not all of its objects are in use. With `replicas`
+        it is the head of a group. `coherent`: in the hardware-coherent range, as are all mirrors.
+
+        Blocks are taken from the end of the node, so that its front stays whole for regions; first
+        those that have pages behind them.
+        """
+        self.unbacked = False
+        desired = block_word(SLAB, client, size_class, replicas)
+        limit = self._limit(coherent, replicas)
+        words = self.words(node)[:limit]
+        orphans = np.flatnonzero(words == recast(desired, SLAB, 0))
+        for block in orphans.tolist():
+            if self.has_room(node, block, size_class) and self.move(
+                node, block, int(words[block]), desired
+            ):
+                return block, True
+        if not fresh:
+            return None
+        if replicas > 1:
+            head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
+            return None if head is None else (head, False)
+        free = np.flatnonzero(self.claimable(words, horizon))[::-1]
+        bare = words[free] & _BACKED == 0
+        for block in np.concatenate((free[~bare], free[bare])).tolist():
+            word = int(words[block])
+            # ORDER: pages first; then every block with an owner has them, whoever dies.
+            if not self.back(node, block, word):
+                return None
+            if self.move(node, block, word, desired):
+                return block, False
+        return None
+
+    def _limit(self, coherent: bool, replicas: int) -> int:
+        """How many of a node's first blocks may be claimed; mirrors come after their heads."""
+        if not coherent:
+            return self.count
+        mirrors = (replicas - 1) * self.heap.placement.region_blocks
+        return max(0, self.coherent_blocks - mirrors)
+
+    def objects_max(self, size: int, replicas: int) -> int:
+        """How many objects of `size` bytes can have their heads on one node, if it has nothing else
+        and all replicas are hardware-coherent."""
+        limit = self._limit(True, replicas)
+        runs = [limit]
+        if replicas > 1:
+            placement = self.heap.placement
+            starts = placement.starts(replicas)
+            runs = [min(placement.region_blocks, max(0, limit - start)) for start in starts]
+        size_class = self.heap.size_class(size)
+        if size_class == LARGE_CLASS:
+            blocks = -(-size // self.heap.layout.block_size)
+            return sum(run // blocks for run in runs)
+        return sum(runs) * self.heap.object_count(size_class)
+
+    def claim_run(
+        self,
+        node: int,
+        blocks: int,
+        client: int,
+        horizon: int,
+        *,
+        coherent: bool = False,
+        replicas: int = 1,
+    ) -> int | None:
+        """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run.
+
+        With `replicas` they are heads of groups in one region, whose mirrors are claimed, too.
+        """
+        self.unbacked = False
+        if replicas > 1:
+            limit = self._limit(coherent, replicas)
+            return self.groups.claim_run(node, blocks, replicas, client, horizon, limit)
+        limit = self._limit(coherent, 1)
+        while True:
+            words = self.words(node)[:limit]
+            usable = np.concatenate(([0], self.claimable(words, horizon).astype(np.int8), [0]))
+            edges = np.diff(usable)
+            starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+            fits = np.flatnonzero(ends - starts >= blocks)
+            if not len(fits):
+                return None
+            first = int(starts[fits[0]])
+            pending = block_word(PENDING, client)
+            if not all(
+                self.back(node, block, int(words[block])) for block in range(first, first + blocks)
+            ):
+                continue  # among those that have pages already
+            for block in range(first, first + blocks):
+                if not self.move(node, block, int(words[block]), pending):
+                    for back in range(first, block):
+                        self.move(node, back, pending, int(words[back]))
+                    break
+            else:
+                # CRASH(pending-run): blocks of a dead client; recovery gives them back.
+                return first
+
+    def make_span(self, node: int, first: int, blocks: int, client: int, replicas: int = 1) -> None:
+        """Turn a run of PENDING blocks into a span for one object."""
+        pending = block_word(PENDING, client, LARGE_CLASS, replicas)
+        for block in range(first + 1, first + blocks):
+            self.move(node, block, pending, tail_word(first, client, replicas))
+        # CRASH(tails-first): TAILs behind a PENDING block of a dead client.
+        self.move(node, first, pending, recast(pending, LARGE, client))
+
+    def make_region(self, node: int, first: int, blocks: int, client: int, mark: int) -> None:
+        """Turn PENDING blocks into a region's; those of a dead creator its recovery has turned."""
+        for block in range(first, first + blocks):
+            self.move(node, block, block_word(PENDING, client), block_word(REGION, mark))
+
+    def release_region(self, node: int, mark: int, epoch: int) -> int:
+        """Give back every block of the region with this mark; how many."""
+        word = block_word(REGION, mark)
+        return sum(
+            self.move(node, block, word, free_word(epoch))
+            for block in np.flatnonzero(self.words(node) == word).tolist()
+        )
+
+    # ---- giving back --------------------------------------------------------------------------
+
+    def tails(self, words: Words, first: int) -> int:
+        """How many TAIL blocks of one span follow `first`."""
+        block = first + 1
+        while (
+            block < self.count
+            and int(words[block]) == int(words[first + 1])
+            and is_tail_of(int(words[block]), first)
+        ):
+            block += 1
+        return block - first - 1
+
+    def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
+        """Give back a slab or a span, seen as `word`, in which nothing is in use; how many blocks.
+
+        On behalf of `client`, which is us or is dead.
+        """
+        if replicas_of(word) > 1:
+            return self.groups.release(node, first, word, epoch, client)
+        if class_of(word) == LARGE_CLASS:
+            return self.release_span(node, first, word, epoch)
+        return int(self.move(node, first, word, free_word(epoch)))
+
+    def release_span(self, node: int, first: int, word: int, epoch: int) -> int:
+        """Give back a span, or what is left of it, last block first; blocks given back."""
+        words = self.words(node)
+        # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
+        if self.endpoint.load(self.heap.table_word(node, first)) != word:
+            return 0
+        released = 0
+        for block in range(first + self.tails(words, first), first, -1):
+            released += self.move(node, block, int(words[block]), free_word(epoch))
+            # CRASH(span-shortened): a span with fewer tails, its object unused; recovery goes on.
+        return released + self.move(node, first, word, free_word(epoch))
+
+    def unused(self, node: int, block: int, size_class: int) -> bool:
+        """Whether no object of the block is in use."""
+        return not self.bitmap(node, block, size_class).any()
+
+    def used_count(self, node: int, block: int, size_class: int) -> int:
+        """How many objects of the block are in use."""
+        return int(np.unpackbits(self.bitmap(node, block, size_class).view(np.uint8)).sum())
+
+    def stamps(self, horizon: int, nodes: int) -> list[int]:
+        """The epochs in block words of all nodes that have not passed yet."""
+        found: list[int] = []
+        for node in range(nodes):
+            try:
+                words = self.words(node)
+            except NodeFailed:
+                continue
+            stamped = np.isin(words >> np.uint64(60), (FREE, LIMBO, STRAY))
+            waiting = words[stamped & ~self.passed(words, horizon)]
+            now = self.endpoint.load(EPOCH)
+            found += [now - age(word, now) for word in waiting.tolist()]
+        return found
+
+    def has_room(self, node: int, block: int, size_class: int) -> bool:
+        """Whether some object of the block is not in use."""
+        return self.used_count(node, block, size_class) < self.heap.object_count(size_class)
+
+    # ---- recovery -----------------------------------------------------------------------------
+
+    def recover(
+        self, node: int, client: int, grace: Grace, region_of: Callable[[int, int], int | None]
+    ) -> int:
+        """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
+
+        Blocks without a used object are free again, after a grace period that begins when they
+        are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
+        is the mark of the region whose directory entry has the block. Repeating this, also by
+        several clients at once, changes nothing. Raises NodeFailed.
+        """
+        released = 0
+        words = self.words(node)
+        for index in np.flatnonzero((words & np.uint64(OWNER_MASK)) == client).tolist():
+            released += self._recover(node, index, int(words[index]), client, grace, region_of)
+        expel(self, node, client, grace)
+        return released
+
+    def _recover(
+        self,
+        node: int,
+        block: int,
+        word: int,
+        client: int,
+        grace: Grace,
+        region_of: Callable[[int, int], int | None],
+    ) -> int:
+        kind, size_class = word >> 60, class_of(word)
+        if size_class >= self.heap.class_count or not self.groups.possible(block, word):
+            return 0  # damaged; an audit shows it
+        if kind == PENDING:
+            mark = None if replicas_of(word) > 1 else region_of(node, block)
+            if mark is None:
+                return self.release(node, block, word, grace.close_period(), client)
+            self.move(node, block, word, block_word(REGION, mark))
+        elif (kind == SLAB and size_class != LARGE_CLASS) or (
+            kind == LARGE and size_class == LARGE_CLASS
+        ):
+            if self.unused(node, block, size_class):
+                # ORDER: the period is closed after the last object was seen free.
+                return self.release(node, block, word, grace.close_period(), client)
+            self.move(node, block, word, recast(word, kind, 0))
+        return 0
+
+    def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
+        """Give back the blocks that belong to nobody and hold no object in use; how many."""
+        words = self.words(node)
+        released = 0
+        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
+            word = int(words[index])
+            size_class = class_of(word)
+            mine = recast(word, TAKEN, client)
+            if (
+                0 < size_class < self.heap.class_count
+                and self.groups.possible(index, word)
+                and self.unused(node, index, size_class)
+                and self.move(node, index, word, mine)
+            ):
+                # It is ours: now nobody can come and go between the look and the step.
+                if self.unused(node, index, size_class):
+                    released += self.release(node, index, mine, grace.close_period(), client)
+                else:
+                    self.move(node, index, mine, word)
+        return released
+
+    def abandoned_spans(self, node: int) -> Iterator[tuple[int, int]]:
+        """Spans that belong to nobody and whose object is no longer in use; their words."""
+        words = self.words(node)
+        for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(LARGE, 0)).tolist():
+            word = int(words[index])
+            sound = class_of(word) == LARGE_CLASS and self.groups.possible(index, word)
+            if sound and self.unused(node, index, LARGE_CLASS):
+                yield index, word

@@ -1,0 +1,69 @@
+cimport cython
+
+from limpet.shm.replicas.mirrors cimport Placement
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
+
+cdef int NODE_SHIFT
+cdef u64 OFFSET_MASK
+cdef int LARGE_CLASS
+cdef u64 ADDRESS_MASK
+cdef u64 HELD
+cdef u64 HELD_MASK
+cdef u64 LINK_MASK
+cdef u64 MASK
+cdef u64 REPLICAS_BITS
+cdef int REPLICAS_MAX
+cdef int REPLICAS_SHIFT
+cdef u64 REPLICATED
+cdef u64 TENTATIVE
+
+cdef class Heap:
+    cdef readonly Endpoint endpoint
+    cdef readonly object layout
+    cdef readonly Placement placement
+    cdef readonly u64[::1] sizes
+    cdef readonly u64 class_count
+    cdef readonly u64 blocks
+    cdef readonly int block_shift
+    cdef readonly u64 block_count
+    cdef readonly u64 bitmaps
+    cdef readonly u64 bitmap_size
+    cdef readonly u64 table
+    cdef u64 first
+    cdef u64[::1] ends
+    cdef readonly u64[::1] steps
+    cdef readonly u64[::1] bit_steps
+    cdef public object resolver
+    cdef public object concerned
+
+    @cython.locals(blocks=u64)
+    cpdef u64 value_max(self, u64 replicas) noexcept
+    @cython.locals(low=int, high=int, middle=int)
+    cpdef int size_class(self, u64 size) except -1
+    cpdef u64 object_count(self, int size_class) except 0
+    cpdef u64 table_word(self, u64 node, u64 block) noexcept
+    cpdef u64 bitmap(self, u64 node, u64 block) noexcept
+    cpdef u64 reference(self, u64 node, u64 block, u64 size_class, u64 index) noexcept
+    cpdef u64 block_of(self, u64 reference) noexcept
+    @cython.locals(size_class=int, within=u64)
+    cpdef u64 index_of(self, u64 reference) noexcept
+    cpdef u64 replicas(self, u64 reference) noexcept
+    cpdef u64 replica(self, u64 reference, u64 k) except? 0
+    @cython.locals(node=u64, end=u64)
+    cpdef u64 row(self, u64 reference) except? 0
+    @cython.locals(bitmap=u64)
+    cdef u64 _used_bits(self, u64 reference) noexcept
+    @cython.locals(size_class=u64, offset=u64, block=u64, replicas=u64, within=u64, size=u64)
+    cpdef bint plausible(self, u64 reference) except -1
+    @cython.locals(at=u64)
+    cpdef bint used_at(self, u64 reference, u64 k) except -1
+    @cython.locals(last=u64, k=u64)
+    cpdef bint used(self, u64 reference) except -1
+    @cython.locals(index=u64, head=u64, lane=bint)
+    cpdef int take(self, u64 reference) except -1
+    @cython.locals(row=u64, k=u64, at=u64)
+    cdef int _take_mirrors(self, u64 reference, u64 head, u64 mask) except -1
+    @cython.locals(index=u64, head=u64, row=u64, k=u64, at=u64, lane=bint)
+    cpdef int free(self, u64 reference) except -1
+    @cython.locals(word=u64)
+    cpdef bint settle(self, u64 reference, u64 home) except -1

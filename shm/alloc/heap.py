@@ -1,0 +1,292 @@
+"""Blocks and objects in memory: the words that describe them, and the bit that says "in use".
+
+Two-level memory management after FUSEE section 4.4. The first level hands out coarse blocks by
+CAS on a word of the node's block table; the second cuts a block into objects of one size class,
+which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together
+before the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its
+object is in use. So a zero-filled node is a free node, and the bits alone tell a survivor which
+objects of a dead client's blocks are free.
+
+Used bit: 1 from allocation until somebody unlinked the object and freed it. Freeing is a masked CAS
+that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
+before the object was unlinked: the owner does not use the object again before all of them are done.
+
+An object with replicas (mirrors.py) has a used bit beside each. The owner goes by that of the head;
+the others are what is left of it if its node is lost. They are set after it, and cleared with it by
+everybody who clears it; a replica on a lost node is passed over. Objects of a group whose head's
+node is lost live on, but nobody allocates there: setting the head's bit raises NodeFailed.
+
+The words are in words.py.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm.endpoint.fabric import bit
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
+from limpet.shm.endpoint.words import (
+    ADDRESS_MASK,
+    HELD,
+    HELD_MASK,
+    LARGE_CLASS,
+    LINK_MASK,
+    REPLICAS_BITS,
+    REPLICAS_MAX,
+    REPLICAS_SHIFT,
+    REPLICATED,
+    TENTATIVE,
+)
+from limpet.shm.errors import NodeFailed, PoolCorrupt
+from limpet.shm.replicas.mirrors import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Heap:
+    """Arithmetic on blocks and objects of one pool, and the used bits."""
+
+    def __init__(self, endpoint: Any, layout: NodeLayout, nodes: int) -> None:
+        self.endpoint = endpoint
+        self.layout = layout
+        self.placement = Placement(nodes, layout.block_count, layout.block_size)
+        sizes = object_sizes(layout.block_size)
+        self.class_count = len(sizes)
+        # 256 of them, so that a damaged reference finds a size, if an impossible one
+        self.sizes = array("Q", [*sizes, *[1] * (256 - len(sizes))])
+        self.blocks = layout.blocks
+        self.block_shift = layout.block_size.bit_length() - 1
+        self.block_count = layout.block_count
+        self.bitmaps = layout.bitmaps
+        self.bitmap_size = layout.bitmap_size
+        self.table = layout.block_table
+        self.first = self.blocks + (self.placement.first << self.block_shift)
+        self.ends = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
+        """Where the objects with replicas begin on a node, and, for each number of replicas less 1,
+        where their heads end."""
+        for replicas in range(1, self.placement.replicas_max + 1):
+            regions = self.placement.limits[replicas] * self.placement.region_blocks
+            self.ends[replicas - 1] = self.first + (regions << self.block_shift)
+        self.steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
+        self.bit_steps = array("Q", bytes(8 * REPLICAS_MAX * nodes))
+        """Of objects with their heads on a node: how far it is from there to each replica, and from
+        the head's used bit to that of each."""
+        for node in range(nodes):
+            for k in range(REPLICAS_MAX):
+                ring = ((node + k) % nodes - node) << NODE_SHIFT
+                blocks = k * self.placement.region_blocks
+                row = REPLICAS_MAX * node
+                self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
+                self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
+        self.resolver: Callable[[int, int], bool]
+        """Whether a replicated link names an object, once that is decided; set by the pool."""
+        self.concerned: Callable[[int, int, int], bool]
+        """Whether the transaction that holds a link, by the link's word, sees to an object that the
+        link names, or may name; set by the pool."""
+
+    def value_max(self, replicas: int) -> int:
+        """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
+        blocks = self.placement.region_blocks if replicas > 1 else self.block_count
+        return blocks << self.block_shift
+
+    def size_class(self, size: int) -> int:
+        """The smallest class whose objects hold `size` bytes; LARGE_CLASS when only a span does."""
+        low, high = 1, self.class_count
+        while low < high:
+            middle = (low + high) // 2
+            if self.sizes[middle] < size:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.class_count else LARGE_CLASS
+
+    def object_count(self, size_class: int) -> int:
+        """Objects in a block of `size_class`. Raises PoolCorrupt for a class that there is not."""
+        if size_class >= self.class_count:
+            raise PoolCorrupt(
+                f"a block is said to hold objects of size class {size_class}, of "
+                f"{self.class_count} classes; destroy the pool"
+            )
+        return 1 if size_class == LARGE_CLASS else (1 << self.block_shift) // self.sizes[size_class]
+
+    def table_word(self, node: int, block: int) -> int:
+        """Address of a block's word in the block table."""
+        return node << NODE_SHIFT | self.table + block * 8
+
+    def bitmap(self, node: int, block: int) -> int:
+        """Address of the first word of a block's used bitmap."""
+        return node << NODE_SHIFT | self.bitmaps + block * self.bitmap_size
+
+    def reference(self, node: int, block: int, size_class: int, index: int) -> int:
+        """Reference to object `index` of a block, without replicas (words.py: `replica_bits`)."""
+        offset = self.blocks + (block << self.block_shift) + index * self.sizes[size_class]
+        return size_class << 48 | node << NODE_SHIFT | offset
+
+    def block_of(self, reference: int) -> int:
+        """Index, on its node, of the block that holds the object."""
+        return ((reference & OFFSET_MASK) - self.blocks) >> self.block_shift
+
+    def index_of(self, reference: int) -> int:
+        """Index of the object in its block."""
+        size_class = reference >> 48 & 0xFF
+        if size_class == LARGE_CLASS:
+            return 0
+        within = ((reference & OFFSET_MASK) - self.blocks) & ((1 << self.block_shift) - 1)
+        return within // self.sizes[size_class]
+
+    def replicas(self, reference: int) -> int:
+        """How many replicas the object has."""
+        return ((reference & REPLICAS_BITS) >> REPLICAS_SHIFT) + 1
+
+    def replica(self, reference: int, k: int) -> int:
+        """Address of replica `k` of the object, which has more than `k`; 0 is the head.
+
+        Raises PoolCorrupt for a reference that cannot be.
+        """
+        if k == 0:
+            return reference & ADDRESS_MASK
+        return (reference & ADDRESS_MASK) + self.steps[self.row(reference) + k] & MASK
+
+    def row(self, reference: int) -> int:
+        """Where in `steps` and `bit_steps` those of the object's replicas begin.
+
+        Raises PoolCorrupt for a reference that cannot be.
+        """
+        node = reference >> NODE_SHIFT & 0xFF
+        end = self.ends[(reference & REPLICAS_BITS) >> REPLICAS_SHIFT]
+        if not self.first <= reference & OFFSET_MASK < end or node >= self.placement.nodes:
+            self.placement.node_of(node, self.block_of(reference), self.replicas(reference), 0)
+        return REPLICAS_MAX * node
+
+    def _used_bits(self, reference: int) -> int:
+        """Address of the word that has the used bit of the head."""
+        bitmap = self.bitmap(reference >> NODE_SHIFT & 0xFF, self.block_of(reference))
+        return bitmap + 8 * (self.index_of(reference) >> 6)
+
+    def plausible(self, reference: int) -> bool:
+        """Whether the reference names an object that could exist: a check on damaged memory."""
+        size_class = reference >> 48 & 0xFF
+        offset = reference & OFFSET_MASK & ~REPLICAS_BITS
+        if size_class >= self.class_count or offset < self.blocks:
+            return False
+        block = (offset - self.blocks) >> self.block_shift
+        if block >= self.block_count:
+            return False
+        replicas = self.replicas(reference)
+        if replicas > 1 and (
+            replicas > self.placement.replicas_max
+            or reference >> NODE_SHIFT & 0xFF >= self.placement.nodes
+            or self.placement.part(block, replicas) != 0
+        ):
+            return False
+        within = (offset - self.blocks) & ((1 << self.block_shift) - 1)
+        if size_class == LARGE_CLASS:
+            return within == 0
+        size = self.sizes[size_class]
+        return within % size == 0 and within + size <= 1 << self.block_shift
+
+    def used_at(self, reference: int, k: int) -> bool:
+        """Whether the used bit of replica `k` is set."""
+        at = self._used_bits(reference)
+        if k:
+            at = at + self.bit_steps[self.row(reference) + k] & MASK
+        return bool(self.endpoint.load(at) >> (self.index_of(reference) & 63) & 1)
+
+    def used(self, reference: int) -> bool:
+        """Whether the object's used bit is set, by the first replica in service.
+
+        Raises NodeFailed when none is.
+        """
+        last = self.replicas(reference) - 1
+        for k in range(last):
+            try:
+                return self.used_at(reference, k)
+            except NodeFailed:
+                continue
+        return self.used_at(reference, last)
+
+    def take(self, reference: int) -> None:
+        """Set the object's used bit on every replica in service. Only its block's owner may.
+
+        Raises NodeFailed when the head is not in service; nothing is changed then.
+        """
+        index = self.index_of(reference)
+        head = self._used_bits(reference)
+        lane = self.endpoint.background(True)
+        try:
+            # ORDER: the head first; when it is lost, nobody allocates from the group any more.
+            self.endpoint.fetch_or(head, bit(index & 63))
+            if reference & REPLICAS_BITS:
+                # CRASH(used-in-part): in use on some replicas, and in hand; settling frees them.
+                self._take_mirrors(reference, head, bit(index & 63))
+        finally:
+            self.endpoint.background(lane)
+
+    def _take_mirrors(self, reference: int, head: int, mask: int) -> None:
+        row = self.row(reference)
+        for k in range(1, self.replicas(reference)):
+            at = head + self.bit_steps[row + k] & MASK
+            try:
+                if not self.endpoint.failed(at):
+                    self.endpoint.fetch_or(at, mask)
+            except NodeFailed:
+                continue
+
+    def free(self, reference: int) -> None:
+        """Clear the used bit on every replica. The caller was pinned since before it was unlinked.
+
+        What is on a lost node went with it.
+        """
+        index = self.index_of(reference)
+        head = self._used_bits(reference)
+        row = self.row(reference) if reference & REPLICAS_BITS else 0
+        lane = self.endpoint.background(True)
+        try:
+            for k in range(self.replicas(reference)):
+                # CRASH(used-in-part): free on some replicas, in hand; settling frees the others.
+                at = head + self.bit_steps[row + k] & MASK
+                try:
+                    if not self.endpoint.failed(at):
+                        self.endpoint.mcas(at, 0, 0, 0, bit(index & 63))
+                except NodeFailed:
+                    continue
+        finally:
+            self.endpoint.background(lane)
+
+    def settle(self, reference: int, home: int) -> bool:
+        """Free the object unless the link at address `home` names it; True when it was freed.
+
+        `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
+        every operation and the recovery of a dead client's last one: for an object that was linked
+        there is nothing to do, for one that was not, or no longer is, it is freed, by however many
+        clients know of it. A replicated link is decided by the store that has it: `resolver`. Of
+        the objects of a link that a transaction holds, the transaction frees what is not linked.
+        """
+        if home & REPLICATED:
+            if self.resolver(reference, home):
+                return False
+            home = 0
+        while home:
+            try:
+                word = self.endpoint.load(home)
+            except NodeFailed:
+                break  # the link went with its node
+            if (word ^ reference) & LINK_MASK:
+                if word & HELD_MASK == HELD and self.concerned(word, home, reference):
+                    return False
+                break
+            if not word & TENTATIVE:
+                return False
+            # CRASH(tentative-link): readers ignore it; whoever settles the hand takes it back.
+            try:
+                if self.endpoint.cas(home, word, 0) == word:
+                    break
+            except NodeFailed:
+                break
+        self.free(reference)
+        return True

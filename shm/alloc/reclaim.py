@@ -1,0 +1,185 @@
+"""Memory pressure: taking blocks from living clients that have no use for them.
+
+A block belongs to one client, which alone allocates from it (allocator.py), and nobody else knows
+whether it will: it may be idle, stopped, or busy elsewhere. So a client that finds no memory does
+not ask; it takes blocks whose objects are all free, and, if there is none, one of the size class
+it needs that has room. Their owner is not waited for and loses nothing: what it has in use stays
+where it is, whoever the block belongs to.
+
+Steps, each a CAS of the block's word from the whole word that was read:
+    SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
+    pressure += 1, then the period E is closed (epoch.py)      by the taker, or who recovers it
+    TAKEN(taker, class) -> LIMBO(E, class)                     by the same
+    LIMBO(E, class) -> FREE, SLAB(nobody) or LARGE(nobody)     by anyone, once E lies behind
+
+The owner looks at the pressure before each allocation, under its pin. When it has changed it reads
+the words of all its blocks and forgets those that are no longer its own; it remembers the pressure
+that it read first. The word shares the epoch's cache line, which the pin has just read.
+
+Why nobody but one allocates. An operation of the last owner either is seen pinned at E or before,
+or looks at the pressure after it was raised; that is the argument of epoch.py, with the pressure in
+place of a link. In the latter case it reads a word that is no longer its own, and does not
+allocate. Until the former ones have ended the block is in limbo, and what they allocate from it
+lies in a block that is not used otherwise. Then its used bits only ever go out; if none is left the
+block is free, after a period of its own for readers, else it is adopted like a dead client's.
+
+Nobody stamps a word that is not its own: a taker's id is in it, and a dead one's id is not used
+again. E is never that of another taking of the block, since every call that closes a period gets
+an epoch of its own.
+
+A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO; one that is stopped
+leaves them to be taken by the next one in need, and finds its CAS refused. LIMBO is nobody's.
+
+So that two clients in need do not take one block from each other before either has used it, a
+taker takes what it has seen twice, an attempt apart, with the same word and still free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.layout import PRESSURE
+from limpet.shm.endpoint.words import (
+    LARGE,
+    LARGE_CLASS,
+    LIMBO,
+    OWNER_MASK,
+    SLAB,
+    TAKEN,
+    block_word,
+    class_of,
+    recast,
+    replicas_of,
+    stamp,
+)
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.clients.epoch import Grace
+
+_KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
+
+
+class Hunger:
+    """The search of `client` for memory of a size class that others hoard on `node`.
+
+    For a group it also takes empty blocks of other nodes, where its mirrors may have to be.
+    """
+
+    def __init__(
+        self,
+        table: BlockTable,
+        grace: Grace,
+        client: int,
+        node: int,
+        size_class: int,
+        replicas: int = 1,
+    ) -> None:
+        self.table = table
+        self.grace = grace
+        self.client = client
+        self.node = node
+        self.size_class = size_class
+        self.replicas = replicas
+        self.waited = False
+        """Whether operations of others were waited for: what they free may do."""
+        self._seen: dict[tuple[int, int], int] = {}
+
+    def look(self) -> bool:
+        """Take what could be taken at the last look already; whether anything can be taken."""
+        empty, roomy = self._hoarded(self.node)
+        nodes = [self.node]
+        if self.replicas > 1:
+            nodes += self._add_others(empty)
+        wanted = empty or roomy
+        for (node, block), word in wanted.items():
+            unchanged = self._seen.get((node, block)) == word
+            if unchanged and self._take(node, block, word) and not empty:
+                break
+        self._seen = wanted
+        for node in nodes:
+            expel(self.table, node, self.client, self.grace)
+        return bool(wanted)
+
+    def _add_others(self, empty: dict[tuple[int, int], int]) -> list[int]:
+        """Add what is empty on the other nodes in service; those nodes."""
+        found = []
+        for node in range(self.table.heap.placement.nodes):
+            if node == self.node:
+                continue
+            try:
+                empty.update(self._hoarded(node)[0])
+                found.append(node)
+            except NodeFailed:
+                continue
+        return found
+
+    def _take(self, node: int, block: int, word: int) -> bool:
+        # CRASH(taken): the owner may not know yet; recovery has the block go to limbo.
+        return self.table.move(node, block, word, recast(word, TAKEN, self.client))
+
+    def _hoarded(self, node: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+        """Words of others' blocks, by place: the empty ones; those with room, roomiest first."""
+        table = self.table
+        words = table.words(node)
+        kinds, owners = words >> np.uint64(60), words & np.uint64(OWNER_MASK)
+        anothers = np.isin(kinds, (SLAB, LARGE, TAKEN)) & (owners != 0) & (owners != self.client)
+        empty, room = {}, {}
+        for block in np.flatnonzero(anothers).tolist():
+            word = int(words[block])
+            size_class = class_of(word)
+            if size_class >= table.heap.class_count or not table.groups.possible(block, word):
+                continue  # damaged; an audit shows it
+            used = table.used_count(node, block, size_class)
+            if not used:
+                empty[node, block] = word
+            elif (
+                size_class == self.size_class
+                and replicas_of(word) == self.replicas
+                and used < table.heap.object_count(size_class)
+            ):
+                room[node, block] = (used, word)
+        roomy = sorted(room, key=lambda place: room[place][0])
+        return empty, {place: room[place][1] for place in roomy}
+
+
+def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
+    """Send to limbo the blocks that `client`, which is us or is dead, has taken; how many."""
+    words = table.words(node)
+    taken = np.flatnonzero(words & _KIND_AND_OWNER == block_word(TAKEN, client)).tolist()
+    if not taken:
+        return 0
+    # ORDER: the blocks were taken before the pressure rises; it rises before the period ends.
+    table.endpoint.faa(PRESSURE, 1)
+    epoch = grace.close_period()
+    return sum(
+        table.move(node, block, word, recast(word, LIMBO, stamp(epoch)))
+        for block in taken
+        if (word := int(words[block]))
+    )
+
+
+def end_limbo(table: BlockTable, node: int, client: int, grace: Grace) -> int:
+    """Free the blocks whose time in limbo is over, or leave them to be adopted; how many.
+
+    `client`: ours.
+    """
+    horizon = grace.horizon()
+    words = table.words(node)
+    over = (words >> np.uint64(60) == LIMBO) & table.passed(words, horizon)
+    ended = 0
+    for block in np.flatnonzero(over).tolist():
+        word = int(words[block])
+        size_class = class_of(word)
+        if size_class >= table.heap.class_count or not table.groups.possible(block, word):
+            continue  # damaged; an audit shows it
+        if table.used_count(node, block, size_class):
+            kind = LARGE if size_class == LARGE_CLASS else SLAB
+            ended += table.move(node, block, word, recast(word, kind, 0))
+        else:
+            # ORDER: the period is closed after the last object was seen free.
+            ended += table.release(node, block, word, grace.close_period(), client) > 0
+    return ended

@@ -1,0 +1,169 @@
+"""The segments of a pool, one a memory node and the control segment: made, opened, destroyed.
+
+The control segment is made first and finished last, so a pool that can be opened has all its nodes;
+what a kill leaves of one that was not is removed by `destroy`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import uuid as uuids
+from typing import Any
+
+from limpet.shm.backends import node as nodes
+from limpet.shm.backends.logind import remove_ipc_warning
+from limpet.shm.clients.membership import log
+from limpet.shm.endpoint.layout import (
+    CONTROL_NODE,
+    EPOCH,
+    NODE_STATES,
+    PAGE,
+    NodeLayout,
+    address,
+    control_size,
+)
+from limpet.shm.endpoint.states import IN_SERVICE, generation_of, state_of
+from limpet.shm.errors import ParameterError, PoolCorrupt, PoolIncomplete, PoolNotFound
+from limpet.shm.parameters import PoolParameters, parse_size
+from limpet.shm.uninterrupted import uninterrupted
+
+
+def canonical(url: str) -> str:
+    return nodes.parse_url(nodes.full_url(url)).url
+
+
+def node_options(
+    numa_node: int | tuple[int, ...] | None,
+    prefault: bool,
+    huge_pages: bool,
+    any_owner: bool = False,
+    mode: int = 0o600,
+    group: int | str | None = None,
+) -> nodes.NodeOptions:
+    return nodes.NodeOptions(
+        numa_node=numa_node,
+        prefault=prefault,
+        huge_pages=huge_pages,
+        any_owner=any_owner,
+        mode=mode,
+        group=group,
+    )
+
+
+def create_segments(
+    url: str,
+    count: int | None,
+    node_size: int | str | None,
+    options: nodes.NodeOptions,
+    given: dict[str, Any],
+) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
+    """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
+    location = nodes.parse_url(nodes.full_url(url))
+    if location.scheme == "shm" and (warning := remove_ipc_warning()):
+        log.warning("%s: %s", location, warning)
+    known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
+    if unknown := set(given) - known:
+        raise ParameterError(
+            f"a pool has no parameter {', '.join(sorted(unknown))}; "
+            f"it has {', '.join(sorted(known))}"
+        )
+    size = None if node_size is None else parse_size(node_size)
+    if size is not None and isinstance(node_size, str):
+        size -= size % PAGE  # "1GB" is not a whole number of pages
+    for name in ("block_size", "coherent_bytes"):
+        if name in given:
+            given[name] = parse_size(given[name])
+    draft = PoolParameters(**given)
+    plan = nodes.plan(
+        location,
+        nodes=count,
+        node_size=size,
+        control_size=functools.partial(control_size, draft.clients),
+    )
+    parameters = PoolParameters(nodes=plan.nodes, node_size=plan.node_size, **given)
+    uuid = uuids.uuid4().bytes
+    layout = NodeLayout.of(parameters)
+    whole = plan.control_size + plan.nodes * plan.node_size
+    if warning := nodes.warn_if_larger(location, whole):
+        log.warning("%s: %s", location, warning)
+    made: list[nodes.MemoryNode] = []
+    try:
+        control = nodes.create(location, CONTROL_NODE, plan.control_size, options=options)
+        made.append(control)
+        for index in range(parameters.nodes):
+            made.append(nodes.create(location, index, parameters.node_size, options=options))
+        for segment in (*made[1:], control):
+            _format(segment, layout, parameters, uuid)
+    except BaseException:
+        for segment in reversed(made):
+            nodes.discard(segment)
+        raise
+    return [*made[1:], control], uuid, parameters
+
+
+def _format(
+    segment: nodes.MemoryNode, layout: NodeLayout, parameters: PoolParameters, uuid: bytes
+) -> None:
+    control = segment.index == CONTROL_NODE
+    used = segment.size if control else layout.blocks
+    nodes.back(segment, used)
+    if not segment.zeroed:
+        for start in range(4096, used, 1 << 20):
+            end = min(start + (1 << 20), used)
+            segment.map[start:end] = bytes(end - start)
+    if control:
+        epoch = EPOCH - address(CONTROL_NODE, 0)
+        segment.map[epoch : epoch + 8] = (1).to_bytes(8, "little")
+    nodes.finish(segment, parameters, uuid)
+
+
+def open_segments(
+    url: str, options: nodes.NodeOptions
+) -> tuple[list[nodes.MemoryNode], PoolParameters, bytes]:
+    """The segments of a pool that is there, without those of nodes out of service."""
+    location = nodes.parse_url(nodes.full_url(url))
+    control, block = nodes.open_(location, CONTROL_NODE, options=options)
+    opened = [control]
+    try:
+        parameters = block.parameters
+        if control.size < control_size(parameters.clients, parameters.memory):
+            raise PoolCorrupt(f"{control.name}: too small for {parameters.clients} clients")
+        for index in range(parameters.nodes):
+            at = NODE_STATES - address(CONTROL_NODE, 0) + 8 * index
+            word = int.from_bytes(control.map[at : at + 8], "little")
+            if state_of(word) != IN_SERVICE:
+                continue  # marked failed: what is there now does not matter
+            segment, found = nodes.open_(
+                location,
+                index,
+                uuid=block.uuid,
+                size=parameters.node_size,
+                options=options,
+                generation=generation_of(word),
+            )
+            opened.append(segment)
+            if found.parameters != parameters:
+                raise PoolCorrupt(f"{segment.name}: other parameters than the control segment's")
+    except BaseException as error:
+        for segment in opened:
+            segment.close()
+        if isinstance(error, PoolNotFound):
+            raise PoolIncomplete(f"{url}: {error}; destroy the pool") from error
+        raise
+    return [*opened[1:], control], parameters, block.uuid
+
+
+def unlink_quietly(url: str) -> None:
+    with contextlib.suppress(PoolNotFound):
+        nodes.unlink_all(nodes.parse_url(nodes.full_url(url)))
+
+
+def destroy(url: str, *, any_owner: bool = False) -> list[str]:
+    """Remove a pool, also a half-created or damaged one; the names of what was removed.
+
+    Processes that have it open go on with what they have mapped; nobody can open it any more.
+    Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
+    """
+    location = nodes.parse_url(nodes.full_url(url))
+    return uninterrupted(lambda: nodes.unlink_all(location, any_owner=any_owner))

@@ -1,0 +1,1 @@
+"""Stores, channels and regions by name, with their kind, parameters and codec."""

@@ -1,0 +1,341 @@
+"""Named things that are made once: regions on a node, stores in the catalogue.
+
+A directory is an array of entries. An entry is
+    0    state       bits 60-63 state, 48-59 hash of the name, 0-47 client at work, or serial of a
+                     READY entry; by CAS only
+    8    lengths     bits 0-15 of the name, 16-31 of the payload; 0 until the name is there
+    16   checksum    XXH64 of name and payload
+    24   link        reference of the object that the entry owns, or 0 (regions.py)
+    32   name, then payload
+
+States
+    EMPTY     ends every search
+    CLAIMED   a client is writing name and payload, the plan of what it will make
+    PLANNED   name and payload are final; the client is making what they describe
+    READY     it is made; the serial tells it from an earlier or later one of the same name
+    DROPPING  the client is giving back what was made; 0: the next client that meets it goes on
+    EMPTYING  likewise, and a part of it is gone already (stores/dropping.py)
+    VOID      nothing is made; any creator may claim the entry
+
+A creator looks through all entries up to the first EMPTY one. If none is of its name, it claims the
+first VOID or EMPTY one, and then looks again, since another creator may have claimed another entry
+for the same name meanwhile. Each of two such creators looks after its own claim, so at least one of
+them sees the other; and a claim becomes a plan only when a look has found no other claim or plan.
+The creator at the higher entry gives way at once. The one at the lower entry waits until the other
+has given way, or has planned; then it gives way itself. A claim tells only 12 bits of the name's
+hash, so a creator may give way to one of another name, and tries again.
+
+A creator that dies is taken over by the next one that wants the name: its claim is given up, its
+plan is carried out. A creator that stands still is waited for, and fenced by the pool's policy,
+since it writes plainly. The same holds for a client that drops.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.errors import PoolCorrupt, StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.shm.clients.membership import Membership
+    from limpet.shm.endpoint.fabric import Endpoint
+
+EMPTY: Final = 0
+CLAIMED: Final = 1
+PLANNED: Final = 2
+READY: Final = 3
+VOID: Final = 4
+DROPPING: Final = 5
+EMPTYING: Final = 6
+AT_WORK: Final = (CLAIMED, PLANNED, DROPPING, EMPTYING)
+"""States whose word has the client at work in it."""
+NAMED: Final = (PLANNED, READY, DROPPING, EMPTYING)
+"""States in which name and payload are there."""
+
+LENGTHS: Final = 8
+CHECKSUM: Final = 16
+LINK: Final = 24
+HEAD: Final = 32
+NAME_MAX: Final = 128
+CLIENT_BITS: Final = 48
+CLIENT_MASK: Final = (1 << CLIENT_BITS) - 1
+HASH_MASK: Final = 0xFFF
+READS_MAX: Final = 100
+"""How often an entry may not fit its state word, as it changes, until it is damaged."""
+
+
+class Entry(NamedTuple):
+    """Number, state, the client at work or 0, what it says (b"" unless NAMED), the state word.
+
+    A VOID entry may still say what it was.
+    """
+
+    number: int
+    state: int
+    client: int
+    name: bytes
+    payload: bytes
+    word: int
+
+
+def _hash_bits(name: bytes) -> int:
+    return (hash64(name) & HASH_MASK) << CLIENT_BITS
+
+
+def _word(state: int, name: bytes, client: int = 0) -> int:
+    return state << 60 | _hash_bits(name) | client
+
+
+class Directory:
+    """An array of entries at `base`, each of `entry_size` bytes. `where` names it in messages."""
+
+    def __init__(
+        self, endpoint: Endpoint, base: int, entries: int, entry_size: int, where: str
+    ) -> None:
+        self.endpoint = endpoint
+        self.base = base
+        self.entries = entries
+        self.entry_size = entry_size
+        self.where = where
+
+    def _at(self, index: int) -> int:
+        return self.base + index * self.entry_size
+
+    def link(self, index: int) -> int:
+        """Address of the entry's link to an object that it owns."""
+        return self._at(index) + LINK
+
+    def _read(self, index: int) -> Entry:
+        for attempt in range(READS_MAX):
+            word = self.endpoint.load(self._at(index))
+            entry = self._decode(index, word)
+            # ORDER: the text before the word once more; a creator changes the word before the text.
+            if entry is not None and self.endpoint.load(self._at(index)) == word:
+                return entry
+            self.endpoint.pause(attempt)
+        raise PoolCorrupt(f"{self.where}: entry {index} is damaged; destroy the pool")
+
+    def _decode(self, index: int, word: int) -> Entry | None:
+        """The entry, if what it says fits its state word; it may be changing meanwhile."""
+        at = self._at(index)
+        state = word >> 60
+        if state > EMPTYING:
+            return None
+        client = word & CLIENT_MASK if state in AT_WORK else 0
+        if state in (EMPTY, CLAIMED):
+            return Entry(index, state, client, b"", b"", word)
+        lengths = self.endpoint.load(at + LENGTHS)
+        name_size, payload_size = lengths & 0xFFFF, lengths >> 16
+        if name_size > NAME_MAX or payload_size > self.entry_size - HEAD - name_size:
+            return None if state in NAMED else Entry(index, state, client, b"", b"", word)
+        text = self.endpoint.read(at + HEAD, name_size + payload_size)
+        name, payload = text[:name_size], text[name_size:]
+        if state in NAMED and (
+            self.endpoint.load(at + CHECKSUM) != hash64(text)
+            or word != _word(state, name, word & CLIENT_MASK)
+        ):
+            return None
+        return Entry(index, state, client, name, payload, word)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry up to the first EMPTY one."""
+        for index in range(self.entries):
+            entry = self._read(index)
+            if entry.state == EMPTY:
+                return
+            yield entry
+
+    def find(self, name: bytes) -> Entry | None:
+        """The READY entry of that name."""
+        return next((entry for entry in self.named(name) if entry.state == READY), None)
+
+    def named(self, name: bytes) -> list[Entry]:
+        """The entries that are of that name, or may be: claims with the same bits of hash."""
+        return self._search(name)[0]
+
+    def is_ready(self, index: int, word: int) -> bool:
+        """Whether that entry is READY still, with the same serial."""
+        return self.endpoint.load(self._at(index)) == word
+
+    def _search(self, name: bytes) -> tuple[list[Entry], int]:
+        """The entries that are or may be of that name, and the first that may be claimed, or -1."""
+        wanted = _hash_bits(name)
+        found = []
+        place = -1
+        for index in range(self.entries):
+            word = self.endpoint.load(self._at(index))
+            state = word >> 60
+            if place < 0 and state in (EMPTY, VOID):
+                place = index
+            if state == EMPTY:
+                break
+            if (word ^ wanted) >> CLIENT_BITS & HASH_MASK == 0 and state != VOID:
+                entry = self._read(index)
+                if (entry.name == name and entry.state in NAMED) or entry.state == CLAIMED:
+                    found.append(entry)
+        return found, place
+
+    def obtain(
+        self,
+        name: bytes,
+        membership: Membership,
+        plan: Callable[[int], bytes],
+        make: Callable[[int, bytes], None],
+        undo: Callable[[int, bytes], None],
+        drop: Callable[[Entry], object] | None = None,
+    ) -> tuple[Entry, bool]:
+        """The READY entry of that name, made if it was not there; and whether we made it.
+
+        `plan(index)` returns the payload; `make(index, payload)` makes what it describes and may
+        find it half made by a dead creator; `undo(index, payload)` takes back what `make` did
+        before it raised; `drop(entry)` ends what a dead client was dropping. Raises StoreFull when
+        the directory is full.
+        """
+        try:
+            while True:
+                entry, word = self._mine(name, membership, drop)
+                if entry.state == READY:
+                    return entry, False
+                at = self._at(entry.number)
+                if entry.state != PLANNED:
+                    payload = plan(entry.number)
+                    self._write_plan(at, name, payload)
+                    # CRASH(claimed-entry): no plan; the next creator gives the claim up.
+                    planned = _word(PLANNED, name, membership.ident)
+                    if self.endpoint.cas(at, word, planned) != word:
+                        continue
+                    word, entry = planned, entry._replace(payload=payload)
+                # CRASH(planned-entry): the next creator carries the plan out.
+                make(entry.number, entry.payload)
+                ready = _word(READY, name, secrets.randbits(CLIENT_BITS))
+                if self.endpoint.cas(at, word, ready) == word:
+                    return self._read(entry.number), True
+        except BaseException:
+            self._renounce(membership.ident, undo)
+            raise
+
+    def _renounce(self, client: int, undo: Callable[[int, bytes], None]) -> None:
+        """Give up what we were making; nobody must wait for us, whatever else goes wrong."""
+        for entry in self:
+            if entry.client == client and entry.state in (CLAIMED, PLANNED):
+                at = self._at(entry.number)
+                word = self.endpoint.load(at)
+                try:
+                    if entry.state == PLANNED:
+                        undo(entry.number, entry.payload)
+                finally:
+                    self.endpoint.cas(at, word, VOID << 60)
+
+    def discard(self, name: bytes) -> Entry | None:
+        """Make the READY entry of that name VOID; what it was. The rest is the caller's to do."""
+        entry = self.find(name)
+        if entry is None:
+            return None
+        at = self._at(entry.number)
+        return entry if self.endpoint.cas(at, entry.word, VOID << 60) == entry.word else None
+
+    def take(self, entry: Entry, state: int, client: int) -> Entry | None:
+        """Have an entry in `state`, with `client` at work; None: it is not as it was seen.
+
+        The client that was at work is `client`, or gone.
+        """
+        word = _word(state, entry.name, client)
+        if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
+            return None
+        return entry._replace(state=state, client=client, word=word)
+
+    def let_go(self, index: int, client: int) -> None:
+        """If `client` drops what the entry has, it does so no longer; any other may go on."""
+        word = self.endpoint.load(self._at(index))
+        if word >> 60 in (DROPPING, EMPTYING) and word & CLIENT_MASK == client:
+            self.endpoint.cas(self._at(index), word, word & ~CLIENT_MASK)
+
+    def claim_void(self, entry: Entry, client: int) -> Entry | None:
+        """Have a VOID entry for `client`, to clear it; None: it has changed."""
+        word = CLAIMED << 60 | client
+        if self.endpoint.cas(self._at(entry.number), entry.word, word) != entry.word:
+            return None
+        return entry._replace(state=CLAIMED, client=client, word=word)
+
+    def give_up(self, entry: Entry) -> None:
+        """Make an entry VOID that was seen as CLAIMED."""
+        self.endpoint.cas(self._at(entry.number), entry.word, VOID << 60)
+
+    def give_up_claims(self, membership: Membership) -> None:
+        """Make the entries VOID that dead clients have claimed."""
+        for entry in self:
+            if entry.state == CLAIMED and not membership.lives(entry.client):
+                self.give_up(entry)
+
+    def _write_plan(self, at: int, name: bytes, payload: bytes) -> None:
+        text = name + payload
+        if len(name) > NAME_MAX or len(text) > self.entry_size - HEAD:
+            raise StoreFull(f"{self.where}: name and parameters take more than an entry holds")
+        self.endpoint.write(at + HEAD, text)
+        self.endpoint.store(at + CHECKSUM, hash64(text))
+        self.endpoint.store(at + LENGTHS, len(name) | len(payload) << 16)
+
+    def _mine(
+        self, name: bytes, membership: Membership, drop: Callable[[Entry], object] | None
+    ) -> tuple[Entry, int]:
+        """The READY entry of that name, or one that we hold now, CLAIMED or PLANNED; its word."""
+        claim = -1
+        claimed = _word(CLAIMED, name, membership.ident)
+        attempt = 0
+        while True:
+            found, place = self._search(name)
+            others = [entry for entry in found if entry.number != claim]
+            # A claim counts least: its client may not have seen what stands already.
+            others.sort(key=lambda entry: (entry.state != READY, entry.state == CLAIMED))
+            if not others and claim >= 0:
+                return Entry(claim, CLAIMED, membership.ident, b"", b"", claimed), claimed
+            if not others:
+                if place < 0:
+                    raise StoreFull(f"{self.where}: all {self.entries} entries are taken")
+                at = self._at(place)
+                word = self.endpoint.load(at)
+                # ORDER: before the entry is ours: it is not taken for an earlier hold of ours.
+                membership.progress()
+                if word >> 60 in (EMPTY, VOID) and self.endpoint.cas(at, word, claimed) == word:
+                    claim = place
+                continue
+            other = others[0]
+            if claim >= 0 and not (other.state == CLAIMED and other.number > claim):
+                self.endpoint.cas(self._at(claim), claimed, VOID << 60)
+                claim = -1
+            if other.state == READY:
+                return other, other.word
+            # We hold a claim while we wait: others must not take us for a client that stands still.
+            membership.progress()
+            what = f"entry {other.number} of {self.where}, {name!r}"
+            if other.client == 0 or membership.gone(other.client, what):
+                taken = self._take_over(other, name, membership.ident, drop)
+                if taken is not None:
+                    return taken, taken.word
+                continue
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def _take_over(
+        self, entry: Entry, name: bytes, client: int, drop: Callable[[Entry], object] | None
+    ) -> Entry | None:
+        """Go on with what a dead client was doing: the plan that is ours now, or None: look again.
+
+        Also of an entry that nobody drops any longer.
+        """
+        if entry.state in (DROPPING, EMPTYING):
+            if drop is None:
+                raise PoolCorrupt(f"{self.where}: entry {entry.number} cannot be dropped")
+            drop(entry)
+            return None
+        desired = VOID << 60
+        if entry.state == PLANNED:
+            # `progress` was called before: this is not taken for an earlier hold of ours.
+            desired = _word(PLANNED, name, client)
+        if self.endpoint.cas(self._at(entry.number), entry.word, desired) != entry.word:
+            return None
+        return self._read(entry.number) if entry.state == PLANNED else None

@@ -1,0 +1,371 @@
+"""Named regions: memory that holds one store's index, found through the node's directory.
+
+A region that takes more than half a block is a run of whole blocks. A smaller one lies in an
+object, which the entry of the directory links to (`link`, directory.py); so a pool has room for
+many small stores.
+
+Payload of a region's directory entry: four words: first block, number of blocks, bytes, mark. The
+mark (36 random bits and the entry's number) is also in the region's block words, so that a block
+can be told from one of an earlier region of the same name. A region in an object has 0 blocks.
+
+A region is READY only after it is filled with zeros and made by its store; from then on it stays,
+until its store is dropped. The object of a region is filled with zeros before it is linked; it is
+freed as every object is (client.py): in hand, then unlinked by a CAS, then free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from limpet.shm.alloc.reclaim import Hunger
+from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
+from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
+from limpet.shm.endpoint.states import FORMER, generation_of
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, OWNER_MASK, REGION, free_word
+from limpet.shm.errors import NodeFailed, PoolCorrupt, StoreFull, StoreMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.shm.alloc.allocator import Allocator
+    from limpet.shm.alloc.blocks import BlockTable, Words
+    from limpet.shm.catalogue.directory import Entry
+    from limpet.shm.clients.epoch import Grace
+    from limpet.shm.clients.membership import Membership
+
+_PAYLOAD: Final = struct.Struct("<4Q")
+INTERNAL: Final = "."
+"""What names of limpet's own stores begin with, for which there is a reserve."""
+_ZEROS: Final = bytes(1 << 16)
+ATTEMPTS_MAX: Final = 16
+"""How often memory may turn up that is no run of blocks long enough."""
+_LINE: Final = 64
+"""Regions begin at a cache line; objects do so at a multiple of 16 bytes."""
+
+
+class Region(NamedTuple):
+    """Where a region lies: address of its first byte, its size in bytes."""
+
+    address: int
+    size: int
+
+
+class Regions:
+    """The region directories of a pool's nodes."""
+
+    def __init__(
+        self,
+        blocks: BlockTable,
+        grace: Grace,
+        membership: Membership,
+        nodes: int,
+        allocator: Allocator,
+    ) -> None:
+        self.blocks = blocks
+        self.grace = grace
+        self.membership = membership
+        self.nodes = nodes
+        self.allocator = allocator
+        self.client = membership.client
+        layout = blocks.heap.layout
+        self.block_size = layout.block_size
+        self.first_block = layout.blocks
+        self.directories = [
+            Directory(
+                blocks.endpoint,
+                address(node, layout.region_directory),
+                layout.region_entries,
+                REGION_ENTRY_SIZE,
+                f"{membership.pool}: region directory of node {node}",
+            )
+            for node in range(nodes)
+        ]
+
+    def obtain(
+        self,
+        node: int,
+        name: str,
+        size: int,
+        make: Callable[[Region], None] | None = None,
+        *,
+        whole: bool = False,
+    ) -> Region:
+        """The region of that name on `node`, `size` bytes; made, zero-filled, if it was not there.
+
+        `whole`: of whole blocks, also if it is small: no object has to be had for it. Else the
+        caller is not pinned. Raises StoreFull when the node has no memory for it, StoreMismatch
+        when the region exists with another size.
+        """
+        client = self.membership.ident
+        count = -(-size // self.block_size)
+        if not whole and size <= self.block_size // 2:
+            count = 0
+        spared = 0 if name.startswith(INTERNAL) else self.blocks.reserve
+
+        def plan(index: int) -> bytes:
+            self._unlink(node, index)
+            first = self._claim(node, count, spared) if count else 0
+            if first is None:
+                mend = "create the pool with larger nodes"
+                if self.blocks.unbacked:
+                    mend = "its file system is full, make room there"
+                raise StoreFull(
+                    f"{self.membership.pool}: node {node} has no {count} adjacent free blocks of "
+                    f"{self.block_size} bytes for {name!r}; {mend}"
+                )
+            return _PAYLOAD.pack(first, count, size, secrets.randbits(36) << 12 | index)
+
+        def build(index: int, payload: bytes) -> None:
+            first, blocks, size, mark = self._extent(node, payload)
+            if blocks:
+                self.blocks.make_region(node, first, blocks, client, mark)
+                self._fill(address(node, self.first_block + first * self.block_size), size)
+            else:
+                self._link_object(node, index, size, name.startswith(INTERNAL))
+            if make is not None:
+                make(self._region(node, index, payload))
+
+        undone: list[int] = []
+
+        def undo(index: int, payload: bytes) -> None:
+            self._unlink(node, index)
+            undone.append(self._extent(node, payload)[3])
+
+        try:
+            entry, _ = self.directories[node].obtain(
+                name.encode(),
+                self.membership,
+                plan,
+                build,
+                undo,
+                lambda entry: self._drop(node, entry),
+            )
+        except BaseException:
+            # ORDER: the entry is void before its blocks are free, or the next creator would carry
+            # out a plan on blocks that are somebody else's by then.
+            for mark in undone:
+                self._release(node, mark)
+            raise
+        size_there = self._extent(node, entry.payload)[2]
+        if size_there != size:
+            raise StoreMismatch(
+                f"{self.membership.pool}: region {name!r} of node {node} has {size_there} bytes, "
+                f"not {size}"
+            )
+        return self._region(node, entry.number, entry.payload)
+
+    def _claim(self, node: int, count: int, spared: int) -> int | None:
+        """The first of `count` adjacent blocks, `spared` others left free; None: there are none,
+        though what nobody needs was given back, and others were asked for what they hoard."""
+        client = self.membership.ident
+        hunger = Hunger(self.blocks, self.grace, client, node, LARGE_CLASS)
+        attempt = 0
+        while True:
+            if not spared or self.blocks.free_count(node) >= count + spared:
+                horizon = self.grace.horizon()
+                first = self.blocks.claim_run(node, count, client, horizon, coherent=True)
+                if first is not None:
+                    return first
+            attempt += 1
+            if attempt > ATTEMPTS_MAX or not self.allocator.find_room(attempt, hunger):
+                return None
+
+    def _fill(self, start: int, size: int) -> None:
+        """Fill memory with zeros, and show progress."""
+        for done in range(0, size, len(_ZEROS)):
+            self.blocks.endpoint.write(start + done, _ZEROS[: min(len(_ZEROS), size - done)])
+            self.membership.progress()
+
+    def _link_object(self, node: int, index: int, size: int, internal: bool) -> None:
+        """Have the entry link to an object for a region of `size` bytes, filled with zeros."""
+        link = self.directories[node].link(index)
+        allocator = self.allocator.coherent()
+        room = size + _LINE
+        while not self.blocks.endpoint.load(link):
+            self.client.pin()
+            try:
+                place = self.client.held
+                reference = allocator.allocate(node, room)
+                if reference:
+                    self._fill(reference & ADDRESS_MASK, room)
+                    self.client.aim(place, link)
+                    # After a kill here, settling the hand finds the object linked, and keeps it.
+                    if self.blocks.endpoint.cas(link, 0, reference) == 0:
+                        self.client.keep(place)
+                    return
+            finally:
+                self.client.unpin()
+            allocator.replenish_within(node, [room], update=internal)
+
+    def _unlink(self, node: int, index: int) -> None:
+        """Free the object that the entry links to, if there is one. Its region is used no more."""
+        link = self.directories[node].link(index)
+        if not self.blocks.endpoint.load(link):
+            return
+        self.client.pin()
+        try:
+            # ORDER: pinned before the link is read, so what it names is not used anew meanwhile.
+            reference = self.blocks.endpoint.load(link)
+            place = self.client.hold(reference, link)
+            if reference and self.blocks.endpoint.cas(link, reference, 0) == reference:
+                # After a kill here, settling the hand finds the object unlinked, and frees it.
+                self.client.release(place)
+            else:
+                self.client.keep(place)
+        finally:
+            self.client.unpin()
+
+    def find(self, node: int, name: str) -> Region | None:
+        """The region of that name on `node`, or None."""
+        entry = self.directories[node].find(name.encode())
+        return None if entry is None else self._region(node, entry.number, entry.payload)
+
+    def attach(self, node: int, name: str, obtain: Callable[[], int]) -> int:
+        """Address of a region that is there since its store was made; `obtain` gives it.
+
+        If it is lost, an address on the lost node; if it is gone with what the node had before it
+        was replaced, one that is FORMER (states.py).
+        """
+        try:
+            replaced = generation_of(self.blocks.endpoint.expected(node)) > 0
+            if replaced and self.find(node, name) is None:
+                return FORMER | address(node, 0)
+            return obtain()
+        except NodeFailed:
+            return address(node, 0)
+
+    def discard(self, node: int, name: str) -> None:
+        """Give back the region of that name, which no store uses."""
+        for entry in self.directories[node].named(name.encode()):
+            nobody = not entry.client or not self.membership.lives(entry.client)
+            if entry.state == READY or (entry.state == DROPPING and nobody):
+                self._drop(node, entry)
+
+    def _drop(self, node: int, entry: Entry) -> None:
+        """Give back the region of an entry that is READY, or that a dead client was dropping."""
+        directory = self.directories[node]
+        try:
+            dropping = directory.take(entry, DROPPING, self.membership.ident)
+            if dropping is not None:
+                self._unlink(node, entry.number)
+                self._release(node, self._extent(node, entry.payload)[3])
+                # After a kill until here, `sweep` or the next creator of the name ends it.
+                directory.give_up(dropping)
+        finally:
+            directory.let_go(entry.number, self.membership.ident)
+
+    def _release(self, node: int, mark: int) -> None:
+        """Give back the blocks with the mark of a region whose entry is void, or being dropped."""
+        # CRASH(discarded-region): its blocks carry a mark of no entry; `sweep` frees them.
+        if mark not in {mark for _, _, mark in self.extents(node)}:
+            self.blocks.release_region(node, mark, self.grace.close_period())
+
+    def extents(self, node: int) -> list[tuple[int, int, int]]:
+        """First block, number of blocks and mark of every region of blocks that is, or is being,
+        made."""
+        found = []
+        for entry in self.directories[node]:
+            if entry.state in (PLANNED, READY):
+                first, count, _, mark = self._extent(node, entry.payload)
+                if count:
+                    found.append((first, count, mark))
+        return found
+
+    def references(self) -> Words:
+        """References to the objects that regions lie in, with those that are being given back."""
+        found: list[int] = []
+        for directory in self.directories:
+            with contextlib.suppress(NodeFailed):  # they went with the node
+                found += [
+                    self.blocks.endpoint.load(directory.link(entry.number)) for entry in directory
+                ]
+        return np.array([reference for reference in found if reference], dtype=np.uint64)
+
+    def region_of(self, node: int, block: int) -> int | None:
+        """The mark of the region that has the block; None when none has."""
+        for first, count, mark in self.extents(node):
+            if first <= block < first + count:
+                return mark
+        return None
+
+    def sweep(self) -> int:
+        """Free blocks of regions that are in no directory any more; how many.
+
+        And end what dead clients have left half done in directories, but for plans: the next
+        creator of the name carries them out.
+        """
+        released = 0
+        for node in range(self.nodes):
+            try:
+                self._tidy(node)
+                # ORDER: blocks first, then entries: a region gets its blocks after its entry.
+                words = self.blocks.words(node)
+                marks = {mark for _, _, mark in self.extents(node)}
+            except NodeFailed:
+                continue
+            stale = {
+                int(word)
+                for word in words[words >> np.uint64(60) == REGION].tolist()
+                if int(word) & OWNER_MASK not in marks
+            }
+            for word in stale:
+                stamp = self.grace.close_period()
+                for block in np.flatnonzero(words == word).tolist():
+                    released += self.blocks.move(node, block, word, free_word(stamp))
+        return released
+
+    def _tidy(self, node: int) -> None:
+        directory = self.directories[node]
+        directory.give_up_claims(self.membership)
+        for entry in directory:
+            if entry.state == DROPPING and not self.membership.lives(entry.client):
+                self._drop(node, entry)
+            elif entry.state == VOID and self.blocks.endpoint.load(directory.link(entry.number)):
+                self._clear(node, entry)
+
+    def _clear(self, node: int, entry: Entry) -> None:
+        """Free the object that a VOID entry still links to."""
+        directory = self.directories[node]
+        claimed = None
+        try:
+            # ORDER: claimed before its link is read again, so no creator has it meanwhile.
+            claimed = directory.claim_void(entry, self.membership.ident)
+            if claimed is not None:
+                self._unlink(node, entry.number)
+        finally:
+            if claimed is not None:
+                directory.give_up(claimed)
+
+    def _region(self, node: int, index: int, payload: bytes) -> Region:
+        first, count, size, _ = self._extent(node, payload)
+        if count:
+            return Region(address(node, self.first_block + first * self.block_size), size)
+        reference = self.blocks.endpoint.load(self.directories[node].link(index))
+        if not self.blocks.heap.plausible(reference) or not reference & ADDRESS_MASK:
+            raise PoolCorrupt(
+                f"{self.membership.pool}: a region of node {node} has no memory; destroy the pool"
+            )
+        return Region(-(-(reference & ADDRESS_MASK) // _LINE) * _LINE, size)
+
+    def _extent(self, node: int, payload: bytes) -> tuple[int, int, int, int]:
+        try:
+            first, count, size, mark = _PAYLOAD.unpack(payload)
+        except struct.error:
+            first = count = size = mark = -1
+        in_blocks = (
+            count > 0
+            and 0 <= first <= self.blocks.count - count
+            and (count - 1) * self.block_size < size <= count * self.block_size
+        )
+        in_object = count == 0 and 0 < size <= self.block_size // 2
+        if not in_blocks and not in_object:
+            raise PoolCorrupt(
+                f"{self.membership.pool}: a region of node {node} has impossible bounds; destroy "
+                "the pool"
+            )
+        return first, count, size, mark

@@ -1,0 +1,1 @@
+"""Client slots: liveness, leases, fencing, epochs, and the recovery of clients that died."""

@@ -1,0 +1,73 @@
+cimport cython
+
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 DROPS
+cdef u64 DYING
+cdef u64 EPOCH
+cdef u64 EPOCH_MASK
+cdef u64 EPOCH_MAX
+cdef int ERA
+cdef int ERA_SHIFT
+cdef int HAND
+cdef int HAND_SIZE
+cdef u64 INCARNATION_MASK
+cdef int PIN
+cdef u64 PIN_MASK
+cdef int PIN_SHIFT
+cdef u64 PIN_STEP
+cdef u64 STATE_BELOW
+cdef int STATE_SHIFT
+
+cdef class Client:
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef object rejoin
+    cdef readonly bint mortal
+    cdef u64[::1] references
+    cdef u64[::1] homes
+    cdef readonly u64 ident
+    cdef readonly u64 slot
+    cdef readonly u64 word
+    cdef public u64 sequence
+    cdef readonly int held
+    cdef readonly u64 epoch
+    cdef u64 era
+    cdef u64 base
+    cdef readonly u64 drops
+    cdef public object steady
+    cdef bint lane
+    cdef object __weakref__
+
+    cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
+    cpdef int begin(self) except -1
+    cpdef int end(self) except -1
+    cpdef int rest(self) except -1
+    @cython.locals(endpoint=Endpoint, epoch=u64)
+    cpdef int pin(self) except -1
+    cpdef pinned(self, work)
+    @cython.locals(own=u64)
+    cpdef int share_pin(self, u64 pin, u64 era) except -1
+    @cython.locals(pin=u64, counter=u64)
+    cpdef int go_on(self) except -1
+    cdef int disown(self) except -1
+    @cython.locals(done=bint)
+    cpdef int unpin(self) except -1
+    @cython.final
+    cdef int _unpin(self) except -1
+    @cython.locals(lane=bint, done=bint)
+    cpdef exclusively(self, work)
+    @cython.locals(pinned=bint)
+    cpdef int enter(self) except -1
+    cpdef int leave(self) except -1
+    cpdef int note_frame(self) except -1
+    cpdef int cut_off(self) except -1
+    @cython.locals(index=int)
+    cpdef int settle(self) except -1
+    cpdef int quit(self, bint complete) except -1
+    @cython.locals(index=int, pair=u64)
+    cpdef int hold(self, u64 reference, u64 home) except -1
+    cpdef int aim(self, int index, u64 home) except -1
+    cpdef int keep(self, int index) except -1
+    cpdef int release(self, int index) except -1

@@ -1,0 +1,320 @@
+"""One client of a pool: its slot in the control segment, its pin, and what it has in hand.
+
+The hand is a client's journal. An object is in it from before its used bit is set until it is
+linked or freed, and from before it is unlinked until it is freed. Invariants:
+    - the hand holds something only while the pin is set;
+    - an object that is in use is linked, or in some hand, or both.
+So a kill leaves everything in the hand; `Heap.settle` is idempotent on each pair, and
+the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
+reused.
+
+Every operation on a store runs between `enter` and `leave`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.clients.epoch import EPOCH_MAX
+from limpet.shm.endpoint.layout import DROPS, EPOCH
+from limpet.shm.endpoint.slots import (
+    DYING,
+    EPOCH_MASK,
+    ERA,
+    ERA_SHIFT,
+    HAND,
+    HAND_SIZE,
+    INCARNATION_MASK,
+    PIN,
+    PIN_MASK,
+    PIN_SHIFT,
+    PIN_STEP,
+    STATE_BELOW,
+    STATE_SHIFT,
+)
+from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Client:
+    """This process's identity in a pool, and the bracket around each of its operations."""
+
+    def __init__(self, endpoint: Any, heap: Any, rejoin: Callable[[], None], mortal: bool) -> None:
+        """`mortal`: other hosts may declare this client dead while it runs."""
+        self.endpoint = endpoint
+        self.heap = heap
+        self.rejoin = rejoin
+        self.mortal = mortal
+        self.references = array("Q", [0] * HAND_SIZE)
+        self.homes = array("Q", [0] * HAND_SIZE)
+        self.ident = 0
+        self.slot = 0
+        self.word = 0
+        self.sequence = 1
+        self.held = 0
+        self.epoch = 0
+        """That of the last pin."""
+        self.era = 0
+        """What our slot's word `era` is."""
+        self.base = 0
+        """What a pin has of the epoch."""
+        self.drops = 0
+        """Stores that had been dropped when we pinned last."""
+        self.lane = False
+        # The endpoint must not keep its client alive.
+        unpin = weakref.WeakMethod(self.cut_off)
+        endpoint.abandoned = lambda: (unpin() or _nothing)()
+        self.steady: Callable[[], None] = lambda: None
+        """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
+
+    def assume(self, ident: int, slot: int, word: int) -> None:
+        """Be the client `ident` from now on, with its slot's address and its state word."""
+        self.ident = ident
+        self.slot = slot
+        self.word = word
+        self.sequence = 1
+        self.held = 0
+        self.epoch = self.era = self.base = 0
+
+    def begin(self) -> None:
+        """Exclude the other threads of this process, and be sure to have an identity of our own.
+
+        Raises ReentrantUse from inside an operation of the same thread.
+        """
+        while self.endpoint.begin():
+            self.rejoin()
+
+    def end(self) -> None:
+        """Let other threads in."""
+        self.endpoint.end()
+
+    def rest(self) -> None:
+        """Wait until no other thread of this process is inside; in a forked child, do nothing.
+
+        Raises ReentrantUse from inside an operation of the same thread.
+        """
+        if not self.endpoint.begin():
+            self.endpoint.end()
+
+    def pin(self) -> None:
+        """Pin the epoch: what is linked from now on is not reused before `unpin`.
+
+        Raises PoolClosed when the pool was closed, ClientError when this client was declared dead,
+        PoolCorrupt when the epoch is none.
+        """
+        endpoint = self.endpoint
+        if not self.ident:
+            self.disown()
+        if self.held:
+            self.settle()  # an operation ended with an error of its own before it could
+        self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
+        if self.mortal and endpoint.load(self.slot) != self.word:
+            self.disown()
+        epoch = endpoint.load(EPOCH)
+        if epoch != self.epoch:
+            if epoch >= EPOCH_MAX:
+                raise PoolCorrupt(f"the epoch is {epoch:#x}: memory was damaged; destroy the pool")
+            if epoch >> ERA_SHIFT != self.era:
+                # ORDER: before the pin; with a later era than its own a pin would not count.
+                endpoint.store(self.slot + ERA, epoch >> ERA_SHIFT)
+                self.era = epoch >> ERA_SHIFT
+            self.base = (epoch & EPOCH_MASK) << PIN_SHIFT
+            self.epoch = epoch
+        # ORDER: the pin is visible before any link is read, hence `swap`, a full barrier.
+        endpoint.swap(self.slot + PIN, self.base | self.sequence)
+        # ORDER: after the pin: who drops a store counts DROPS up before it looks for pins, so it
+        # waits for us or we learn of it.
+        self.drops = endpoint.load(DROPS)
+        if self.mortal and endpoint.load(self.slot) != self.word:
+            self.disown()
+
+    def pinned(self, work: Callable[[], Any]) -> Any:
+        """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
+        try:
+            self.pin()
+            self.steady()
+            return work()
+        finally:
+            self.unpin()
+
+    def share_pin(self, pin: int, era: int) -> None:
+        """Move our pin back to another client's, `pin` of `era`, if that one is older."""
+        own = self.endpoint.load(self.slot + PIN)
+        if pin and (era < self.era or (era == self.era and pin < own)):
+            self.epoch = self.base = 0  # so that the next pin sees to the era
+            # ORDER: the era first: our pin is older than both for a moment.
+            self.endpoint.store(self.slot + ERA, era)
+            self.era = era
+            self.endpoint.swap(self.slot + PIN, pin)
+
+    def go_on(self) -> None:
+        """If we are pinned, show that we do not stand still; the epoch stays."""
+        pin = self.endpoint.load(self.slot + PIN)
+        if pin:
+            counter = pin + PIN_STEP & PIN_MASK
+            self.endpoint.store(self.slot + PIN, pin >> PIN_SHIFT << PIN_SHIFT | counter)
+
+    def disown(self) -> None:
+        if not self.ident:
+            raise PoolClosed("the pool was closed, or this process has no place in it")
+        raise ClientError(
+            "this process is no longer a client of the pool: it was declared dead by another "
+            "host; open the pool again"
+        )
+
+    def unpin(self) -> None:
+        """Settle what is in hand, then let go of the epoch.
+
+        Once more, as far as that goes, where it was cut off: by a signal handler, or a lost node.
+        """
+        done = False
+        try:
+            self._unpin()
+            done = True
+        finally:
+            if not done and self.ident:
+                with contextlib.suppress(LimpetError):  # what was raised first goes on
+                    self._unpin()
+
+    def _unpin(self) -> None:
+        if self.mortal and self.endpoint.load(self.slot) != self.word:
+            self.held = 0  # it was settled by whoever declared us dead
+            self.disown()
+        if self.held:
+            self.settle()
+        # ORDER: the hand is empty before the pin goes.
+        self.endpoint.store(self.slot + PIN, 0)
+
+    def enter(self) -> None:
+        """Begin an operation: `begin` and `pin`."""
+        while self.endpoint.begin():
+            self.rejoin()
+        pinned = False
+        try:
+            self.pin()
+            pinned = True
+        finally:
+            if not pinned:
+                try:
+                    if self.ident:
+                        self.unpin()
+                finally:
+                    self.endpoint.end()
+
+    def leave(self) -> None:
+        """End an operation, however it went: `unpin` and `end`."""
+        try:
+            self.unpin()
+        finally:
+            self.endpoint.end()
+
+    def __enter__(self) -> Client:
+        """`with client:` is `enter` and `leave`, for Python that is not compiled: there, a signal
+        handler can raise between a call of `enter` and the `try` that follows it (inside.py).
+        What is counted as background work afterwards is what was before."""
+        self.enter()
+        self.note_frame()
+        self.lane = self.endpoint.background(False)
+        self.endpoint.background(self.lane)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.endpoint.background(self.lane)
+        self.endpoint.frame = None
+        self.leave()
+
+    def note_frame(self) -> None:
+        """Have the operation end with the Python frame that has just entered it, if not before."""
+        if self.endpoint.frame is None:
+            self.endpoint.frame = sys._getframe()
+
+    def cut_off(self) -> None:
+        """End the operation of a thread that a signal handler has taken out of it."""
+        self.endpoint.background(False)
+        self.unpin()
+
+    def exclusively(self, work: Callable[[], Any]) -> Any:
+        """Do `work`, which may pin, with the other threads of this process kept out.
+
+        In the background lane. Raises PoolClosed when this process has no place in the pool. When
+        it is cut off it is not pinned afterwards, whether its own `try` was in force yet or not.
+        """
+        done = False
+        self.begin()
+        lane = self.endpoint.background(True)
+        try:
+            if not self.ident:
+                self.disown()
+            result = work()
+            done = True
+            return result
+        finally:
+            try:
+                self.endpoint.background(lane)
+                if not done and self.ident:
+                    with contextlib.suppress(LimpetError):  # what was raised first goes on
+                        self.unpin()
+            finally:
+                self.endpoint.end()
+
+    def settle(self) -> None:
+        """Empty the hand: free what is in it and not linked. In the order of recovery."""
+        index = 0
+        while index < self.held:
+            if self.references[index]:
+                self.heap.settle(self.references[index], self.homes[index])
+                self.endpoint.store(self.slot + HAND + 16 * index, 0)
+                self.references[index] = 0
+            index += 1
+        self.held = 0
+
+    def quit(self, complete: bool) -> None:
+        """Give up the slot. Unless nothing else is left of us (`complete`), others recover us."""
+        self.unpin()
+        left = self.word & INCARNATION_MASK
+        if not complete:
+            left = DYING << STATE_SHIFT | self.word & STATE_BELOW
+        self.endpoint.cas(self.slot, self.word, left)
+        self.ident = 0
+
+    def hold(self, reference: int, home: int) -> int:
+        """Take an object in hand, linked (perhaps soon) at `home`, or 0; its place in the hand."""
+        index = self.held
+        if index == HAND_SIZE:
+            raise ClientError(f"an operation cannot hold more than {HAND_SIZE} objects")
+        pair = self.slot + HAND + 16 * index
+        # ORDER: the link's address is there before the reference that makes the pair count.
+        self.endpoint.store(pair + 8, home)
+        self.endpoint.store(pair, reference)
+        self.references[index] = reference
+        self.homes[index] = home
+        self.held = index + 1
+        # CRASH(held): the object is in the hand, perhaps not yet in use; settling frees it.
+        return index
+
+    def aim(self, index: int, home: int) -> None:
+        """The object at this place of the hand is about to be linked at `home`, nowhere else."""
+        self.endpoint.store(self.slot + HAND + 16 * index + 8, home)
+        self.homes[index] = home
+
+    def keep(self, index: int) -> None:
+        """The object at this place of the hand is linked for good: it is no concern of ours."""
+        self.endpoint.store(self.slot + HAND + 16 * index, 0)
+        self.references[index] = 0
+        while self.held and not self.references[self.held - 1]:
+            self.held -= 1
+
+    def release(self, index: int) -> None:
+        """Free the object at this place of the hand now: it is not linked any more."""
+        self.heap.free(self.references[index])
+        self.keep(index)
+
+
+def _nothing() -> None:
+    """There is no client any more."""

@@ -1,0 +1,22 @@
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef int CLOCK
+cdef u64 START_US
+cdef u64 STRIDE_US
+cdef u64 TIME_MAX
+
+cdef class Clock:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef u64 owner
+    cdef u64 last
+    cdef u64 ceiling
+    cdef u64 ahead
+
+    cpdef int forget(self) except -1
+    cpdef u64 guess(self) except 0
+    cpdef u64 after(self, u64 time) except 0
+    cdef u64 _now(self) except? 0
+    cdef u64 _use(self, u64 time) except 0
+    cdef int _raise(self, u64 time) except -1

@@ -1,0 +1,107 @@
+"""Grace periods: when may memory that a reader could still hold be used again?
+
+Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one
+free-running
+64-bit epoch instead of three, so that nobody has to be waited for to advance it.
+
+Words (control segment)
+    epoch              only ever goes up; by fetch-and-add
+    pin of each slot   0, or in bits 21-63 the bits 0-42 of the epoch that the client read before it
+                       pinned, in bits 0-20 a counter of its pins, always odd, so that no pin is 0
+    era of each slot   the other bits of that epoch. Its client writes it before the pin, when it
+                       has changed, which is once in 2^43 closings
+
+Rule. What was unlinked before the epoch was read as E may be reused once no client is pinned at an
+epoch <= E. Why: a client that could have seen the link pinned, with a full barrier, before it read
+the link, so its pin holds an epoch that was read before the unlinking, hence <= E; a client that
+pins after our scan of the pins reads the link after the unlinking and cannot see the object. That
+holds for what was unlinked before the scan, so its result is never above the epoch before it.
+
+Era and pin are two words. A client that looks at them reads the era first, so it may see an old era
+with a new pin, and takes that for an older epoch than it is: then it waits, and looks again.
+
+Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A pin's counter wraps
+after 2^20 operations; those who ask whether a client stands still go by the looks of one wait, and
+its progress word (sightings.py). Block words have the low bits of an epoch only: words.py.
+
+Dead clients: their pins count until they are recovered (so that everything they had in hand stands
+still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when
+others run out of memory because of it they are fenced, by the pool's policy (membership.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, EPOCH, SLOT_SIZE, SLOTS_USED
+from limpet.shm.endpoint.slots import DYING, ERA, ERA_SHIFT, LIVE, PIN, PIN_SHIFT
+from limpet.shm.endpoint.words import stamp
+
+if TYPE_CHECKING:
+    from limpet.shm.endpoint.fabric import Endpoint
+
+NEVER: Final = (1 << 64) - 1
+EPOCH_MAX: Final = 1 << 62
+"""No pool lives to see it, and so none in use runs over."""
+FIELDS: Final = (
+    Field("epoch", EPOCH_MAX, A_SECOND_MAX, LASTS, "beyond it memory was damaged: PoolCorrupt"),
+)
+
+
+class Pinned(NamedTuple):
+    """A client inside an operation: slot number, state word, pin word, epoch of the pin."""
+
+    slot: int
+    word: int
+    pin: int
+    epoch: int
+
+
+class Grace:
+    """The epoch and the pins of one pool."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    def now(self) -> int:
+        """The epoch."""
+        return self.endpoint.load(EPOCH)
+
+    def close_period(self) -> int:
+        """The epoch E of what is unlinked so far; clients that pin from now on pin a later one."""
+        epoch = self.endpoint.faa(EPOCH, 1)
+        # The stamp 0 means long ago (words.py); so that of no period is 0.
+        return epoch if stamp(epoch) else self.endpoint.faa(EPOCH, 1)
+
+    def pinned(self) -> list[Pinned]:
+        """Every client whose pin counts."""
+        endpoint = self.endpoint
+        found = []
+        for slot in range(endpoint.load(SLOTS_USED)):
+            at = CLIENT_SLOTS + slot * SLOT_SIZE
+            word = endpoint.load(at)
+            if word >> 60 in (LIVE, DYING):
+                # ORDER: the era before the pin: that of an earlier pin is never a later one.
+                era = endpoint.load(at + ERA)
+                pin = endpoint.load(at + PIN)
+                if pin:
+                    found.append(Pinned(slot, word, pin, era << ERA_SHIFT | pin >> PIN_SHIFT))
+        return found
+
+    def horizon(self) -> int:
+        """An epoch such that what was unlinked in an earlier one may be reused, now and later.
+
+        The oldest epoch that is pinned, or, if none is, the epoch before we looked.
+        """
+        horizon = self.now()
+        # Twice, since a look is no snapshot: a recoverer takes over the pin of the dead client that
+        # it recovers, perhaps after its own slot was read and before the dead client's was.
+        for _ in range(2):
+            for client in self.pinned():
+                horizon = min(horizon, client.epoch)
+        return horizon
+
+    def laggards(self, epoch: int) -> list[Pinned]:
+        """The clients that keep the period of `epoch` open."""
+        return [client for client in self.pinned() if client.epoch <= epoch]

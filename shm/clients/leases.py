@@ -1,0 +1,83 @@
+"""The thread that renews a client's lease in a pool of several hosts (`multi_host`).
+
+It counts the client's beat up four times a lease, and ends clients of its own host that clients of
+other hosts ask to have ended (the fence word): a client that cannot be reached by a signal.
+
+It keeps its client only while it looks, so a handle that nobody has any more is collected, and the
+thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two, and it
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from limpet.shm.clients import fencing
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.errors import AddressError, NodeFailed
+
+if TYPE_CHECKING:
+    from limpet.shm.clients.membership import Membership
+
+log = logging.getLogger("limpet")
+
+
+class Heart:
+    """The lease of one client while it has a slot."""
+
+    def __init__(self) -> None:
+        self._running: threading.Lock | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, membership: Membership) -> None:
+        """Renew the lease from now on, until `stop`, or until the client has another slot."""
+        running = threading.Lock()
+        running.acquire()
+        self._running = running
+        target = (weakref.ref(membership), running, membership.client.slot, membership.client.word)
+        self._thread = threading.Thread(target=_beat, args=target, name="limpet-lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, if there is one. May be called twice."""
+        if self._running is not None:
+            with contextlib.suppress(RuntimeError):  # it was told before
+                self._running.release()
+
+    def join(self) -> None:
+        """Wait until the thread, which was stopped, has ended."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _beat(client: weakref.ref[Membership], running: threading.Lock, slot: int, word: int) -> None:
+    while True:
+        membership = client()
+        if membership is None:
+            return
+        lease_s = membership.lease_s
+        try:
+            if membership.endpoint.load(slot) != word:
+                return
+            membership.endpoint.faa(slot + slots.BEAT, 1)
+            _end_who_must(membership)
+        except (NodeFailed, AddressError, ValueError):
+            # ValueError: the portable fabric has let go of the mapping in the midst of a verb
+            if running.locked():
+                log.exception("%s: the control segment is lost; the lease ends", membership.pool)
+            return
+        del membership
+        if running.acquire(timeout=lease_s / 4):
+            return
+
+
+def _end_who_must(membership: Membership) -> None:
+    for slot, word in membership.occupied():
+        fence = CLIENT_SLOTS + slot * SLOT_SIZE + slots.FENCE
+        if membership.endpoint.load(fence) and membership.is_local(slot):
+            fencing.kill(membership, slot, word, "what it keeps from another host")

@@ -1,0 +1,516 @@
+"""Clients: joining, leaving, noticing death, fencing suspects, the log of what happened.
+
+Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
+    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and hand and says who it is
+    JOINING -> LIVE           by the newcomer
+    LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
+    DYING -> FREE             by whoever is first to have done all of recovery.py
+    JOINING -> FREE           by whoever sees that the newcomer is dead
+
+A client of this host is dead when the kernel has dropped its life lock (life_locks.py): certain and
+at once, also for a client of another PID namespace (a container). Where the slot's lock is on no
+file that we see, pid and start time decide (liveness.py), and for another PID namespace nothing
+does. A client of another host, in a pool with `multi_host`, is suspected when its beat has stood
+still for a lease on our own clock; then its host is asked, through the fence word, to end it, and
+when nobody there does so within another lease, the host is taken to be down (leases.py). So is a
+client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
+dead, however long its container is frozen. In a pool without `multi_host` another boot id means
+that the host was restarted, and while a client of another PID namespace lives, one of this is
+refused: neither could fence the other.
+
+`fence`: a client that others wait for, alive but standing still for a lease, is sent SIGKILL and
+waited for, since its next plain write could land anywhere; with `fence="wait"` it is named instead.
+Which process may be killed is in fencing.py.
+"Standing still" is said of one hold of one thing (sightings.py): all the while the client is seen
+in the same operation, by the count in its pin, or in none, and its progress word does not change.
+A client that takes what others wait for, outside of an operation or for several of them, advances
+that word before.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm.clients import events, fencing
+from limpet.shm.clients.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
+from limpet.shm.clients.leases import Heart
+from limpet.shm.clients.liveness import (
+    Host,
+    Watcher,
+    exists,
+    forget_surroundings,
+    start_time,
+    this_host,
+)
+from limpet.shm.clients.sightings import Sightings
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, NODE_STATES, SLOT_SIZE, SLOTS_USED
+from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
+from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
+from limpet.shm.errors import ClientError, PoolCorrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.epoch import Pinned
+    from limpet.shm.clients.life_locks import LifeLocks
+    from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.parameters import PoolParameters
+
+log = logging.getLogger("limpet")
+
+SWEEP_INTERVAL_S: Final = 0.01
+SWEEP_SHARE: Final = 20
+"""`sweep_sometimes` waits this many times as long as the last sweep took."""
+WAIT_GAP_S: Final = 1.0
+"""Looks that are further apart than this, and than a lease, are of different waits."""
+
+
+def slot_address(slot: int) -> int:
+    return CLIENT_SLOTS + slot * SLOT_SIZE
+
+
+def hand_in(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
+    """The pairs of the hand in a client slot: reference and home, without those that are free."""
+    at = slot_address(slot) + slots.HAND
+    words = slots.HAND_PAIRS.unpack(endpoint.read(at, slots.HAND_PAIRS.size))
+    return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
+
+
+class Membership:
+    """The clients of one pool, seen from one of them."""
+
+    def __init__(
+        self, endpoint: Endpoint, client: Client, parameters: PoolParameters, pool: str
+    ) -> None:
+        self.endpoint = endpoint
+        self.client = client
+        self.parameters = parameters
+        self.pool = pool
+        self.lease_s = parameters.lease_us / 1e6
+        self.restore: Callable[[int, int], dict[str, int]]
+        """Recovers the client of a slot and state word; set by the pool."""
+        self.release: Callable[[], None]
+        """Gives back all that this client has, and its slot; set by the pool."""
+        self.locks: LifeLocks | None = None
+        """The life locks of the pool's clients; set by the pool."""
+        self.watcher = Watcher()
+        """Knows which processes of this host live, and kills suspects."""
+        self.now: Callable[[], float] = time.monotonic
+        """The clock that leases are measured by, in seconds."""
+        self._sightings = Sightings()
+        self._named: set[int] = set()
+        """State words of the clients that were named as standing still."""
+        self._swept = 0.0
+        self._sweep_s = 0.0
+        self.heart = Heart()
+
+    @property
+    def ident(self) -> int:
+        """This client's id."""
+        return int(self.client.ident)
+
+    # ---- joining and leaving ----------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take a slot. Raises ClientError when every slot is a living client's."""
+        if not self.parameters.multi_host:
+            self._refuse_second_namespace()
+        capacity = self.parameters.clients - 1
+        attempt = 0
+        while not self._take(range(capacity)):
+            # The last slot is kept for this: somebody must be a client to recover the dead.
+            word = self._vacate(capacity)
+            hopeless = self._all_live(capacity)
+            swept = not hopeless and self._take(range(capacity, capacity + 1))
+            if swept:
+                try:
+                    self.sweep()
+                finally:
+                    self.depart()
+            if (
+                hopeless
+                or (swept and not self._take(range(capacity)))
+                or self.overdue("last slot", word)
+            ):
+                raise ClientError(
+                    f"{self.pool}: all {capacity} client slots are taken by living processes; end "
+                    "some, or create the pool with more clients"
+                )
+            if swept:
+                break
+            # Another newcomer has the last slot, and recovers the dead; or a client is leaving.
+            attempt += 1
+            self.endpoint.pause(attempt)
+        try:
+            if not self.parameters.multi_host:
+                self._refuse_second_namespace()
+            else:
+                self.heart.start(self)
+            self.sweep()
+        except BaseException:
+            self.depart()
+            raise
+
+    def _all_live(self, capacity: int) -> bool:
+        """Whether each of the first slots is a client's that lives: nobody can be recovered."""
+        taken = [(slot, word) for slot, word in self.occupied() if slot < capacity]
+        return len(taken) == capacity and not any(
+            word >> 60 == DYING or self.dead(slot, word) for slot, word in taken
+        )
+
+    def _take(self, candidates: range) -> bool:
+        for slot in candidates:
+            at = slot_address(slot)
+            word = self.endpoint.load(at)
+            if word >> 60 != FREE:
+                continue
+            # ORDER: the lock before the state word: a slot that is not FREE, and not locked, is
+            # that of a dead client.
+            locks = self.locks if self.watcher.locks_tell else None
+            if locks is not None and not locks.take(slot):
+                continue  # its last client is leaving, or another newcomer has it
+            taken = False
+            try:
+                taken = self._take_locked(slot, at, word)
+            finally:
+                if locks is not None and not taken:
+                    locks.drop(slot)
+            if taken:
+                return True
+        return False
+
+    def _take_locked(self, slot: int, at: int, word: int) -> bool:
+        endpoint = self.endpoint
+        host, pid = this_host(), os.getpid()
+        incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
+        joining = state_word(JOINING, pid, incarnation)
+        # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
+        while (used := endpoint.load(SLOTS_USED)) <= slot:
+            endpoint.cas(SLOTS_USED, used, slot + 1)
+        if endpoint.cas(at, word, joining) != word:
+            return False
+        for offset in range(slots.STARTED, SLOT_SIZE, 8):
+            if offset != slots.CLOCK:
+                endpoint.store(at + offset, 0)
+        endpoint.store(at + slots.STARTED, start_time(pid) or 0)
+        endpoint.store(at + slots.BOOT, host.boot)
+        endpoint.store(at + slots.NAMESPACE, host.namespace)
+        endpoint.store(at + slots.LOCKED, self.locks.file if self.locks is not None else 0)
+        # CRASH(joining): nothing is held; the slot is free again once the process is gone.
+        live = state_word(LIVE, pid, incarnation)
+        if endpoint.cas(at, joining, live) != joining:
+            return False
+        self.client.assume(client_id(slot, live), at, live)
+        return True
+
+    def _vacate(self, slot: int) -> int:
+        """Free the last slot if who took it is dead; the state word that it had.
+
+        It had no belongings: it was there only to recover others, which the next one goes on with.
+        """
+        at = slot_address(slot)
+        word = self.endpoint.load(at)
+        if word >> 60 != FREE and self.dead(slot, word):
+            self.endpoint.cas(at, word, word & slots.INCARNATION_MASK)
+        return word
+
+    def _refuse_second_namespace(self) -> None:
+        here = this_host()
+        for slot, word in self.occupied():
+            host = self._host(slot)
+            if (
+                word >> 60 == LIVE
+                and host.boot == here.boot
+                and host.namespace != here.namespace
+                and not self.dead(slot, word)
+                # ORDER: the state word after what the slot says: that may be its next client's.
+                and self.endpoint.load(slot_address(slot)) == word
+            ):
+                raise ClientError(
+                    f"{self.pool}: process {self.pid(word)} uses it from another container (PID "
+                    "namespace); create the pool with multi_host=True to share it between them"
+                )
+
+    def depart(self) -> None:
+        """Give up this client's slot and everything it has. Harmless when it has none."""
+        self.heart.stop()
+        slot = self.client.slot
+        if self.client.ident and self.endpoint.load(slot) == self.client.word:
+            self.release()
+            # ORDER: free for all to see before it is unlocked, or not free for good: from here on a
+            # slot that could not be given back is a dead client's, whom others recover.
+            if self.locks is not None:
+                self.locks.drop((slot - CLIENT_SLOTS) // SLOT_SIZE)
+
+    def forget(self) -> None:
+        """Forget when the others were looked at, and since when they have stood still."""
+        self._sightings.clear()
+        self._named.clear()
+        self._swept = self._sweep_s = 0.0
+
+    def forked(self) -> None:
+        """In a forked child: forget everything that was the parent's."""
+        forget_surroundings()
+        self.forget()
+        self.heart = Heart()
+        if self.locks is not None:
+            self.locks.open()
+
+    def close(self) -> None:
+        """The last step of leaving: nothing of the pool's memory may be in use any more.
+
+        A slot that was not given up is a dead client's from now on, and others recover it.
+        """
+        self.heart.stop()
+        if self.locks is not None:
+            self.locks.close()
+
+    # ---- looking at the others ----------------------------------------------------------------
+
+    def occupied(self) -> Iterator[tuple[int, int]]:
+        """Slot number and state word of every slot that is not free."""
+        for slot in range(self.endpoint.load(SLOTS_USED)):
+            word = self.endpoint.load(slot_address(slot))
+            if word >> 60 > DYING:
+                raise PoolCorrupt(
+                    f"{self.pool}: client slot {slot} is damaged: {word:#x}; destroy the pool"
+                )
+            if word >> 60 != FREE:
+                yield slot, word
+
+    @staticmethod
+    def pid(word: int) -> int:
+        return word >> slots.INCARNATION_BITS & 0xFFFFFF
+
+    def _host(self, slot: int) -> Host:
+        at = slot_address(slot)
+        return Host(self.endpoint.load(at + slots.BOOT), self.endpoint.load(at + slots.NAMESPACE))
+
+    def ours(self, slot: int) -> bool:
+        """Whether the slot is this client's. (Two of one process may have the same state word.)"""
+        return slot_address(slot) == self.client.slot
+
+    def is_local(self, slot: int) -> bool:
+        """Whether the client of the slot is a process of this host and PID namespace."""
+        return self._host(slot) == this_host()
+
+    def dead(self, slot: int, word: int) -> bool:
+        """Whether the client of that slot and state word is certainly dead, or has left."""
+        if word >> 60 == DYING:
+            return True
+        if self.ours(slot) and word == self.client.word:
+            return False  # a lock is not in its owner's way
+        if word >> 60 == JOINING:
+            return self._dead_joining(slot, word)
+        at = slot_address(slot)
+        host, here = self._host(slot), this_host()
+        multi_host = self.parameters.multi_host
+        if host.boot != here.boot:
+            return not multi_host or self._lease_over(slot, word)
+        if self._is_locked_here(slot):
+            assert self.locks is not None
+            held = self.locks.held(slot)
+            if held and multi_host and host != here:
+                self._lease_over(slot, word)  # asks its container to end it, when that is due
+            return not held
+        if host == here:
+            return not self.watcher.alive(self.pid(word), self.endpoint.load(at + slots.STARTED))
+        return multi_host and self._lease_over(slot, word)
+
+    def _dead_joining(self, slot: int, word: int) -> bool:
+        """As `dead`, of a client that has not said yet of which host it is.
+
+        Of this host, no lock and no such pid are proof. Otherwise it must do that a newcomer stands
+        still for a lease in the midst of what takes microseconds, and is not seen to live.
+        """
+        if self.locks is not None and self.locks.file and self.watcher.locks_tell:
+            if self.locks.held(slot):
+                return False
+        elif exists(self.pid(word)):
+            return False
+        if not self.parameters.multi_host and not exists(self.pid(word)):
+            return True
+        return self.overdue(("joining", slot), word)
+
+    def _is_locked_here(self, slot: int) -> bool:
+        """Whether the life lock of the slot's client is on a file that we see."""
+        locks = self.locks
+        return (
+            locks is not None
+            and self.watcher.locks_tell
+            and locks.file != 0
+            and self.endpoint.load(slot_address(slot) + slots.LOCKED) == locks.file
+        )
+
+    def _lease_over(self, slot: int, word: int) -> bool:
+        at = slot_address(slot)
+        if not self.overdue(("beat", slot), (word, self.endpoint.load(at + slots.BEAT))):
+            return False
+        self.endpoint.cas(at + slots.FENCE, 0, self.ident)
+        return self.overdue(("fence", slot), (word, self.endpoint.load(at + slots.FENCE)))
+
+    def overdue(self, resource: object, hold: object, steadily: bool = False) -> bool:
+        """Whether `resource` has been seen in this hold for a whole lease.
+
+        `hold`: what no other hold of it has. `steadily`: there may be another one like it some
+        day, so only the looks of one wait count (sightings.py).
+        """
+        gap_s = max(self.lease_s, WAIT_GAP_S) if steadily else math.inf
+        return self._sightings.lasted(resource, hold, self.now(), gap_s) >= self.lease_s
+
+    def sweep(self) -> list[int]:
+        """Recover every client that is dead; their ids."""
+        began = self.now()
+        found = []
+        for slot, word in list(self.occupied()):
+            if not self.ours(slot) and self.dead(slot, word):
+                self.recover(slot, word)
+                found.append(client_id(slot, word))
+        self._swept = self.now()
+        self._sweep_s = self._swept - began
+        return found
+
+    def sweep_sometimes(self) -> None:
+        """`sweep`, unless that was done a moment ago."""
+        if self.now() - self._swept >= max(SWEEP_INTERVAL_S, SWEEP_SHARE * self._sweep_s):
+            self.sweep()
+
+    def recover(self, slot: int, word: int) -> dict[str, int]:
+        """Recover a client that is known to be dead."""
+        noticed_ns = time.monotonic_ns()
+        if word >> 60 == JOINING:
+            self.endpoint.cas(slot_address(slot), word, word & slots.INCARNATION_MASK)
+            return {"clients": 0, "objects": 0, "blocks": 0}
+        restored = self.restore(slot, word)
+        if restored["clients"]:
+            took_ns = time.monotonic_ns() - noticed_ns
+            self.note(RECOVERED, client_id(slot, word), self.pid(word), took_ns)
+        return restored
+
+    def gone(self, ident: int, what: str, step: int = 0) -> bool:
+        """Whether the client `ident`, which keeps others from `what`, is no longer one.
+
+        Recovers it when it is dead; fences it when it has kept us waiting for a lease in one
+        operation, or outside of any, in which it made no `progress`, and `step` did not change:
+        a word by which what it holds says how far it is.
+        """
+        if not self.ended(ident, what, step):
+            return False
+        place = None if ident in (0, self.ident) else self.place(ident)
+        if place is not None:
+            self.recover(*place)
+        return True
+
+    def ended(self, ident: int, what: str, step: int = 0) -> bool:
+        """As `gone`, but a client that is dead, or made so, is not recovered: it is provably dead.
+
+        For who is in the midst of recovering another one.
+        """
+        if ident == 0 or ident == self.ident:
+            return True
+        place = self.place(ident)
+        if place is None or self.dead(*place):
+            return True
+        slot, word = place
+        hold = (self._activity(slot), step)
+        return self.overdue((ident, what), hold, steadily=True) and self.end(slot, word, what)
+
+    def _activity(self, slot: int) -> tuple[int, int]:
+        """The pin and the progress word of a slot's client: one of them changes if it gets on."""
+        at = slot_address(slot)
+        return self.endpoint.load(at + slots.PIN), self.endpoint.load(at + slots.PROGRESS)
+
+    def lives(self, ident: int) -> bool:
+        """Whether the client `ident` has its slot, and nobody has found it dead."""
+        place = self.place(ident)
+        return place is not None and place[1] >> 60 == LIVE and not self.dead(*place)
+
+    def place(self, ident: int) -> tuple[int, int] | None:
+        """Slot and state word of the client `ident`, which may be dead; None: it has no slot."""
+        slot = ident >> slots.INCARNATION_BITS
+        word = self.endpoint.load(slot_address(slot))
+        return (slot, word) if word >> 60 != FREE and client_id(slot, word) == ident else None
+
+    def progress(self) -> None:
+        """Show those who wait for what this client is making that it does not stand still."""
+        self.endpoint.faa(self.client.slot + slots.PROGRESS, 1)
+
+    def hurry(self, laggard: Pinned) -> bool:
+        """A client in an operation keeps memory from being reused: recover or fence it.
+
+        True when it no longer does; False when it is alive and has not stood still for a lease,
+        or may not be fenced.
+        """
+        slot, word, pin, _ = laggard
+        if self.ours(slot):
+            return False
+        if self.endpoint.load(slot_address(slot) + slots.PIN) != pin:
+            return True
+        if self.dead(slot, word):
+            self.recover(slot, word)
+            return True
+        return self.stands_still("memory", laggard) and self.fence(
+            slot, word, "memory that it may be reading"
+        )
+
+    def stands_still(self, what: str, laggard: Pinned) -> bool:
+        """Whether it has been seen in the same operation, without progress, for a whole lease."""
+        progress = self.endpoint.load(slot_address(laggard.slot) + slots.PROGRESS)
+        hold = (laggard.word, laggard.pin, progress)
+        return self.overdue((what, laggard.slot), hold, steadily=True)
+
+    def fail_node(self, node: int, generation: int) -> None:
+        """Mark a memory node as failed, for every client; if it has still that memory."""
+        sound, failed = node_word(generation, IN_SERVICE), node_word(generation, FAILED)
+        if self.endpoint.cas(NODE_STATES + 8 * node, sound, failed) == sound:
+            self.note(NODE_FAILED, node)
+
+    # ---- fencing ------------------------------------------------------------------------------
+
+    def fence(self, slot: int, word: int, what: str) -> bool:
+        """Make a client provably dead and recover it; False when policy or rights forbid that."""
+        ended = self.end(slot, word, what)
+        if ended:
+            self.recover(slot, word)
+        return ended
+
+    def end(self, slot: int, word: int, what: str) -> bool:
+        """Make a client provably dead; False when policy or rights forbid that."""
+        pid = self.pid(word)
+        if self.parameters.fence != "kill" or pid == os.getpid() or not self.is_local(slot):
+            self._suspend(slot, word, what)
+            return False
+        if self.endpoint.load(slot_address(slot)) != word:
+            return True
+        if fencing.kill(self, slot, word, what):
+            self.note(FENCED, client_id(slot, word), pid)
+            return True
+        if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
+            return True
+        self._suspend(slot, word, what)
+        return False
+
+    def _suspend(self, slot: int, word: int, what: str) -> None:
+        if word not in self._named:
+            self._named.add(word)
+            self.note(SUSPENDED, client_id(slot, word), self.pid(word))
+            log.warning(
+                "%s: everyone waits for process %d, which stands still and keeps %s",
+                self.pool, self.pid(word), what,
+            )  # fmt: skip
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    def note(self, kind: int, subject: int, pid: int = 0, took_ns: int = 0) -> None:
+        """Write an event to the ring."""
+        events.note(self.endpoint, kind, subject, pid, self.ident, took_ns)
+
+    def events(self, since: int = 0) -> list[dict[str, Any]]:
+        """The last events, oldest first, from number `since` on: see events.py."""
+        return events.read(self.endpoint, since)

@@ -1,0 +1,157 @@
+"""What becomes of a dead client's belongings.
+
+Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
+    1. pin, as in every operation; wait until no node is being filled (view.py)
+    2. LIVE -> DYING; whoever finds DYING carries on
+    3. move our pin back to the dead client's, read its hand, then its state word again: only if it
+       has not changed is it this client's hand, and do its objects stand still until we unpin
+    4. settle each object of the hand (heap.py)
+    5. take the client's blocks from it (blocks.py)
+    6. DYING -> FREE: from here on its pin no longer counts
+
+A recoverer that is killed leaves DYING; one that stands still between two steps does nothing wrong
+when it goes on: its CASes carry the dead client's id, and its pin keeps the objects of step 4 as
+they were. A client that leaves of its own accord returns its blocks while it is LIVE, and then its
+slot.
+
+Blocks on a node whose memory only this process has lost (a bad page) cannot be given back by it.
+Then the slot stays DYING, so that the client's id still says whose they are, and a client that has
+the memory carries on: one that is DYING is dead for all, whether its process lives or not.
+
+Not recovered here: directory entries that the client was making (directory.py: the next creator
+takes them over).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.endpoint.slots import (
+    DYING,
+    ERA,
+    INCARNATION_MASK,
+    LIVE,
+    PIN,
+    client_id,
+    state_word,
+)
+from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.errors import AddressError, NodeFailed, PoolClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.catalogue.regions import Regions
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.epoch import Grace
+
+
+def recover_client(
+    client: Client,
+    blocks: BlockTable,
+    regions: Regions,
+    grace: Grace,
+    slot: int,
+    word: int,
+    lap: Callable[[str], None] = lambda step: None,
+) -> dict[str, int]:
+    """Recover the client of `slot` and state word `word`, which is dead.
+
+    `lap` is told of each of the steps "hand", "objects", "blocks" and "slot" when it is done.
+
+    Returns how many objects and blocks were given back, and `clients`: 1 when it was we who did the
+    last step, 0 when another recoverer had.
+    """
+    endpoint = client.endpoint
+    at = slot_address(slot)
+    pid, incarnation = word >> 36 & 0xFFFFFF, word & INCARNATION_MASK
+    dying = state_word(DYING, pid, incarnation)
+    counts = {"clients": 0, "objects": 0, "blocks": 0}
+    lane = endpoint.background(True)
+    try:
+        client.pin()
+        # ORDER: pinned before we look; then no node is filled, and bits copied, until we are done.
+        client.steady()
+        endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
+        # CRASH(dying): whoever sweeps next carries on.
+        # ORDER: the era before the pin, as in epoch.py.
+        era = endpoint.load(at + ERA)
+        client.share_pin(endpoint.load(at + PIN), era)
+        hand = hand_in(endpoint, slot)
+        # ORDER: our pin is as old as the dead client's before we see that its own still counts.
+        if endpoint.load(at) != dying:
+            return counts  # somebody else has finished
+        lap("hand")
+        for reference, home in hand:
+            counts["objects"] += _settle(client, reference, home)
+            # CRASH(settled): settled again by the next one, while the dead client's pin stands.
+        lap("objects")
+        returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
+        counts["blocks"] += returned
+        lap("blocks")
+        if not complete:
+            return counts
+        counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
+    finally:
+        client.unpin()
+        endpoint.background(lane)
+    lap("slot")
+    return counts
+
+
+def _return_blocks(
+    blocks: BlockTable, regions: Regions, grace: Grace, ident: int
+) -> tuple[int, bool]:
+    """Take a client's blocks from it; how many were given back, and whether none is left."""
+    returned, complete = 0, True
+    for node in range(regions.nodes):
+        try:
+            returned += blocks.recover(node, ident, grace, regions.region_of)
+            # CRASH(blocks-returned): the rest are found by the dead client's id in their words.
+        except NodeFailed:
+            # They are gone with the node, if that is so for all.
+            complete = complete and blocks.vanished(node)
+    return returned, complete
+
+
+def _settle(client: Client, reference: int, home: int) -> bool:
+    """Settle a pair of a dead client's hand, if it can be one; damage there must not stop us."""
+    if not home & REPLICATED and not client.heap.plausible(reference):
+        return False
+    try:
+        return bool(client.heap.settle(reference, home))
+    except AddressError:  # a node that the pool has not
+        return False
+
+
+def release_client(
+    client: Client,
+    blocks: BlockTable,
+    regions: Regions,
+    grace: Grace,
+    is_steady: Callable[[], bool],
+) -> None:
+    """Give back everything that this client has, and its slot, for good; it waits for nothing.
+
+    What cannot be given back from here is left to the next client that sweeps, with the slot; that
+    is everything while a node is being filled (`is_steady` says no).
+    """
+    endpoint = client.endpoint
+    complete = False
+    lane = endpoint.background(True)
+    try:
+        client.pin()
+        # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
+        # What cannot be mapped any more, or by a handle that is gone, is left alone.
+        steady = True
+        with contextlib.suppress(NodeFailed, PoolClosed):
+            steady = is_steady()
+        if steady:
+            _, complete = _return_blocks(blocks, regions, grace, client.ident)
+    finally:
+        # CRASH(leaving): LIVE, its process dead; recovered like any other.
+        client.quit(complete)
+        endpoint.background(lane)

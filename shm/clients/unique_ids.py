@@ -1,0 +1,66 @@
+"""Numbers that no two clients of a pool ever use, nor one client twice.
+
+A client takes a range of them by one fetch-and-add on the word `tickets` of the control segment.
+What is left of its range when it ends, or forks, is never used.
+
+Numbers end at 2^54: ten million a second last for 57 years. The words of vacant slots have room for
+all of them (stores/vacant.py). Then nothing can be deleted any more; all that is there can be read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
+from limpet.shm.endpoint.layout import TICKETS
+from limpet.shm.errors import PoolCorrupt
+
+if TYPE_CHECKING:
+    from limpet.shm.clients.client import Client
+
+RANGE: Final = 256
+TICKETS_MAX: Final = 1 << 54
+"""No number is as great as that, or the next one."""
+FIELDS: Final = (
+    Field(
+        "number of a vacant slot",
+        TICKETS_MAX,
+        A_SECOND_MAX,
+        LASTS,
+        "nothing can be deleted any more; all that is there can be read",
+    ),
+)
+
+
+class Tickets:
+    """The numbers that one client has taken."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.forget()
+
+    def forget(self) -> None:
+        """Take new ones next time."""
+        self._owner = 0
+        self._next = self._end = 0
+
+    def take(self) -> int:
+        """A number from 0 on. Raises PoolCorrupt when there is none left."""
+        if self._next == self._end or self._owner != self.client.ident:
+            endpoint = self.client.endpoint
+            lane = endpoint.background(True)
+            taken = endpoint.load(TICKETS)
+            # ORDER: the addition after the look: it must not lead past 2^64 to numbers from before.
+            if taken <= TICKETS_MAX - RANGE:
+                taken = endpoint.faa(TICKETS, RANGE)
+            endpoint.background(lane)
+            if taken > TICKETS_MAX - RANGE:
+                raise PoolCorrupt(
+                    f"the control segment is damaged, or the pool has been in use for too long: "
+                    f"{taken} numbers of vacant slots were given out; destroy the pool"
+                )
+            self._next = taken
+            self._end = self._next + RANGE
+            self._owner = self.client.ident
+        self._next += 1
+        return self._next - 1

@@ -1,0 +1,159 @@
+"""Where everything lies: addresses, the control segment, a memory node. Pure arithmetic.
+
+Address (64 bits)
+    bits 40-47 node, bits 0-39 offset, rest 0. Node 255 is the control segment.
+
+Memory node, offsets in bytes
+    0            superblock (superblock.py)
+    4096         region directory: an entry of 256 bytes for each 64 KiB of the node, at least 64
+                 and at most 4096 (directory.py)
+    then         block table: one word a block (heap.py)
+    then         used bitmaps: block_size / 32 bits a block
+    then         blocks, the first at a multiple of 4096
+
+Control segment, offsets in bytes
+    0            superblock
+    4096         epoch: word (epoch.py); its cache line has only this and the next two
+    4104         pressure: word; counts takings of blocks from living owners (reclaim.py)
+    4112         drops: word; counts stores that were dropped (stores/dropping.py)
+    4160         slots_used: word; no client slot at or above it was ever taken
+    4224         event_count: word; events written so far
+    4288         tickets: word; numbers of vacant slots given out so far (unique_ids.py)
+    4352         view: word; counts changes of which nodes are in service (view.py)
+    4360         leader: word; the client that is changing the view, or 0 (view.py)
+    8192         node states: 256 words (states.py)
+    12288        event ring: 128 entries of 64 bytes (membership.py)
+    20480        client slots: 512 bytes each (client.py)
+    then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
+                 most 4096 (directory.py); begins at a multiple of 4096
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from limpet.shm.parameters import PoolParameters
+
+NODE_SHIFT: Final = 40
+OFFSET_MASK: Final = (1 << NODE_SHIFT) - 1
+CONTROL_NODE: Final = 255
+
+SUPERBLOCK_SIZE: Final = 4096
+PAGE: Final = 4096
+
+BYTES_PER_ENTRY: Final = 1 << 16
+"""Bytes of memory for which there is one entry of a directory."""
+ENTRIES_MAX: Final = 4096
+REGION_ENTRIES_MIN: Final = 64
+REGION_ENTRY_SIZE: Final = 256
+CATALOGUE_ENTRIES_MIN: Final = 128
+CATALOGUE_ENTRY_SIZE: Final = 1024
+
+EVENTS: Final = 128
+EVENT_SIZE: Final = 64
+SLOT_SIZE: Final = 512
+
+OBJECT_SIZE_MIN: Final = 32
+
+
+def address(node: int, offset: int) -> int:
+    return node << NODE_SHIFT | offset
+
+
+EPOCH: Final = address(CONTROL_NODE, 4096)
+PRESSURE: Final = address(CONTROL_NODE, 4104)
+DROPS: Final = address(CONTROL_NODE, 4112)
+SLOTS_USED: Final = address(CONTROL_NODE, 4160)
+EVENT_COUNT: Final = address(CONTROL_NODE, 4224)
+TICKETS: Final = address(CONTROL_NODE, 4288)
+VIEW: Final = address(CONTROL_NODE, 4352)
+LEADER: Final = address(CONTROL_NODE, 4360)
+NODE_STATES: Final = address(CONTROL_NODE, 8192)
+EVENT_RING: Final = address(CONTROL_NODE, 12288)
+CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
+
+assert EVENT_RING + EVENTS * EVENT_SIZE == CLIENT_SLOTS
+
+
+def _round_up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _entries(size: int, least: int) -> int:
+    """How many entries a directory has for `size` bytes of memory."""
+    return max(least, min(size // BYTES_PER_ENTRY, ENTRIES_MAX))
+
+
+def catalogue_entries(memory: int) -> int:
+    """Entries of the catalogue of a pool whose nodes have so many bytes: at most so many stores."""
+    return _entries(memory, CATALOGUE_ENTRIES_MIN)
+
+
+def catalogue_address(clients: int) -> int:
+    """Address of the catalogue of a pool with so many client slots."""
+    return _round_up(CLIENT_SLOTS + clients * SLOT_SIZE, PAGE)
+
+
+def control_size(clients: int, memory: int) -> int:
+    """Bytes of the control segment of a pool with so many client slots, and bytes of nodes."""
+    catalogue = catalogue_address(clients) & OFFSET_MASK
+    return _round_up(catalogue + catalogue_entries(memory) * CATALOGUE_ENTRY_SIZE, PAGE)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeLayout:
+    """Offsets within every memory node of a pool, in bytes; the same for all of its nodes."""
+
+    node_size: int
+    block_size: int
+    block_count: int
+    region_directory: int
+    region_entries: int
+    block_table: int
+    bitmaps: int
+    bitmap_size: int
+    blocks: int
+
+    @classmethod
+    def of(cls, parameters: PoolParameters) -> NodeLayout:
+        """As many blocks as fit, with a table word and a bitmap for each."""
+        block_size = parameters.block_size
+        bitmap_size = block_size // OBJECT_SIZE_MIN // 8
+        entries = _entries(parameters.node_size, REGION_ENTRIES_MIN)
+        table = SUPERBLOCK_SIZE + entries * REGION_ENTRY_SIZE
+        count = (parameters.node_size - table) // (block_size + bitmap_size + 8)
+        while True:
+            bitmaps = table + _round_up(count * 8, 64)
+            blocks = _round_up(bitmaps + count * bitmap_size, PAGE)
+            if blocks + count * block_size <= parameters.node_size:
+                return cls(
+                    node_size=parameters.node_size,
+                    block_size=block_size,
+                    block_count=count,
+                    region_directory=SUPERBLOCK_SIZE,
+                    region_entries=entries,
+                    block_table=table,
+                    bitmaps=bitmaps,
+                    bitmap_size=bitmap_size,
+                    blocks=blocks,
+                )
+            count -= 1
+
+
+def object_sizes(block_size: int) -> tuple[int, ...]:
+    """Bytes of an object of each size class; class 0 stands for spans of whole blocks.
+
+    Four classes a doubling from 32 bytes to an eighth of a block, then a seventh, a sixth ... one
+    whole block; all multiples of 16, so that the low four bits of an object's address are free.
+    """
+    sizes = [0]
+    step = OBJECT_SIZE_MIN
+    while step * 2 <= block_size // 8:
+        sizes += sorted({step * quarter // 4 // 16 * 16 for quarter in (4, 5, 6, 7)} - set(sizes))
+        step *= 2
+    sizes.append(step)
+    sizes += [size for parts in range(7, 0, -1) if (size := block_size // parts // 16 * 16) > step]
+    assert len(sizes) < 256
+    assert sizes == sorted(set(sizes))
+    return tuple(sizes)

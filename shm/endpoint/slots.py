@@ -1,0 +1,100 @@
+"""The words of a client slot. (Used by client.py, membership.py, epoch.py and recovery.py.)
+
+Client slot, 512 bytes in the control segment; only its client writes it, but for the state word
+    0    state        bits 60-63 state, bits 36-59 pid, bits 0-35 incarnation; by CAS only
+    8    started      start time of the process, in clock ticks since boot; 0: not known
+    16   boot         hash of the host's boot id
+    24   namespace    hash of the PID namespace
+    32   beat         multi-host pools: counted up several times a lease (membership.py)
+    40   fence        multi-host pools: id of a client that asks this one's host to end it
+    48   progress     counted up while it makes something that others may wait for (directory.py)
+    56   parked       1 while it waits in an operation for the view to change (view.py)
+    64   pin          0, or low bits of the epoch and a counter, while an operation runs (epoch.py)
+    72   clock        above every timestamp that this slot's clients have used (clock.py); the next
+                      client of the slot goes on from there
+    80   tx_log       reference to the log of its present or last transaction (stores/rtx/log.py)
+    88   tx_time      time in that one's lock state; 0: it is over
+    96   locked       which file the client's life lock is on (life_locks.py); 0: on none
+    104  era          the other bits of the epoch that is pinned (epoch.py)
+    128  hand         24 pairs of words: object reference, address of its link (heap.py), or
+                      a replicated link, which its store knows (stores/fusee/links.py)
+
+Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
+taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
+begins with 1 again: a word that was left with the id of a client so many clients ago, and that
+nobody has met since (a lock's holder, say), is taken for that of the new one until that one ends.
+
+States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
+"""
+
+import struct
+from typing import Final
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, WRAPS, Field
+
+FREE: Final = 0
+JOINING: Final = 1
+LIVE: Final = 2
+DYING: Final = 3
+STATE_SHIFT: Final = 60
+STATE_BELOW: Final = (1 << STATE_SHIFT) - 1
+STATES: Final = ("free", "joining", "live", "dying")
+
+STARTED: Final = 8
+BOOT: Final = 16
+NAMESPACE: Final = 24
+BEAT: Final = 32
+FENCE: Final = 40
+PROGRESS: Final = 48
+PARKED: Final = 56
+PIN: Final = 64
+CLOCK: Final = 72
+TX_LOG: Final = 80
+TX_TIME: Final = 88
+LOCKED: Final = 96
+ERA: Final = 104
+HAND: Final = 128
+HAND_SIZE: Final = 24
+HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")
+
+START_US: Final = 1_735_689_600_000_000
+"""Where `clock` counts from: 1 January 2025 in UTC, in us since 1970."""
+
+PIN_SHIFT: Final = 21
+PIN_MASK: Final = (1 << PIN_SHIFT) - 1
+PIN_STEP: Final = 2
+"""A pin's counter is odd, so that no pin is 0; it goes up by so much."""
+ERA_SHIFT: Final = 64 - PIN_SHIFT
+"""The bits of an epoch from here on are its era."""
+EPOCH_MASK: Final = (1 << ERA_SHIFT) - 1
+INCARNATION_BITS: Final = 36
+INCARNATION_MASK: Final = (1 << INCARNATION_BITS) - 1
+
+
+def state_word(state: int, pid: int, incarnation: int) -> int:
+    return state << 60 | pid << INCARNATION_BITS | incarnation
+
+
+def client_id(slot: int, word: int) -> int:
+    """The id of the client whose slot, number `slot`, has the state word `word`."""
+    return slot << INCARNATION_BITS | word & INCARNATION_MASK
+
+
+FIELDS: Final = (
+    Field(
+        "pin: counter",
+        1 << PIN_SHIFT - 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "tells two operations of a client apart, for one that looks at it during one wait, and at "
+        "its progress word, too",
+    ),
+    Field(
+        "client id: incarnation",
+        INCARNATION_MASK,
+        10_000,
+        WRAPS,
+        "begins with 1 again; a word that names a client of 2^36 clients of that slot ago, and "
+        "that nobody has met since, is taken for the new one's until that one ends",
+    ),
+)

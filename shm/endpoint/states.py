@@ -1,0 +1,71 @@
+"""The state word of a memory node, and what is gone with one. Plain arithmetic.
+
+State word (control segment)
+    bits 8-63   generation: how often the node's memory was replaced by new memory (replacement.py)
+    bits 0-7    IN_SERVICE
+                FAILED: lost, and the view is not changed yet (view.py)
+                EXCLUDED: lost, and no replica is counted there
+                RESTORING: the new memory of this generation is being filled; as EXCLUDED for all
+                but the client that does it
+
+A client has the memory of one generation mapped. It may use it only while the node's word is that
+generation in service, so whoever still has old memory mapped is refused, as if the node had failed.
+
+An address with the bit FORMER names what was on a node (bits 40-47) before its memory was replaced:
+it raises NodeFailed for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
+
+IN_SERVICE: Final = 0
+FAILED: Final = 1
+EXCLUDED: Final = 2
+RESTORING: Final = 3
+STATE_MASK: Final = 0xFF
+GENERATION_SHIFT: Final = 8
+FIELDS: Final = (
+    Field("node state: generation", 1 << 56, A_SECOND_MAX, LASTS, "no node is replaced so often"),
+)
+
+FORMER: Final = 1 << 62
+FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
+
+
+def state_of(word: int) -> int:
+    """What a node's state word says of it."""
+    return word & STATE_MASK
+
+
+def generation_of(word: int) -> int:
+    """Which memory of the node its state word is about."""
+    return word >> GENERATION_SHIFT
+
+
+def node_word(generation: int, state: int) -> int:
+    """The state word of a node."""
+    return generation << GENERATION_SHIFT | state
+
+
+def settled(states: list[int]) -> bool:
+    """Whether no leader still has to change one of these states (view.py)."""
+    return FAILED not in states and RESTORING not in states
+
+
+def former(address: int, node: int) -> int:
+    """What an address becomes when the memory of `node` is replaced."""
+    return address | FORMER if address >> 40 == node else address
+
+
+def why_failed(word: int, expected: int) -> str:
+    """What is wrong with a node that has this word; `expected` is that of its mapping, -1: none."""
+    if state_of(word) == IN_SERVICE:
+        return "it was replaced, and this handle has yet to map its new memory: pool.nodes() does"
+    if state_of(word) == RESTORING:
+        return "it is being replaced"
+    if expected < 0:
+        return "it was marked failed before this process opened the pool"
+    return "it is marked failed in the control segment"

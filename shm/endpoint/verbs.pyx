@@ -1,0 +1,1185 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The native fabric: `Endpoint`, one client's view of the memory nodes of a pool, and its verbs.
+
+Address: 64 bits, node << 40 | offset (node 8 bits, offset 40 bits). Node 255 is the control segment.
+
+What a verb promises
+    Aligned 8-byte words are read and written whole, never more. `load` acquires, `store` releases,
+    every other atomic is sequentially consistent. A kill can cut a `write` between any two words.
+    A verb on a lost or failed node raises NodeFailed after (for mutations also before) the access.
+    So does one on a node whose state word is not the one that its mapping belongs to: that was
+    replaced since (replacement.py), and what is mapped here is the memory that it had before.
+
+Accounting
+    Plain increments, always on, in two lanes: what an operation does on memory nodes, and the
+    background: what is bracketed by `background(True)` ... `background(False)`, and everything on
+    the control segment. `wait()` ends a phase: one round trip. `futex_wait` and `futex_wake` are no
+    verbs on memory: not counted, and no steps of the crash fuse.
+
+Crash fuse
+    With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
+    8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
+
+Lost memory
+    SIGBUS below the end of the file that is behind a node is no loss: its file system is full. The
+    verb raises StoreFull, which has changed nothing or, a `write`, a part, and the node is as it was.
+    (Blocks have pages before anybody uses them: backing.py. So this is met where that cannot be.)
+    The first `attach` takes over SIGBUS; a fault elsewhere goes on to the handler that was there
+    before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
+    install it before the first pool is opened.
+
+Reading in place
+    An `Image` takes what a read gives: a copy, or, of what stands still as long as it is looked at,
+    the memory itself. It looks again whether the node is lost after each use of it.
+
+Hints
+    `prefetch` is no verb: not counted, no step, and it never raises.
+    `hints`: whether operations that follow are to be foretold by it. They are not where verbs are
+    overridden, nor where memory is not hardware-coherent.
+
+Threads
+    `begin`/`end` bracket an operation. One thread at a time is inside: the GIL is held from verb to
+    verb except in `pause` and `futex_wait`, so a plain flag is enough here. `begin` also notices a fork.
+    `frame`: the Python frame that entered, if it was one; an operation whose frame is no longer on its
+    thread's stack was cut off by a signal handler, and the next one takes its place (inside.py), after
+    `abandoned`, which the client sets, has ended it.
+
+`portable.py` is the same class without C; tests let both work on the same words.
+"""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+import os
+
+from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse, StoreFull
+from limpet.shm.clients.inside import is_over
+from limpet.shm.endpoint.states import FORMERLY, why_failed
+
+
+cdef extern from "native.h":
+    u64 limpet_load(const void*) noexcept nogil
+    void limpet_store(void*, u64) noexcept nogil
+    u64 limpet_swap(void*, u64) noexcept nogil
+    u64 limpet_cas(void*, u64, u64) noexcept nogil
+    u64 limpet_faa(void*, u64) noexcept nogil
+    u64 limpet_fetch_or(void*, u64) noexcept nogil
+    u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
+    void limpet_copy_out(void*, const void*, size_t) noexcept nogil
+    void limpet_copy_in(void*, const void*, size_t) noexcept nogil
+    void limpet_used() noexcept nogil
+    u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
+    u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
+    u64 limpet_crc_pair(const void*, size_t, int) noexcept nogil
+    int limpet_has_crc() noexcept nogil
+    int limpet_flush_features() noexcept nogil
+    void limpet_write_back(const char*, size_t, int) noexcept nogil
+    void limpet_invalidate(const char*, size_t) noexcept nogil
+    int limpet_watch_range(char*, size_t, int) noexcept nogil
+    int limpet_give_back(int) noexcept nogil
+    int LIMPET_LOST
+    int LIMPET_SHORT
+    void limpet_forget_range(int) noexcept nogil
+    void limpet_watch_forks() noexcept nogil
+    void limpet_die() noexcept nogil
+    void limpet_relax() noexcept nogil
+    void limpet_spin_ns(u64) noexcept nogil
+    void limpet_sleep_ns(u64) noexcept nogil
+    int limpet_futex_wait(const void*, u32, u64) noexcept nogil
+    int limpet_futex_wake(const void*, int) noexcept nogil
+    u64 limpet_microseconds() noexcept nogil
+    int LIMPET_HAS_CLFLUSHOPT
+    u64 OFFSET_MASK "LIMPET_OFFSET_MASK"
+    u64 ADDRESS_MASK "LIMPET_ADDRESS_MASK"
+    u64 CONTROL "LIMPET_CONTROL"
+    u64 FORMER "LIMPET_FORMER"
+    volatile unsigned long limpet_forks
+    ctypedef struct Range "typeof(limpet_ranges[0])":
+        volatile unsigned char lost
+    Range limpet_ranges[4096]
+
+cdef extern from "pthread.h":
+    unsigned long pthread_self() noexcept nogil
+
+cdef extern from "unistd.h":
+    int close_fd "close" (int) noexcept nogil
+
+cdef extern from "sched.h":
+    int sched_yield() noexcept nogil
+
+cdef extern from *:
+    bint unlikely "__builtin_expect" (bint, long) noexcept nogil
+    int ctzll "__builtin_ctzll" (u64) noexcept nogil
+    void prefetch_line "__builtin_prefetch" (const void*, int) noexcept nogil
+
+cdef u64[256] NO_STATES
+cdef unsigned char NOT_LOST = 0
+cdef u64 NO_ERA = 0
+_LANES = ("foreground", "background")
+
+cdef int _has_crc = limpet_has_crc()
+
+limpet_watch_forks()
+
+
+def flush_features() -> frozenset:
+    """Cache-line instructions that CPUID reports: "clflushopt", "clwb"."""
+    cdef int features = limpet_flush_features()
+    return frozenset(name for bit, name in ((1, "clflushopt"), (2, "clwb")) if features & bit)
+
+
+cpdef u64 hash64(bytes data, u64 seed=0):
+    """XXH64 of `data`."""
+    if data is None:
+        raise TypeError("hash64 takes bytes, not None")
+    return limpet_hash64(<const unsigned char*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), seed)
+
+
+cpdef u64 crc_pair(u64[::1] words, Py_ssize_t start, Py_ssize_t count, bint hardware=True) except? 0:
+    """Two CRC-32C in one word: of `count` words from `start` on (bits 0-31), and of their products
+    with an odd number (bits 32-63); 0 for zeros. `hardware` False: not by the CPU's instruction.
+    """
+    if start < 0 or count < 0 or count > words.shape[0] - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer")
+    return limpet_crc_pair(&words[0] + start, count, hardware and _has_crc) if count else 0
+
+
+cpdef u64 bit(int index) noexcept:
+    """The word with only bit `index` (0 to 63) set."""
+    return 1ULL << index
+
+
+cpdef int lowest_bit(u64 word) noexcept:
+    """Index of the lowest set bit; `word` must not be 0."""
+    return ctzll(word)
+
+
+cpdef bint words_equal(u64[::1] words, Py_ssize_t offset, bytes data) noexcept:
+    """Whether the bytes of `words` from byte `offset` on begin with `data`."""
+    if offset < 0 or data is None or PyBytes_GET_SIZE(data) > words.shape[0] * 8 - offset:
+        return False
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    return size == 0 or memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), size) == 0
+
+
+cpdef bytes words_bytes(u64[::1] words, Py_ssize_t offset, Py_ssize_t size):
+    """`size` bytes of `words` from byte `offset` on."""
+    if offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
+    return PyBytes_FromStringAndSize(<char*>&words[0] + offset, size) if size else b""
+
+
+cpdef int words_put(u64[::1] words, Py_ssize_t offset, bytes data, Py_ssize_t size) except -1:
+    """Put `data` into `words`, at byte `offset`, and zeros after it up to `size` bytes."""
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data) if data is not None else -1
+    if not 0 <= length <= size or offset < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes at byte {offset} are outside of the buffer, or too few")
+    if size:
+        memcpy(<char*>&words[0] + offset, PyBytes_AS_STRING(data), length)
+        memset(<char*>&words[0] + offset + length, 0, size - length)
+    return 0
+
+
+cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
+    """-1, 0 or 1: those `size` bytes of `words` sort before `data`, are it, or sort after it."""
+    if data is None or offset < 0 or size < 0 or size > words.shape[0] * 8 - offset:
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t common = size if size < length else length
+    cdef int order = 0
+    if common:
+        order = memcmp(<char*>&words[0] + offset, PyBytes_AS_STRING(data), common)
+    if order == 0:
+        order = (size > length) - (size < length)
+    return (order > 0) - (order < 0)
+
+
+cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0:
+    """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
+    if not 0 <= count <= 64 or start < 0 or count > words.shape[0] - start:
+        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+    return limpet_tagged(&words[0] + start, count, <unsigned char>tag) if count else 0
+
+
+cpdef void words_prefetch(u64[::1] words, Py_ssize_t index) noexcept:
+    """A hint: word `index` may be read soon. Any index will do."""
+    if 0 <= index < words.shape[0]:
+        prefetch_line(&words[index], 0)
+
+
+cpdef int words_move(u64[::1] words, Py_ssize_t target, Py_ssize_t start, Py_ssize_t size) except -1:
+    """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
+    cdef Py_ssize_t room = words.shape[0] * 8
+    if size < 0 or not 0 <= target <= room - size or not 0 <= start <= room - size:
+        raise AddressError(f"{size} bytes from byte {start} to {target} are outside of the buffer")
+    if size:
+        memmove(<char*>&words[0] + target, <char*>&words[0] + start, size)
+    return 0
+
+
+# What each verb asks, without a call; `_refuse` and `_mourn` say what is wrong. In between is the
+# access.
+
+cdef inline Mapped* word_at(Endpoint endpoint, u64 addr) noexcept:
+    """What the word at `addr` is in; NULL: it cannot be used."""
+    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
+    # an aligned offset below the (aligned) coherent limit has all of its 8 bytes below it
+    if unlikely(addr >> 48 | addr & 7 | <u64>(addr & OFFSET_MASK >= mapped.coherent), 0):
+        return NULL
+    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
+        return NULL
+    return mapped
+
+
+cdef inline Mapped* bytes_at(Endpoint endpoint, u64 addr, u64 size) noexcept:
+    """What `size` bytes at `addr` are in; NULL: they cannot be used."""
+    cdef u64 offset = addr & OFFSET_MASK
+    cdef Mapped* mapped = &endpoint._map[addr >> 40 & 0xFF]
+    if unlikely(addr >> 48 | <u64>(offset >= mapped.size), 0):
+        return NULL
+    if unlikely(size > mapped.size - offset, 0):
+        return NULL
+    if unlikely(endpoint._states[addr >> 40] != mapped.state, 0):
+        return NULL
+    return mapped
+
+
+cdef inline bint is_lost(Endpoint endpoint, u64 addr, Mapped* mapped) noexcept:
+    """Whether what was accessed at `addr` is lost by now."""
+    # ORDER: read after the access, not remembered from before it.
+    cdef u64 state = (<volatile u64*>endpoint._states)[addr >> 40]
+    return mapped.lost[0] != 0 or state != mapped.state
+
+
+cdef inline bint is_within(Image image, Py_ssize_t offset, Py_ssize_t size) noexcept:
+    """Whether these bytes are in an image, and that is mapped still."""
+    if unlikely(offset < 0 or size < 0 or size > image._size - offset, 0):
+        return False
+    return image._eras[0] == image._era
+
+
+cdef inline bint has_words(Image image, Py_ssize_t first, Py_ssize_t count) noexcept:
+    """The same of words; no product that might wrap."""
+    if unlikely(first < 0 or count < 0 or count > (image._size >> 3) - first, 0):
+        return False
+    return image._eras[0] == image._era
+
+
+cdef inline bint is_gone(Image image) noexcept:
+    """Whether what was looked at in an image may have been lost before."""
+    limpet_used()
+    return image._lost[0] != 0 or image._states[0] != image._state
+
+
+cdef class Watched:
+    """A writable mapping as a buffer, with SIGBUS watched as long as anybody has that buffer.
+
+    For what looks at memory without an endpoint, also after that has let go of it. When the memory
+    is lost, the buffer has zeros of this process's own. `fd`: as `Endpoint.attach` takes it; a copy
+    of it is kept.
+    """
+
+    cdef object _keep
+    cdef char* _base
+    cdef Py_ssize_t _size
+    cdef int _range
+    cdef int _fd
+
+    def __cinit__(self, mapping, Py_ssize_t size, int fd=-1):
+        cdef Py_buffer view
+        self._range = self._fd = -1
+        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self._base = <char*>view.buf
+        self._size = size
+        PyBuffer_Release(&view)
+        if size < 1 or view.len < size:
+            raise AddressError(f"{size} bytes are not within the mapping")
+        self._keep = memoryview(mapping)
+        if fd >= 0:
+            self._fd = os.dup(fd)
+        self._range = limpet_watch_range(self._base, size, self._fd)
+        if self._range < 0:
+            raise AddressError("this process has too many memory nodes mapped")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._base, self._size, 0, flags)
+
+    def __dealloc__(self):
+        if self._range >= 0:
+            limpet_forget_range(self._range)
+        if self._fd >= 0:
+            close_fd(self._fd)
+
+
+cdef class Endpoint:
+    """One client's view of the pool's memory nodes. See the module for what a verb promises."""
+
+    def __cinit__(self, *args, **options):
+        cdef int i
+        for i in range(256):
+            self._map[i].base = NULL
+            self._map[i].size = 0
+            self._map[i].coherent = 0
+            self._map[i].lost = NULL
+            self._map[i].state = 0
+            self._range[i] = -1
+        self._states = NO_STATES
+        self._keep = {}
+        self._here = &self._lanes[0]
+        self._features = limpet_flush_features()
+        self._incoherent = False
+        self._plain = self.hints = type(self) is Endpoint
+        self._era = 0
+        self._busy = False
+        self._owner = 0
+        self.frame = None
+        self.abandoned = None
+        self._forks = limpet_forks
+        self.fuse = 0
+        self.latency_ns = 0
+
+    def __dealloc__(self):
+        self._forget()
+
+    # ---- setting up -------------------------------------------------------------------------
+
+    def attach(
+        self, int node, mapping, Py_ssize_t size, coherent_bytes=None, u64 state=0, int fd=-1
+    ):
+        """Map `node` to the writable buffer `mapping`, of which `size` bytes are used.
+
+        `coherent_bytes`: None when the whole node is hardware-coherent; else how many of its first
+        bytes are. Raises CoherenceError when the CPU cannot flush cache lines. The mapping cannot
+        be closed before `detach` or `release`. `state`: as `expect` sets it. `fd`: the file that is
+        mapped from its first byte on, if its memory can run short; it stays open until then.
+        """
+        cdef Py_buffer view
+        cdef char* base
+        cdef u64 coherent = size if coherent_bytes is None else coherent_bytes
+        if not 0 <= node <= 255 or self._map[node].base != NULL:
+            raise AddressError(f"node {node} cannot be attached: out of range or attached already")
+        if coherent_bytes is not None and not self._features & LIMPET_HAS_CLFLUSHOPT:
+            raise CoherenceError(
+                f"node {node} is not hardware-coherent and this CPU has no clflushopt; "
+                "plain stores would stay invisible to the other clients"
+            )
+        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        base = <char*>view.buf
+        try:
+            if size < 8 or view.len < size or <u64>base % 64:
+                raise AddressError(f"node {node}: the mapping is too small or misaligned")
+        finally:
+            PyBuffer_Release(&view)
+        self._range[node] = limpet_watch_range(base, size, fd)
+        if self._range[node] < 0:
+            raise AddressError(f"node {node}: this process has too many memory nodes mapped")
+        self._map[node].lost = &limpet_ranges[self._range[node]].lost
+        self._map[node].coherent = coherent & ~7ULL
+        if coherent_bytes is not None:
+            self._incoherent = True
+            self.hints = False
+        self._map[node].size = size
+        self._map[node].state = state
+        self._keep[node] = memoryview(mapping)
+        self._map[node].base = base
+
+    def watch_states(self, u64 addr):
+        """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
+        word is the one that it was attached with."""
+        self._at(addr, 2048)
+        self._states = <u64*>self._word(addr)
+
+    def expect(self, int node, u64 state):
+        """Use what is mapped of an attached node as long as its state word is `state`."""
+        if not 0 <= node <= 255 or self._map[node].base == NULL:
+            raise AddressError(f"node {node} is not attached")
+        self._map[node].state = state
+
+    def expected(self, int node) -> int:
+        """The state word under which `node` may be used; 0 when it is not attached."""
+        return self._map[node].state if 0 <= node <= 255 else 0
+
+    def release(self, int node):
+        """Forget the mapping of one node, if it is attached."""
+        if 0 <= node <= 255:
+            self._clear(node)
+            view = self._keep.pop(node, None)
+            if view is not None:
+                view.release()
+
+    def detach(self):
+        """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
+        self._forget()
+        for view in self._keep.values():
+            view.release()
+        self._keep = {}
+
+    cdef void _forget(self) noexcept:
+        cdef int i
+        self._states = NO_STATES
+        for i in range(256):
+            self._clear(i)
+
+    cdef void _clear(self, int node) noexcept:
+        self._era += 1
+        if self._range[node] >= 0:
+            limpet_forget_range(self._range[node])
+            self._range[node] = -1
+        self._map[node].base = NULL
+        self._map[node].size = 0
+        self._map[node].coherent = 0
+        self._map[node].lost = NULL
+        self._map[node].state = 0
+
+    # ---- checks -----------------------------------------------------------------------------
+
+    cdef char* _at(self, u64 addr, u64 size) except NULL:
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if mapped == NULL:
+            self._refuse(addr, size)
+        return mapped.base + (addr & OFFSET_MASK)
+
+    cdef char* _word(self, u64 addr) except NULL:
+        cdef Mapped* mapped = word_at(self, addr)
+        if mapped == NULL:
+            self._refuse(addr, 8)
+        return mapped.base + (addr & OFFSET_MASK)
+
+    cdef int _refuse(self, u64 addr, u64 size) except -1:
+        """Say what is wrong with an access to `size` bytes (8: perhaps a word) at `addr`."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if FORMER <= addr < FORMER + (255ULL << 40):
+            raise NodeFailed(node & 255, FORMERLY)
+        if node < 256 and self._map[node].base == NULL and self._states[node] != 0:
+            raise NodeFailed(node, why_failed(self._states[node], -1))
+        if node > 255 or offset >= self._map[node].size:
+            raise AddressError(f"the address {addr:#x} is on no memory node of this pool")
+        if size > self._map[node].size - offset:
+            raise AddressError(f"{size} bytes at {addr:#x} reach beyond the end of the memory node")
+        if self._states[node] != self._map[node].state:
+            raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
+        if addr & 7:
+            raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
+        raise CoherenceError(
+            f"the word at {addr:#x} is outside of the node's hardware-coherent range"
+        )
+
+    cdef int _mourn(self, u64 node) except -1:
+        if self._map[node].lost[0] == LIMPET_SHORT and limpet_give_back(self._range[node]):
+            raise StoreFull(
+                f"node {node}: its file system has no memory left for a page of it; make room there"
+            )
+        if self._map[node].lost[0]:
+            raise NodeFailed(node, "its memory is gone (SIGBUS: a truncated or poisoned segment)")
+        raise NodeFailed(node, why_failed(self._states[node], self._map[node].state))
+
+    cdef int _renew_edges(self, u64 addr, u64 size) except -1:
+        """Before a write without coherence: the parts of its lines that others wrote, as they are.
+
+        Else writing back our line would bring back what we have cached of its other part.
+        """
+        if unlikely(self._incoherent, 0) and size:
+            if (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
+                self.invalidate(addr, 1)
+                self.invalidate(addr + size - 1, 1)
+        return 0
+
+    def lost(self, int node) -> bool:
+        """Whether this process has met SIGBUS on `node`, other than for a full file system."""
+        if not 0 <= node <= 255 or self._map[node].lost == NULL:
+            return False
+        return self._map[node].lost[0] == LIMPET_LOST
+
+    cpdef bint failed(self, u64 addr) noexcept:
+        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        return addr < CONTROL and self._states[addr >> 40] != self._map[addr >> 40].state
+
+    cdef inline Counters* _lane(self, u64 addr) noexcept:
+        # what goes to the control segment is no verb on a memory node: never in the foreground
+        return &self._lanes[1] if addr >= CONTROL else self._here
+
+    cdef inline void _reads(self, u64 addr, u64 size) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.reads += 1
+        lane.bytes_read += size
+
+    cdef inline void _writes(self, u64 addr, u64 size) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.writes += 1
+        lane.bytes_written += size
+
+    cdef inline void _atomics(self, u64 addr) noexcept:
+        self._lane(addr).atomics += 1
+
+    cdef inline void _cas(self, u64 addr, bint lost) noexcept:
+        cdef Counters* lane = self._lane(addr)
+        lane.cas += 1
+        lane.cas_lost += lost
+
+    cdef inline int _burn(self) except -1:
+        self.fuse -= 1
+        if self.fuse == 0:
+            limpet_die()
+        return 0
+
+    # ---- verbs ------------------------------------------------------------------------------
+
+    cpdef bytes read(self, u64 addr, Py_ssize_t size):
+        """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
+        cdef const char* at = self._at(addr, <u64>size)
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>size > self._map[addr >> 40].coherent:
+            self.invalidate(addr, size)
+        limpet_copy_out(PyBytes_AS_STRING(data), at, size)
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
+        self._reads(addr, size)
+        return data
+
+    cpdef int read_into(self, u64 addr, buffer) except -1:
+        """Fill the writable `buffer` from `addr`."""
+        cdef Py_buffer view
+        cdef const char* at
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            at = self._at(addr, view.len)
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
+                self.invalidate(addr, view.len)
+            limpet_copy_out(view.buf, at, view.len)
+            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+                self._mourn(addr >> 40)
+            self._reads(addr, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    cpdef int read_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
+        cdef const char* at
+        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start, 0):
+            raise AddressError(
+                f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
+            )
+        cdef Mapped* mapped = bytes_at(self, addr, <u64>count * 8)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, <u64>count * 8)
+        at = mapped.base + (addr & OFFSET_MASK)
+        if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
+            self.invalidate(addr, count * 8)
+        limpet_copy_out(&words[start], at, count * 8)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._reads(addr, count * 8)
+        return 0
+
+    def image(self, Py_ssize_t size, bint in_place=False) -> Image:
+        """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
+        return Image(self, size, in_place)
+
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
+        """A hint, not a verb: `size` bytes from `addr` may be read soon, or, if `writes`, written.
+        Any address will do."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        cdef const char* line
+        cdef const char* end
+        if node < 256 and offset < self._map[node].size:
+            line = self._map[node].base + (offset & ~63ULL)
+            end = self._map[node].base + offset + min(size, self._map[node].size - offset)
+            if writes:
+                while line < end:
+                    prefetch_line(line, 1)
+                    line += 64
+            else:
+                while line < end:
+                    prefetch_line(line, 0)
+                    line += 64
+
+    cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
+        """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
+        which the reference at `addr` leads. Any address will do."""
+        cdef u64 node = addr >> 40
+        cdef u64 offset = addr & OFFSET_MASK
+        if node < 256 and not addr & 7 and offset < self._map[node].coherent:
+            self.prefetch((limpet_load(self._map[node].base + offset) & ADDRESS_MASK) + start, size)
+
+    cdef inline int _copy(self, char* target, const char* source, u64 size) except -1:
+        cdef u64 done = 0
+        cdef u64 step
+        if unlikely(self.fuse > 0, 0):
+            while done < size:
+                self._burn()
+                step = 8 - (<u64>target + done & 7)
+                step = min(step, size - done)
+                limpet_copy_in(target + done, source + done, step)
+                done += step
+        else:
+            limpet_copy_in(target, source, size)
+        return 0
+
+    cpdef int write(self, u64 addr, data) except -1:
+        """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
+        cdef Py_buffer view
+        cdef char* at
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            at = self._at(addr, view.len)
+            self._renew_edges(addr, view.len)
+            self._copy(at, <char*>view.buf, view.len)
+            if self._incoherent and (addr & OFFSET_MASK) + <u64>view.len > self._map[addr >> 40].coherent:
+                self.write_back(addr, view.len)
+            if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+                self._mourn(addr >> 40)
+            self._writes(addr, view.len)
+        finally:
+            PyBuffer_Release(&view)
+        return 0
+
+    cpdef int write_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        """One write from a gather list: `count` words, then `first`, then `second`.
+
+        `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
+        """
+        if unlikely(first is None or second is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef u64 head = <u64>count * 8
+        cdef u64 n1 = PyBytes_GET_SIZE(first)
+        cdef u64 n2 = PyBytes_GET_SIZE(second)
+        cdef u64 gap = -n1 & 7
+        cdef u64 size = head + n1 + gap + n2
+        cdef u64 zero = 0
+        cdef u64 last = 0
+        cdef int i
+        cdef char* at
+        if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
+            raise AddressError(f"cannot gather {count} words to {addr:#x}")
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, size)
+        at = mapped.base + (addr & OFFSET_MASK)
+        self._renew_edges(addr, size)
+        if count:
+            self._copy(at, <char*>&words[0], head)
+        if gap:
+            # whole words of `first`, then its tail and the zeros as one word
+            self._copy(at + head, PyBytes_AS_STRING(first), n1 & ~7ULL)
+            for i in range(<int>(n1 & 7)):
+                last |= <u64><unsigned char>PyBytes_AS_STRING(first)[(n1 & ~7ULL) + i] << (8 * i)
+            self._copy(at + head + (n1 & ~7ULL), <char*>&last, 8)
+        else:
+            self._copy(at + head, PyBytes_AS_STRING(first), n1)
+        self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
+        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
+            self.write_back(addr, size)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._writes(addr, size)
+        return 0
+
+    cpdef int write_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Write `count` of `words`, from `start` on: `write` without the buffer protocol."""
+        cdef u64 size = <u64>count * 8
+        cdef char* at
+        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start or addr & 7, 0):
+            raise AddressError(
+                f"cannot write {count} words, from word {start} on of {words.shape[0]}, to {addr:#x}"
+            )
+        cdef Mapped* mapped = bytes_at(self, addr, size)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, size)
+        at = mapped.base + (addr & OFFSET_MASK)
+        self._renew_edges(addr, size)
+        self._copy(at, <char*>&words[start], size)
+        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
+            self.write_back(addr, size)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._writes(addr, size)
+        return 0
+
+    cpdef int write_back(self, u64 addr, u64 size) except -1:
+        """Push the cache lines of these bytes to memory. Every write that needs it calls it."""
+        if self._incoherent:
+            limpet_write_back(self._at(addr, size), size, self._features)
+        return 0
+
+    cpdef int invalidate(self, u64 addr, u64 size) except -1:
+        """Drop the cache lines of these bytes, written back. Every verb that needs it calls it."""
+        if self._incoherent:
+            limpet_invalidate(self._at(addr, size), size)
+        return 0
+
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        """The word at `addr`."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        cdef u64 value = limpet_load(at)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._reads(addr, 8)
+        return value
+
+    cpdef int store(self, u64 addr, u64 value) except -1:
+        """Set the word at `addr`."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        limpet_store(at, value)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._writes(addr, 8)
+        return 0
+
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr`; the old one. A full barrier."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_swap(at, value)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._atomics(addr)
+        return old
+
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_cas(at, expected, desired)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._cas(addr, old != expected)
+        return old
+
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_faa(at, delta)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._atomics(addr)
+        return old
+
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        """Set `bits` in the word at `addr`; what it was."""
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_fetch_or(at, bits)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._atomics(addr)
+        return old
+
+    cpdef u64 mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Masked CAS as RDMA NICs define it; what the word was.
+
+        If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
+        replaced by those of `swap`.
+        """
+        cdef Mapped* mapped = word_at(self, addr)
+        if unlikely(mapped == NULL, 0):
+            self._refuse(addr, 8)
+        cdef char* at = mapped.base + (addr & OFFSET_MASK)
+        if unlikely(self.fuse > 0, 0):
+            self._burn()
+        cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
+        if unlikely(is_lost(self, addr, mapped), 0):
+            self._mourn(addr >> 40)
+        self._cas(addr, ((old ^ compare) & compare_mask) != 0)
+        return old
+
+    cpdef int wait(self) except -1:
+        """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
+        self._here.round_trips += 1
+        if self.latency_ns and self._here == &self._lanes[0]:
+            limpet_spin_ns(self.latency_ns)
+        return 0
+
+    cpdef int pause(self, u64 attempt) except -1:
+        """Back off before try `attempt` (0, 1, 2...): pause, then yield, then sleep up to 1 ms.
+
+        Lets other threads run, and lets a signal handler raise, from the first yield on.
+        """
+        cdef u64 i
+        if attempt < 8:
+            for i in range(4ULL << attempt):
+                limpet_relax()
+            return 0
+        with nogil:
+            if attempt < 24:
+                sched_yield()
+            else:
+                limpet_sleep_ns(1_000_000 if attempt > 73 else (attempt - 23) * 20_000)
+        return PyErr_CheckSignals()
+
+    cpdef int futex_wait(self, u64 addr, u32 expected, u64 timeout_us) except -1:
+        """Sleep while the low half of the word at `addr` is `expected`, at most `timeout_us`.
+
+        1: it differs, somebody called `futex_wake`, or a signal came, whose handler may raise; 0:
+        the time is over. To be called outside of an operation, since other threads run meanwhile.
+        """
+        cdef const char* at = self._word(addr)
+        cdef int woken
+        with nogil:
+            woken = limpet_futex_wait(at, expected, timeout_us)
+        PyErr_CheckSignals()
+        # ORDER: what is mapped, after the sleep: another thread may have let go of the node.
+        limpet_load(self._word(addr))
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
+        return woken
+
+    cpdef int futex_wake(self, u64 addr, int count) except -1:
+        """Wake up to `count` of those that sleep on the word at `addr`; how many there were.
+
+        Not those on other hosts or in pure builds: these look again when their time is over.
+        """
+        cdef const char* at = self._word(addr)
+        limpet_load(at)
+        if unlikely(is_lost(self, addr, &self._map[addr >> 40]), 0):
+            self._mourn(addr >> 40)
+        return limpet_futex_wake(at, count)
+
+    cpdef u64 microseconds(self) except? 0:
+        """The time of this host's clock, in us since 1970."""
+        return limpet_microseconds()
+
+    # ---- one operation at a time --------------------------------------------------------------
+
+    cpdef bint begin(self) except -1:
+        """Enter an operation. True: this is a forked child that needs an identity of its own.
+
+        Waits while another thread is inside; raises ReentrantUse when this thread is.
+        """
+        if unlikely(self._forks != limpet_forks, 0):
+            return True
+        while unlikely(self._busy, 0):
+            if self._take_over():
+                return False
+            if self._owner == pthread_self():
+                raise ReentrantUse("a limpet handle was used from inside one of its own operations")
+            with nogil:
+                limpet_sleep_ns(20_000)
+            PyErr_CheckSignals()
+        self._busy = True
+        self._owner = pthread_self()
+        return False
+
+    cdef bint _take_over(self) except -1:
+        """Be inside in place of an operation that was cut off (inside.py); False: it was not."""
+        cdef object frame = self.frame
+        cdef u64 owner = self._owner
+        if frame is None or not is_over(owner, frame):
+            return False
+        # Other threads may have run meanwhile; from here on they do not.
+        if not self._busy or self._owner != owner or self.frame is not frame:
+            return False
+        self._owner = pthread_self()
+        self.frame = None
+        try:
+            if self.abandoned is not None:
+                self.abandoned()
+        except BaseException:
+            self.frame = frame
+            raise
+        return True
+
+    cpdef int end(self) except -1:
+        """Leave the operation that `begin` entered."""
+        self._busy = False
+        return 0
+
+    def begin_last(self) -> bool:
+        """Enter an operation without waiting, to end the handle; False: another thread is inside.
+
+        What a signal handler cut off in this thread is over.
+        """
+        if self._busy and self._owner != pthread_self():
+            return False
+        self._busy = True
+        self._owner = pthread_self()
+        return True
+
+    def adopted(self):
+        """The forked child has an identity now: `begin` works again."""
+        self._forks = limpet_forks
+        self._busy = False
+        self.frame = None
+
+    # ---- accounting ---------------------------------------------------------------------------
+
+    cpdef bint background(self, bint on) noexcept:
+        """Count the verbs from here on as background work, or not; what was counted before."""
+        cdef bint before = self._here != &self._lanes[0]
+        self._here = &self._lanes[1 if on else 0]
+        return before
+
+    def counters(self, lane="foreground") -> dict:
+        """Counts since the endpoint was made: verbs, round trips, bytes."""
+        cdef Counters c = self._lanes[_LANES.index(lane)]
+        return c
+
+    def reset_counters(self):
+        """Set every count to 0."""
+        cdef Counters zero
+        zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
+        zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
+        self._lanes[0] = zero
+        self._lanes[1] = zero
+
+
+cdef class Image:
+    """Words that were read from memory, to be looked at: in place where that is safe, or a copy.
+
+    `in_place`: what is read here was linked when it was read, by a client that has been pinned
+    since before; so nobody changes it, nor uses its memory for anything else, until that client
+    unpins, and then this is not looked at any more. It is a copy all the same if its memory is not
+    hardware-coherent, or the verbs of the endpoint are overridden.
+
+    To read is one verb, `read_words`, as far as promises, errors and accounting go. What is looked
+    at in place may be lost under our eyes; so all that is asked of an image may raise NodeFailed,
+    too, or AddressError when the endpoint has let go of a node since.
+    """
+
+    def __cinit__(self, Endpoint endpoint, Py_ssize_t size, bint in_place=False):
+        if endpoint is None or size < 8 or size & 7:
+            raise AddressError(f"an image of {size} bytes cannot be")
+        self.endpoint = endpoint
+        self.words = memoryview(bytearray(size)).cast("Q")
+        self._in_place = in_place
+        self._own = <const char*>&self.words[0]
+        self._at = self._own
+        self._size = size
+        self.forget()
+
+    cpdef int read(self, u64 addr, Py_ssize_t count) except -1:
+        """Have the `count` words from `addr` on in the image."""
+        cdef Endpoint endpoint = self.endpoint
+        cdef u64 size = <u64>count * 8
+        cdef Mapped* mapped
+        if not self._in_place or not endpoint._plain:
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        mapped = bytes_at(endpoint, addr, size)
+        if unlikely(mapped == NULL or count < 1 or count > self.words.shape[0] or addr & 7, 0):
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        if unlikely(is_lost(endpoint, addr, mapped), 0):
+            self.forget()
+            endpoint._mourn(addr >> 40)
+        endpoint._reads(addr, size)
+        self._at = mapped.base + (addr & OFFSET_MASK)
+        self._size = size
+        self._addr = addr
+        self._lost = mapped.lost
+        self._states = &endpoint._states[addr >> 40]
+        self._state = mapped.state
+        self._eras = &endpoint._era
+        self._era = endpoint._era
+        return 0
+
+    cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
+
+    cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{count} words from word {first} on are outside of the image")
+
+    cdef int _mourn(self) except -1:
+        return self.endpoint._mourn(self._addr >> 40)
+
+    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
+        """A word of it."""
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
+        cdef u64 found = (<const u64*>self._at)[index]
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:
+        """Whether its bytes from byte `offset` on begin with `data`."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if size > self._size - offset:
+            return False
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef bint found = memcmp(self._at + offset, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size):
+        """`size` bytes of it from byte `offset` on."""
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef bytes found = PyBytes_FromStringAndSize(self._at + offset, size)
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
+        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef int order = memcmp(self._at + offset, PyBytes_AS_STRING(data), min(size, length))
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        if order == 0:
+            order = (size > length) - (size < length)
+        return (order > 0) - (order < 0)
+
+    # Below, a word says where a piece is, or two: bits 0-15 byte of the first one, bits 16-31 its
+    # size; bits 32-47 size of the second one, which follows it.
+
+    cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1:
+        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+
+        Each word from `first` on names one.
+        """
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = count
+        cdef Py_ssize_t middle, at, size
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef u64 slot
+        cdef int order
+        cdef bint exact = False
+        while low < high and not exact:
+            middle = (low + high) >> 1
+            slot = (<const u64*>self._at)[first + middle]
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            order = memcmp(self._at + at, PyBytes_AS_STRING(data), min(size, length))
+            if order == 0:
+                order = (size > length) - (size < length)
+            if order < 0:
+                low = middle + 1
+            else:
+                high = middle
+                exact = order == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return high if exact else ~low
+
+    cpdef u64 named(self, Py_ssize_t index, bytes data) except? 0:
+        """The word `index`, if the first piece that it names is `data`; else 0."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef u64 slot = (<const u64*>self._at)[index]
+        cdef Py_ssize_t at = slot & 0xFFFF
+        cdef bint found = False
+        if <Py_ssize_t>(slot >> 16 & 0xFFFF) == size:
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            found = memcmp(self._at + at, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return slot if found else 0
+
+    cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1:
+        """Append both pieces that each word from `first` on names, up to `count` times, or to a
+        word with any of the bits from 48 on; how many were appended."""
+        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t at, size, behind
+        cdef u64 slot
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
+        while index < count:
+            slot = (<const u64*>self._at)[first + index]
+            if slot >> 48:
+                break
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            behind = slot >> 32
+            if not is_within(self, at, size + behind):
+                self._refuse(at, size + behind)
+            found.append(
+                (
+                    PyBytes_FromStringAndSize(self._at + at, size),
+                    PyBytes_FromStringAndSize(self._at + at + size, behind),
+                )
+            )
+            index += 1
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return index
+
+    cpdef int own(self) except -1:
+        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        if self._at != self._own:
+            if not is_within(self, 0, self._size):
+                self._refuse(0, self._size)
+            memcpy(<char*>self._own, self._at, self._size)
+            if unlikely(is_gone(self), 0):
+                self._mourn()
+            self.forget()
+        return 0
+
+    cpdef int forget(self) except -1:
+        """Have `words`, as they are, be the image."""
+        self._at = self._own
+        self._size = self.words.shape[0] * 8
+        self._lost = &NOT_LOST
+        self._states = NO_STATES
+        self._state = 0
+        self._eras = &NO_ERA
+        self._era = 0
+        return 0

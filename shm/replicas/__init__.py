@@ -1,0 +1,1 @@
+"""Replica sets, the view of which memory nodes are there, and the replacement of lost ones."""

@@ -1,0 +1,18 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+
+cdef class Placement:
+    cdef readonly u64 nodes
+    cdef readonly u64 region_blocks
+    cdef readonly int region_shift
+    cdef readonly u64 regions
+    cdef readonly u64 first
+    cdef readonly u64 replicas_max
+    cdef readonly u64[::1] limits
+
+    cpdef int check(self, u64 replicas) except -1
+    @cython.locals(region=u64)
+    cpdef long long part(self, u64 block, u64 replicas) noexcept
+    @cython.locals(region=u64, there=u64, known=bint)
+    cpdef u64 node_of(self, u64 node, u64 block, u64 replicas, u64 steps) except? 255

@@ -1,0 +1,106 @@
+"""Where the replicas of an object lie: block groups with mirrors (FUSEE section 4.4).
+
+The paper keeps each region of memory on r nodes, the first of which is its primary, and finds them
+by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;
+blocks that do not fill a region are the first ones, where named regions begin.
+
+The nodes are a ring in the order of their numbers. For r replicas, of r adjacent regions of a node
+the first has objects of its own, as the head; the next has replica 1 of the node before it, the
+next replica 2 of the one before that, and so on. So
+
+    replica k of (node, block) = (node + k modulo the number of nodes, block + k regions)
+
+Properties: the r replicas of an object lie on r nodes, and those of all objects with their heads on
+one node lie on the same r nodes. (So the buffers of a register lie beside its replicas, and what
+takes r - 1 nodes from one takes it from the other.) Nothing is in two groups. Of each node, the
+same number of regions are heads and replica 1, 2, ... ; fewer than r regions have no place in a
+round. All follows from the number of nodes and the geometry.
+
+The address of the head is the address of the object; the number of replicas is in its reference
+(words.py). Groups of different r overlap: who claims a group claims each of its blocks (blocks.py).
+
+Deviation: the nodes of a pool are fixed, so a ring has one point a node, and none is ever moved;
+the bound on the load is exact instead of approximate. A node that is lost hands its load to the
+next one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+from limpet.shm.endpoint.words import REPLICAS_MAX
+from limpet.shm.errors import ParameterError, PoolCorrupt
+
+REGIONS_MAX: Final = 64
+REGIONS_MIN: Final = 2 * REPLICAS_MAX
+"""As long as a node has that many blocks; so there are two heads at least, whatever r is."""
+REGION_SIZE: Final = 2 << 20
+"""Bytes of a region if the node is large enough: a replicated object is no larger than one."""
+
+
+class Placement:
+    """Replicas of the blocks of `nodes` nodes with `block_count` blocks of `block_size` bytes."""
+
+    def __init__(self, nodes: int, block_count: int, block_size: int) -> None:
+        self.nodes = nodes
+        least = -(-block_count // REGIONS_MAX)
+        most = min(-(-REGION_SIZE // block_size), block_count // REGIONS_MIN)
+        # a power of two, as divisions would be most of the time that a look-up takes
+        self.region_shift = max((least - 1).bit_length(), most.bit_length() - 1, 0)
+        self.region_blocks = 1 << self.region_shift
+        self.regions = block_count // self.region_blocks
+        self.first = block_count % self.region_blocks
+        self.replicas_max = min(nodes, self.regions, REPLICAS_MAX)
+        self.limits = array("Q", bytes(8 * (REPLICAS_MAX + 1)))
+        """For each number of replicas, how many of a node's regions have a place in groups."""
+        for replicas in range(1, self.replicas_max + 1):
+            self.limits[replicas] = self.regions // replicas * replicas
+
+    def check(self, replicas: int) -> None:
+        """Raise ParameterError when there cannot be that many replicas."""
+        if not 1 <= replicas <= self.replicas_max:
+            raise ParameterError(
+                f"an object of this pool has 1 to {self.replicas_max} replicas, not {replicas}: "
+                f"at most one on each of its {self.nodes} nodes, one in each of the "
+                f"{self.regions} regions of a node, and {REPLICAS_MAX}"
+            )
+
+    def part(self, block: int, replicas: int) -> int:
+        """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
+        region = (block - self.first) >> self.region_shift
+        if block < self.first or region >= self.regions // replicas * replicas:
+            return -1
+        return region % replicas
+
+    def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
+        """The node `steps` places after this one on the ring.
+
+        Raises PoolCorrupt for a block that has no place in a group of `replicas`.
+        """
+        region = (block - self.first) >> self.region_shift
+        known = node < self.nodes and replicas <= self.replicas_max and steps <= self.nodes
+        if not known or block < self.first or region >= self.limits[replicas]:
+            raise PoolCorrupt(
+                f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
+                "which cannot be; destroy the pool"
+            )
+        there = node + steps
+        return there - self.nodes if there >= self.nodes else there
+
+    def mirror(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
+        """Node and block of replica `k` of what has its head in (node, block)."""
+        return self.node_of(node, block, replicas, k), block + k * self.region_blocks
+
+    def head(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
+        """Node and block of the head of which (node, block) holds replica k, and k; or None."""
+        k = self.part(block, replicas)
+        if k < 1:
+            return None if k < 0 else (node, block, 0)
+        there = self.node_of(node, block, replicas, self.nodes - k)
+        return there, block - k * self.region_blocks, k
+
+    def starts(self, replicas: int) -> range:
+        """The first block of each region of a node that has the heads of groups of `replicas`."""
+        turn = replicas * self.region_blocks
+        return range(self.first, self.first + self.regions // replicas * turn, turn)

@@ -1,0 +1,390 @@
+"""Replacing a memory node: new memory for one that is lost, filled from the nodes that are left.
+
+FUSEE gives this to its master (section 5.2); here it is done by whichever client is asked
+to, as the leader of a change of the view (view.py). Steps, with the node's state word (states.py):
+
+    1. new memory: a new segment, of the next generation; nobody else knows of it
+    2. EXCLUDED -> RESTORING, of that generation; wait until all others that could change groups of
+       blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
+    3. fill the new memory: block words and used bits and contents of every group that has a place
+       on the node (`Groups`), then what the replicated stores have there (`Memory.refill`)
+    4. free objects with replicas that nobody links to or has in hand: what named them was on the
+       lost node only, as it was written by one who died. Not while other nodes are lost
+    5. raise the pressure: owners look again at the words of their blocks (allocator.py)
+    6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
+
+Another node that is lost meanwhile is FAILED until the view has changed, and only then can anybody
+say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
+
+A kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
+back to EXCLUDED. Nobody has read what was filled. Only three things change elsewhere, and
+each is as good as before: slots whose replicas differed are brought to what the primary has;
+mirrors whose head was on the lost node have a new mark, so that a sweep which began while it was
+lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
+next leader finds the others.
+
+Of a group, the surviving members say that it exists: its head, or, if that is lost, all mirrors
+that are left (a group of which some are missing was being claimed or given back, and holds
+nothing). A head comes back as nobody's, to be adopted. Bits and contents are copied from the first
+replica that is left, which is the one that readers go by. Contents are also copied of blocks with
+an object that is in somebody's hand, used or not: it may be free by now, and who has it in hand has
+yet to read there what became of it. Groups that were claimed while the node
+was lost find their place free, since two never were promised the same one (replica_sets.py).
+
+A process that has the old memory mapped is refused by every verb, as the node's word is another
+(verbs.pyx).
+On device DAX the new memory is the old device, and a process that stands still inside a verb could
+write to it afterwards; so there nobody else may have the pool open.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from limpet.shm.backends import node as nodes
+from limpet.shm.clients.events import NODE_RESTORED
+from limpet.shm.endpoint.layout import NODE_SHIFT, NODE_STATES, PRESSURE, SUPERBLOCK_SIZE
+from limpet.shm.endpoint.states import (
+    EXCLUDED,
+    IN_SERVICE,
+    RESTORING,
+    generation_of,
+    node_word,
+    state_of,
+)
+from limpet.shm.endpoint.words import (
+    FREE,
+    LARGE,
+    LARGE_CLASS,
+    MIRROR,
+    SLAB,
+    TAIL,
+    TAIL_CLASS,
+    block_word,
+    class_of,
+    replicas_of,
+    stamp,
+    tail_word,
+)
+from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
+from limpet.shm.replicas.replica_sets import HEAD_KINDS, MIRROR_KINDS
+from limpet.shm.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.blocks import Words
+    from limpet.shm.clients.membership import Membership
+    from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.pool import Memory
+
+CHUNK: Final = 1 << 20
+"""Bytes that are copied between two signs of progress."""
+
+
+def copy(membership: Membership, source: int, target: int, size: int) -> None:
+    """Copy `size` bytes from one address to another, showing that we do not stand still."""
+    endpoint: Endpoint = membership.endpoint
+    for done in range(0, size, CHUNK):
+        part = min(CHUNK, size - done)
+        endpoint.write(target + done, endpoint.read(source + done, part))
+        membership.progress()
+
+
+class Replacement:
+    """The replacement of one memory node of a pool, by one of its clients."""
+
+    def __init__(self, memory: Memory, node: int) -> None:
+        self.memory = memory
+        self.node = node
+        self.view = memory.view
+        self.endpoint = memory.endpoint
+        self.membership = memory.membership
+        self.location = nodes.parse_url(memory.url)
+
+    def run(self) -> dict[str, Any]:
+        """Replace the node; what `Memory.replace_node` returns, and raises."""
+        began_ns = time.monotonic_ns()
+        self.view.fail_if_lost(self.node)
+        attempt = 0
+        while True:
+            self.membership.sweep()
+            try:
+                self.memory.client.pin()
+                self.view.settle()
+                done = self._attempt(began_ns)
+            finally:
+                self.memory.client.unpin()
+            if done is not None:
+                return done
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def _attempt(self, began_ns: int) -> dict[str, Any] | None:
+        """Replace it, pinned; None: begin again, as another node or client was lost meanwhile."""
+        try:
+            if not self.view.lead():
+                return None
+            word = self.view.word(self.node)
+            if self.view.unsettled():
+                return None
+            self._require_lost(word)
+            self._require_alone()
+            self.memory.unmap_node(self.node)
+            segment = uninterrupted(
+                lambda: self.memory.make_segment(self.node, generation_of(word) + 1),
+                self.memory.discard,
+            )
+            try:
+                return self._replace(segment, word, began_ns)
+            except NodeFailed as error:
+                if error.node != self.node:
+                    self.view.fail_if_lost(error.node)
+                elif not self.view.failed():
+                    raise
+                return None
+            finally:
+                self._give_up_unless_done(segment)
+        finally:
+            self.view.resign()
+
+    def _give_up_unless_done(self, segment: nodes.MemoryNode) -> None:
+        # CRASH(node-restoring): whoever leads next puts the node back.
+        self.view.move(self.node, RESTORING, EXCLUDED)
+        if self.view.word(self.node) != node_word(segment.generation, IN_SERVICE):
+            self.memory.unmap_node(self.node)
+            self.memory.discard(segment)
+
+    # ---- conditions ---------------------------------------------------------------------------
+
+    def _require_lost(self, word: int) -> None:
+        if state_of(word) != EXCLUDED:
+            raise ParameterError(
+                f"{self.memory.url}: node {self.node} is in service; only one that is lost, or was "
+                "marked so (pool.fail_node), is replaced"
+            )
+
+    def _require_alone(self) -> None:
+        """On dax, refuse while others have the memory mapped that is to be used again."""
+        if self.location.scheme != "dax":
+            return
+        others = [
+            str(self.membership.pid(word))
+            for slot, word in self.membership.occupied()
+            if not self.membership.ours(slot)
+        ]
+        if others:
+            raise ParameterError(
+                f"{self.memory.url}: a device is used again only when no other process has the "
+                f"pool open; close it in {', '.join(others)} first"
+            )
+
+    # ---- the new memory -----------------------------------------------------------------------
+
+    def _replace(
+        self, segment: nodes.MemoryNode, word: int, began_ns: int
+    ) -> dict[str, Any] | None:
+        memory, endpoint, node = self.memory, self.endpoint, self.node
+        restoring = node_word(segment.generation, RESTORING)
+        in_service = node_word(segment.generation, IN_SERVICE)
+        at = NODE_STATES + 8 * node
+        if endpoint.cas(at, word, restoring) != word:
+            return None
+        memory.use(segment, restoring)
+        self.view.quiesce()
+        if any(
+            self.membership.dead(slot, state)
+            for slot, state, _, _ in memory.grace.pinned()
+            if not self.membership.ours(slot)
+        ):
+            return None  # what it has in hand is settled before the view changes
+        self._format(segment)
+        filled = Filling(memory, node).run()
+        stores = memory.refill(node)
+        strays = memory.strays() if self._others_serve() else []
+        # ORDER: after the look, by which what only a lost node has is nowhere.
+        if self.view.failed() or (strays and not self._others_serve()):
+            return None
+        for stray in strays:
+            memory.heap.free(stray)
+        # ORDER: the pressure before the node is in service: who had blocks there has them no more.
+        endpoint.faa(PRESSURE, 1)
+        # CRASH(node-filled): complete, and used by nobody.
+        if endpoint.lost(node) or endpoint.cas(at, restoring, in_service) != restoring:
+            raise NodeFailed(node, "its new memory was lost while it was being filled")
+        endpoint.expect(node, in_service)
+        took_ns = time.monotonic_ns() - began_ns
+        self.membership.note(NODE_RESTORED, node, 0, took_ns)
+        done = {name: filled[name] + stores[name] for name in filled}
+        return {"node": node, "generation": segment.generation, **done, "took_ns": took_ns}
+
+    def _others_serve(self) -> bool:
+        """Whether all other nodes are in service."""
+        return all(
+            state == IN_SERVICE and not self.endpoint.lost(node)
+            for node, state in enumerate(self.view.states())
+            if node != self.node
+        )
+
+    def _format(self, segment: nodes.MemoryNode) -> None:
+        """Zero the tables, where memory is not, and write the superblock."""
+        if not segment.zeroed:
+            base = self.memory.heap.table_word(self.node, 0) - self.memory.layout.block_table
+            for start in range(SUPERBLOCK_SIZE, self.memory.layout.blocks, CHUNK):
+                size = min(CHUNK, self.memory.layout.blocks - start)
+                self.endpoint.write(base + start, bytes(size))
+                self.membership.progress()
+        memory = self.memory
+        uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
+
+
+class Group(NamedTuple):
+    """A group with a place on the lost node.
+
+    Replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the head; of
+    the first replica that is left; the mirrors that are left, with their words.
+    """
+
+    replicas: int
+    part: int
+    size_class: int
+    head: tuple[int, int]
+    source: tuple[int, int]
+    mirrors: list[tuple[int, int, int]]
+
+
+class Filling:
+    """The groups of a pool that have a place on a node, made there anew. For a leader."""
+
+    def __init__(self, memory: Memory, node: int) -> None:
+        self.memory = memory
+        self.node = node
+        self.table = memory.blocks
+        self.heap = memory.heap
+        self.groups = memory.blocks.groups
+        self.endpoint = memory.endpoint
+        self.mark = stamp(memory.grace.close_period())
+        self.client = memory.membership.ident
+        self.words: dict[int, Words] = {
+            other: self.table.words(other)
+            for other, state in enumerate(memory.view.states())
+            if state == IN_SERVICE
+        }
+        self.in_hand = {
+            (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
+            for pair in memory.view.hands()
+            for reference in pair
+        }
+        """Node and block of the heads of all objects that somebody has in hand, and of those that
+        the links are in."""
+        self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
+        self.table.unbacked = False
+        self.first = -1
+        """Block of the head of the span that the last head was, or followed; else -1."""
+        self.spans_used = False
+        """Whether the last span that was met has its object in use."""
+
+    def run(self) -> dict[str, int]:
+        """Make them; how many objects, blocks and bytes were copied."""
+        for block in range(self.table.count):
+            group = self._group_at(block)
+            if group is None or not self._make(block, group):
+                self.first = -1
+            self.memory.membership.progress()
+        return self.found
+
+    # ---- what belongs there ---------------------------------------------------------------------
+
+    def _group_at(self, block: int) -> Group | None:
+        """The group that has a place at that block of the node."""
+        found = [
+            group
+            for replicas in range(2, self.heap.placement.replicas_max + 1)
+            if (group := self._group_of(block, replicas)) is not None
+        ]
+        if len(found) > 1:
+            raise StoreFull(
+                f"{self.memory.url}: two groups of blocks need block {block} of node {self.node}; "
+                "delete entries, and replace the node again"
+            )
+        return found[0] if found else None
+
+    def _group_of(self, block: int, replicas: int) -> Group | None:
+        members = self.groups.members(self.node, block, replicas)
+        if not members:
+            return None
+        left = {
+            k: int(self.words[there][at])
+            for k, (there, at) in enumerate(members)
+            if there in self.words
+        }
+        if 0 in left:
+            head = left[0]
+            if head >> 60 not in HEAD_KINDS or replicas_of(head) != replicas:
+                return None
+            size_class = TAIL_CLASS if head >> 60 == TAIL else class_of(head)
+        else:
+            shapes = {
+                (word >> 60 in MIRROR_KINDS, replicas_of(word), class_of(word))
+                for word in left.values()
+            }
+            if len(shapes) != 1:
+                return None  # it is lost, or in part
+            is_mirror, there, size_class = shapes.pop()
+            if not is_mirror or there != replicas:
+                return None
+        if size_class >= self.heap.class_count and size_class != TAIL_CLASS:
+            return None  # damaged; an audit shows it
+        part = members.index((self.node, block))
+        mirrors = [(*members[k], word) for k, word in left.items() if k]
+        return Group(replicas, part, size_class, members[0], members[min(left)], mirrors)
+
+    # ---- making it ------------------------------------------------------------------------------
+
+    def _make(self, block: int, group: Group) -> bool:
+        """Make the group's place; whether the block is part of a span of which it has the head."""
+        if group.part == 0:
+            word = self._head_word(block, group)
+            if not word or not self._mark_anew(group):
+                return False  # its mirrors are swept
+        else:
+            word = block_word(MIRROR, self.mark, group.size_class, group.replicas)
+        if not self.table.back(self.node, block, FREE):
+            raise StoreFull(
+                f"{self.memory.url}: the file system of node {self.node} has no room for what "
+                "belongs there; make room, and replace the node again"
+            )
+        self._copy(block, group)
+        self.endpoint.store(self.heap.table_word(self.node, block), word)
+        self.found["blocks"] += 1
+        return self.first >= 0
+
+    def _head_word(self, block: int, group: Group) -> int:
+        """The word of a head that belongs to nobody; 0: of a tail, without the span's beginning."""
+        if group.size_class == TAIL_CLASS:
+            return tail_word(self.first, self.client, group.replicas) if self.first >= 0 else 0
+        is_span = group.size_class == LARGE_CLASS
+        self.first = block if is_span else -1
+        return block_word(LARGE if is_span else SLAB, 0, group.size_class, group.replicas)
+
+    def _mark_anew(self, group: Group) -> bool:
+        """Give the mirrors that are left a mark that no sweep has seen; False: one has gone."""
+        mirror = block_word(MIRROR, self.mark, group.size_class, group.replicas)
+        return all(self.table.move(node, at, word, mirror) for node, at, word in group.mirrors)
+
+    def _copy(self, block: int, group: Group) -> None:
+        """Copy used bits, and contents if there can be any, from the first replica that is left."""
+        node, at = group.source
+        if group.size_class != TAIL_CLASS:
+            bits = self.table.bitmap(node, at, group.size_class)
+            self.endpoint.write(self.heap.bitmap(self.node, block), bits.tobytes())
+            used = int(np.unpackbits(bits.view(np.uint8)).sum())
+            self.found["objects"] += used
+            self.spans_used = bool(used)
+        if self.spans_used or group.head in self.in_hand:
+            size = self.heap.layout.block_size
+            source = self.heap.reference(node, at, LARGE_CLASS, 0)
+            target = self.heap.reference(self.node, block, LARGE_CLASS, 0)
+            copy(self.memory.membership, source, target, size)
+            self.found["bytes"] += size

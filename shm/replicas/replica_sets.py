@@ -1,0 +1,410 @@
+"""Block groups: a block, the head, and r - 1 mirrors of it on other nodes (mirrors.py).
+
+The word of the head alone says which client owns the group, and changes as that of any block.
+Words, in the order in which they are written:
+
+    claimed     head FREE -> PENDING(client)   mirrors FREE -> MIRROR(mark)   head PENDING -> SLAB
+    given back  head SLAB -> PENDING(client)   mirrors MIRROR(mark) -> FREE   head PENDING -> FREE
+
+A span is a run of groups within one region, claimed from its first block to its last; then the
+heads become TAILs from the second on, and the first becomes LARGE. It is given back last block
+first.
+
+Invariants
+    - a MIRROR's head is not FREE and says the same number of replicas; hence nobody else claims it
+    - only who is named in a PENDING head moves its mirrors, or who recovers that client
+    - no two MIRROR words are the same, other than those of one claim: the mark is an epoch that was
+      closed for it alone. So a stopped client that wakes up finds its CASes refused.
+
+A mirror whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
+that only this process has lost makes a claim fail, since others would not leave it out. The mirror
+comes when the node is replaced (replacement.py); so its place, which nobody can claim meanwhile,
+must not be promised to two groups. A client that claims a group looks whether another one, of
+another number of replicas, would have to be there too, after its own head is PENDING; so of two
+that do this at the same time at least one sees the other.
+
+A kill leaves behind: a PENDING head of the dead client, and any of its mirrors. Recovery gives
+all of them back, in the order above.
+
+When the head's node is marked as failed, the group can neither be claimed nor given back by its
+head. What is in use in it lives on. Then, for each mirror on its own, whoever looks for memory does
+
+    MIRROR(mark) -> STRAY(E)   once the mark of failure was seen and period E was closed (epoch.py)
+    STRAY(E) -> FREE           once E lies behind and none of its used bits is set
+
+An operation that is pinned later than E finds the head lost when it sets its used bit (heap.py), so
+by then bits only ever go out. Each step is one CAS from a word that never was there before.
+
+A client that was declared dead while it was stopped may write a MIRROR word after its head was
+given back. Such a word, whose head does not belong to it, is given back by the same search; so is
+the mirror of a tail whose head is lost and that does not follow that of its span's first block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from limpet.shm.clients.epoch import Grace
+from limpet.shm.endpoint.layout import NODE_STATES
+from limpet.shm.endpoint.states import IN_SERVICE, state_of
+from limpet.shm.endpoint.words import (
+    FREE,
+    LARGE,
+    LARGE_CLASS,
+    LIMBO,
+    MIRROR,
+    PENDING,
+    SLAB,
+    STRAY,
+    TAIL,
+    TAIL_CLASS,
+    TAKEN,
+    block_word,
+    class_of,
+    free_word,
+    recast,
+    replicas_of,
+    stamp,
+)
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from limpet.shm.alloc.blocks import BlockTable, Flags, Words
+
+    Moves = list[tuple[int, int, int, int]]
+    """Steps of a claim: node, block, word before, word after."""
+
+HEAD_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
+MIRROR_KINDS: Final = (MIRROR, STRAY)
+GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
+
+
+class Groups:
+    """The mirrors in the block tables of a pool."""
+
+    def __init__(self, table: BlockTable) -> None:
+        self.table = table
+        self.endpoint = table.endpoint
+        self.placement = table.heap.placement
+        self.grace = Grace(table.endpoint)
+
+    def failed(self, node: int) -> bool:
+        """Whether the node is marked as failed, for everybody, until it is replaced."""
+        return state_of(self.endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE
+
+    def possible(self, block: int, word: int) -> bool:
+        """Whether a block with this word can be the head of its group, or needs none."""
+        replicas = replicas_of(word)
+        return replicas == 1 or (
+            replicas <= self.placement.replicas_max and self.placement.part(block, replicas) == 0
+        )
+
+    def mirrors(self, node: int, block: int, replicas: int) -> Iterator[tuple[int, int]]:
+        """Node and block of each mirror of a head."""
+        for k in range(1, replicas):
+            yield self.placement.mirror(node, block, replicas, k)
+
+    def mirrors_in_service(self, node: int, block: int, word: int) -> int:
+        """How many mirrors of the block with this word are not on a lost node."""
+        if not self.possible(block, word):
+            return 0
+        return sum(
+            not self.failed(there) for there, _ in self.mirrors(node, block, replicas_of(word))
+        )
+
+    def head_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
+        """Node and block of the head of a MIRROR or STRAY; None when the word is damaged."""
+        replicas = replicas_of(word)
+        if not 1 < replicas <= self.placement.replicas_max:
+            return None
+        head = self.placement.head(node, block, replicas)
+        return head[:2] if head is not None and head[2] else None
+
+    def head_word(self, head: tuple[int, int], word: int) -> int:
+        """The word of the head of a MIRROR; 0 when the head does not belong to it. NodeFailed."""
+        there = self.endpoint.load(self.table.heap.table_word(*head))
+        belongs = there >> 60 in HEAD_KINDS and replicas_of(there) == replicas_of(word)
+        return there if belongs else 0
+
+    # ---- claiming -------------------------------------------------------------------------------
+
+    def usable(self, node: int, replicas: int, horizon: int) -> Flags:
+        """Which blocks of the node are heads whose groups may be claimed; a look, no promise."""
+        here = self.table.claimable(self.table.words(node), horizon)
+        found: Flags = np.zeros(len(here), dtype=np.bool_)
+        there: dict[int, Flags | None] = {}
+        length = self.placement.region_blocks
+        for start in self.placement.starts(replicas):
+            region = here[start : start + length].copy()
+            for other, block in self.mirrors(node, start, replicas):
+                if other not in there:
+                    there[other] = self._claimable_of(other, horizon)
+                flags = there[other]
+                if flags is not None:
+                    region &= flags[block : block + length]
+            found[start : start + length] = region
+        return found
+
+    def _claimable_of(self, node: int, horizon: int) -> Flags | None:
+        """Which blocks of another node may be claimed; None: it is lost, and mirrors do without."""
+        if self.failed(node):
+            return None
+        try:
+            return self.table.claimable(self.table.words(node), horizon)
+        except NodeFailed:
+            if not self.failed(node):
+                raise
+            return None
+
+    def claim_slab(
+        self, node: int, size_class: int, replicas: int, client: int, horizon: int, limit: int
+    ) -> int | None:
+        """Claim a free group for objects of `size_class`; its head's block, below `limit`."""
+        usable = np.flatnonzero(self.usable(node, replicas, horizon)[:limit])[::-1].tolist()
+        if not usable:
+            return None
+        mark = stamp(self.grace.close_period())
+        pending = block_word(PENDING, client, size_class, replicas)
+        mirror = block_word(MIRROR, mark, size_class, replicas)
+        for block in usable:
+            if self._claim(node, block, pending, mirror, horizon, []):
+                # CRASH(group-claimed): PENDING with all of its mirrors; recovery gives them back.
+                self.table.move(node, block, pending, recast(pending, SLAB, client))
+                return int(block)
+        return None
+
+    def claim_run(
+        self, node: int, blocks: int, replicas: int, client: int, horizon: int, limit: int
+    ) -> int | None:
+        """Claim a run of free groups for a span, all PENDING(client) now; its first block. All are
+        below `limit`."""
+        pending = block_word(PENDING, client, LARGE_CLASS, replicas)
+        while (first := self._find_run(node, blocks, replicas, horizon, limit)) is not None:
+            mark = stamp(self.grace.close_period())
+            done: Moves = []
+            for block in range(first, first + blocks):
+                size_class = LARGE_CLASS if block == first else TAIL_CLASS
+                mirror = block_word(MIRROR, mark, size_class, replicas)
+                if not self._claim(node, block, pending, mirror, horizon, done):
+                    break
+            else:
+                return first
+        return None
+
+    def _find_run(
+        self, node: int, blocks: int, replicas: int, horizon: int, limit: int
+    ) -> int | None:
+        usable = self.usable(node, replicas, horizon)
+        length = self.placement.region_blocks
+        for start in reversed(self.placement.starts(replicas)):
+            for first in range(start, min(start + length, limit) - blocks + 1):
+                if usable[first : first + blocks].all():
+                    return first
+        return None
+
+    def _claim(
+        self, node: int, block: int, pending: int, mirror: int, horizon: int, done: Moves
+    ) -> bool:
+        """Claim one group after those in `done`; False, and nothing is claimed, if it is not free.
+
+        Raises NodeFailed, with nothing claimed, for a node that is not marked as failed.
+        """
+        try:
+            well = self._step(node, block, pending, horizon, done)
+            for there, at in self.mirrors(node, block, replicas_of(pending)):
+                # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
+                try:
+                    well = well and self._step(there, at, mirror, horizon, done)
+                except NodeFailed:
+                    if not self.failed(there):
+                        raise
+                    well = not self._promised(there, at, replicas_of(pending))
+        except NodeFailed:
+            self._undo(done)
+            raise
+        if not well:
+            self._undo(done)
+        return well
+
+    def members(self, node: int, block: int, replicas: int) -> list[tuple[int, int]]:
+        """Node and block of all of the group of `replicas` that has this place; [] if none has."""
+        if not 1 < replicas <= self.placement.replicas_max:
+            return []
+        head = self.placement.head(node, block, replicas)
+        if head is None:
+            return []
+        return [head[:2], *self.mirrors(head[0], head[1], replicas)]
+
+    def _promised(self, node: int, block: int, replicas: int) -> bool:
+        """Whether a place on a lost node would belong to a group of other than `replicas`."""
+        return any(
+            self._is_claimed(there, at, other)
+            for other in range(2, self.placement.replicas_max + 1)
+            if other != replicas
+            for there, at in self.members(node, block, other)
+            if there != node
+        )
+
+    def _is_claimed(self, node: int, block: int, replicas: int) -> bool:
+        """Whether the place has a part of a group of that many; not if its node is lost."""
+        try:
+            word = self.endpoint.load(self.table.heap.table_word(node, block))
+        except NodeFailed:
+            if not self.failed(node):
+                raise
+            return False
+        return word >> 60 in GROUP_KINDS and replicas_of(word) == replicas
+
+    def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
+        word = self.endpoint.load(self.table.heap.table_word(node, block))
+        free = word >> 60 == FREE and self.table.has_passed(word, horizon)
+        # ORDER: pages first; then every block with an owner has them, whoever dies.
+        if not (free and self.table.back(node, block, word)):
+            return False
+        if not self.table.move(node, block, word, desired):
+            return False
+        done.append((node, block, word, desired))
+        return True
+
+    def _undo(self, done: Moves) -> None:
+        # ORDER: the mirrors before their head, which keeps others from claiming them.
+        for node, block, before, after in reversed(done):
+            try:
+                self.table.move(node, block, after, before)
+            except NodeFailed:
+                continue  # it is gone with its node
+        done.clear()
+
+    # ---- giving back ----------------------------------------------------------------------------
+
+    def release(self, node: int, first: int, word: int, epoch: int, client: int) -> int:
+        """Give back a group, or a span of them, that has no object in use and is seen as `word`.
+
+        On behalf of `client`, which is us or is dead; in the latter case we are pinned. Returns how
+        many blocks were given back, mirrors not counted.
+        """
+        pending = recast(word, PENDING, client)
+        if word != pending:
+            # Refused: another may have done it on behalf of the same client, and be dead by now.
+            self.table.move(node, first, word, pending)
+        # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
+        words = self.table.words(node)
+        # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
+        if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
+            return 0
+        tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
+        released = 0
+        for block in range(first + tails, first - 1, -1):
+            self._release_mirrors(node, block, epoch, first, pending)
+            released += self.table.move(node, block, int(words[block]), free_word(epoch))
+        return released
+
+    def _release_mirrors(self, node: int, block: int, epoch: int, first: int, pending: int) -> None:
+        for there, at in self.mirrors(node, block, replicas_of(pending)):
+            try:
+                word = self.endpoint.load(self.table.heap.table_word(there, at))
+            except NodeFailed:
+                continue  # it is gone with its node
+            # ORDER: the mirror was read before the head is seen unchanged: it is not another's.
+            if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
+                return
+            if word >> 60 == MIRROR and replicas_of(word) == replicas_of(pending):
+                with contextlib.suppress(NodeFailed):
+                    self.table.move(there, at, word, free_word(epoch))
+
+    # ---- without a head -------------------------------------------------------------------------
+
+    def sweep(self, node: int) -> int:
+        """Give back the mirrors on `node` that have no head, as far as may be; how many.
+
+        We are pinned, and no node is being filled.
+        """
+        words = self.table.words(node)
+        found = _mirrors(words)
+        horizon = self.grace.horizon()
+        released = 0
+        for block in found:
+            word = int(words[block])
+            head = self.head_of(node, block, word)
+            if head is None:
+                continue  # damaged; an audit shows it
+            if class_of(word) == TAIL_CLASS:
+                if self._is_astray(head, word) or (
+                    self.failed(head[0]) and not self._has_first(node, block, word)
+                ):
+                    free = free_word(self.grace.close_period())
+                    released += self.table.move(node, block, word, free)
+                continue  # else it goes with that of the first block
+            if class_of(word) >= self.table.heap.class_count:
+                continue  # damaged, too
+            if word >> 60 == STRAY:
+                if self.table.has_passed(word, horizon):
+                    released += self._release_stray(node, block, words)
+            elif self.failed(head[0]):
+                # ORDER: the head was seen lost before the period is closed.
+                stray = recast(word, STRAY, stamp(self.grace.close_period()))
+                # CRASH(stray): anyone goes on with it.
+                self.table.move(node, block, word, stray)
+            elif self._is_astray(head, word):
+                released += self._release_run(node, block, words)
+        return released
+
+    def _release_stray(self, node: int, first: int, words: Words) -> int:
+        unused = self.table.unused(node, first, class_of(int(words[first])))
+        return self._release_run(node, first, words) if unused else 0
+
+    def _release_run(self, node: int, first: int, words: Words) -> int:
+        # ORDER: the period is closed after the last object was seen free.
+        free = free_word(self.grace.close_period())
+        released = 0
+        for block in range(first + self.tails(words, first), first - 1, -1):
+            released += self.table.move(node, block, int(words[block]), free)
+        return released
+
+    def tails(self, words: Words, first: int) -> int:
+        """How many mirrors of tails of one span follow `first`, the mirror of its first block."""
+        block = first + 1
+        while (
+            block < len(words)
+            and words[block] == words[first + 1]
+            and int(words[block]) >> 60 == MIRROR
+            and class_of(int(words[block])) == TAIL_CLASS
+        ):
+            block += 1
+        return block - first - 1
+
+    def _has_first(self, node: int, block: int, word: int) -> bool:
+        """Whether the mirror of a span's first block is before this one, that of a tail of it.
+
+        It is claimed before those of the tails and given back after them; so, if the word is still
+        there afterwards, it never will be.
+        """
+        before = word
+        while before == word and block > 0:
+            block -= 1
+            before = self.endpoint.load(self.table.heap.table_word(node, block))
+        is_first = before >> 60 in MIRROR_KINDS and class_of(before) == LARGE_CLASS
+        return is_first and replicas_of(before) == replicas_of(word)
+
+    def _is_astray(self, head: tuple[int, int], word: int) -> bool:
+        """Whether the head, in service, does not belong to the mirror with this word.
+
+        Then it never will, since the word was there before the look at the head, and if it is there
+        after it, it was meanwhile.
+        """
+        try:
+            return not self.head_word(head, word)
+        except NodeFailed:
+            return False
+
+
+def _mirrors(words: Words) -> list[int]:
+    """The blocks with these words that are mirrors."""
+    kinds = words >> np.uint64(60)
+    found: list[int] = np.flatnonzero((kinds == MIRROR) | (kinds == STRAY)).tolist()
+    return found

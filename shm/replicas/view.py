@@ -1,0 +1,289 @@
+"""Which memory nodes are in service: the view, and how all clients come to agree on a new one.
+
+A mechanism that keeps replicas on several nodes has to know, of each, whether it still counts; and
+two clients that disagree would decide one thing twice. FUSEE leaves the change of the view to a
+master (algorithm 3). Here any client that meets a lost node does it, the leader, under a
+lease: the word `leader` holds its id until it is done, or dead and another takes its place.
+
+Words (control segment)
+    node states   in service; FAILED: lost, and the view is not changed yet; EXCLUDED: lost, and no
+                  replica is counted there; RESTORING: it has new memory, which the leader fills
+                  (replacement.py). Verbs raise NodeFailed for the last three. (states.py)
+    view          counts the changes; a client compares it at the start of each operation
+    leader        client id of the leader (bits 0-47) and a number of its own that is another each
+                  time (48-63), or 0. A leader is pinned: the word of one that is not is left over
+                  from an interrupt, or damaged, and anybody may replace it
+    parked        in each client slot: the client is pinned, and does nothing until no node is
+                  FAILED or RESTORING
+
+Steps of the leader. All are idempotent: if it dies, the next leader begins again.
+    1. view += 1: operations that begin from now on look at the node states, and park
+    2. close a grace period; wait until every client pinned in it is unpinned, parked or dead (one
+       that stands still for a lease is ended, if the pool's policy permits). Now nobody is in the
+       midst of anything that concerns a FAILED node
+    3. the stores put in order what the hands of those clients name (`reconcile`)
+    4. FAILED -> EXCLUDED; view += 1; leader = 0
+A node that is RESTORING while its leader is dead goes back to EXCLUDED before step 1.
+
+Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, and looks at the
+node states again. So either a leader sees that it is not parked any more and waits for it, or it
+sees the next FAILED node and parks again before it has done anything. Operations on replicated
+stores look at the view first and at the states if that has changed. They go by states that were
+settled when they were looked at, pinned: from then on, nobody excludes a node or puts one back
+without waiting for them. A client that sees a node RESTORING may have pinned too late to be waited
+for, and in the next moment it is in service, and all others count it. Any other code that changes
+groups of blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery),
+is pinned meanwhile and calls `steady` first: it may go on while a node is lost, not while one is
+filled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.clients.events import NODE_EXCLUDED
+from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.endpoint.field_ends import WRAPS, Field
+from limpet.shm.endpoint.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
+from limpet.shm.endpoint.slots import (
+    FREE,
+    INCARNATION_BITS,
+    PARKED,
+    PIN,
+    PROGRESS,
+    client_id,
+)
+from limpet.shm.endpoint.states import (
+    EXCLUDED,
+    FAILED,
+    IN_SERVICE,
+    RESTORING,
+    STATE_MASK,
+    generation_of,
+    settled,
+    state_of,
+)
+from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.errors import NodeFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.epoch import Grace, Pinned
+    from limpet.shm.clients.membership import Membership
+
+__all__ = ["EXCLUDED", "FAILED", "IN_SERVICE", "View"]
+
+IDENT_BITS: Final = 48
+IDENT_MASK: Final = (1 << IDENT_BITS) - 1
+MASK: Final = (1 << 64) - 1
+FIELDS: Final = (
+    Field(
+        "leader: number",
+        1 << 64 - IDENT_BITS,
+        1000,
+        WRAPS,
+        "a client counts its own leaderships; deceived is a CAS of a client that was stopped for "
+        "2^16 of them",
+    ),
+)
+
+
+class View:
+    """The view of one pool, from one of its clients."""
+
+    def __init__(self, client: Client, grace: Grace, membership: Membership, nodes: int) -> None:
+        self.client = client
+        self.endpoint = client.endpoint
+        self.grace = grace
+        self.membership = membership
+        self.nodes = nodes
+        self.led = 0
+        """What the word `leader` has, or last had, when we lead."""
+        self.reconcile: Callable[[list[int]], None] = lambda failed: None
+        """Puts replicas in order on what is left when those nodes are lost; set by the pool."""
+        self.remap: Callable[[], None] = lambda: None
+        """Maps the new memory of nodes that were replaced; set by the pool. Raises NodeFailed."""
+
+    def number(self) -> int:
+        """How often the view has changed."""
+        return int(self.endpoint.load(VIEW))
+
+    def states(self) -> list[int]:
+        """The state of each memory node."""
+        return [state_of(self.word(node)) for node in range(self.nodes)]
+
+    def word(self, node: int) -> int:
+        """The state word of a memory node."""
+        return int(self.endpoint.load(NODE_STATES + 8 * node))
+
+    def failed(self) -> list[int]:
+        """The nodes that are lost while the view has not changed."""
+        return [node for node, state in enumerate(self.states()) if state == FAILED]
+
+    def unsettled(self) -> bool:
+        """Whether the view is being changed, or has to be."""
+        return not settled(self.states())
+
+    def _restoring(self) -> bool:
+        return RESTORING in self.states()
+
+    def hands(self) -> list[tuple[int, int]]:
+        """Of the hands of all clients in operations, the pairs with replicated links."""
+        return [pair for slot, _, _, _ in self.grace.pinned() for pair in self.hand(slot)]
+
+    def hand(self, slot: int) -> list[tuple[int, int]]:
+        """Of the hand in a client slot, the pairs with replicated links."""
+        return [pair for pair in hand_in(self.endpoint, slot) if pair[1] & REPLICATED]
+
+    def settle(self, lost: int | None = None) -> None:
+        """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
+
+        Then map what was replaced. `lost`: a node that raised NodeFailed; nobody may know that yet.
+        Nothing that was read before may be relied on afterwards.
+        """
+        lane = self.endpoint.background(True)
+        try:
+            if lost is not None:
+                self.fail_if_lost(lost)
+            while self.unsettled():
+                self._park(self.unsettled)
+            self.remap()
+        finally:
+            self.endpoint.background(lane)
+
+    def steady(self) -> None:
+        """Wait, pinned, until no node is being filled, and map what was; as `settle` otherwise."""
+        lane = self.endpoint.background(True)
+        try:
+            while self._restoring():
+                self._park(self._restoring)
+            self.remap()
+        finally:
+            self.endpoint.background(lane)
+
+    def is_steady(self) -> bool:
+        """As `steady`, without waiting: False, and nothing is mapped, while a node is filled."""
+        if self._restoring():
+            return False
+        self.remap()
+        return True
+
+    def _park(self, unsettled: Callable[[], bool]) -> None:
+        """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
+        attempt = 0
+        try:
+            # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+            self.endpoint.store(self.client.slot + PARKED, 1)
+            while unsettled():
+                if self.lead():
+                    self._change()
+                attempt += 1
+                self.endpoint.pause(attempt)
+        finally:
+            self.endpoint.cas(LEADER, self.led, 0)
+            # ORDER: not parked, for all to see, before we look once more.
+            self.endpoint.swap(self.client.slot + PARKED, 0)
+
+    def lead(self) -> bool:
+        """Whether we are the leader, now."""
+        leader = self.endpoint.load(LEADER)
+        ours = leader & IDENT_MASK == self.client.ident
+        if ours and leader == self.led:
+            return True
+        if leader and not ours and not self._ended(leader & IDENT_MASK):
+            return False
+        # ORDER: before we lead: nobody takes this change for an earlier one that we led.
+        self.membership.progress()
+        # ORDER: another word than before, or this CAS could replace that of a later time.
+        self.led = (self.led >> IDENT_BITS) + 1 << IDENT_BITS & MASK | self.client.ident
+        return bool(self.endpoint.cas(LEADER, leader, self.led) == leader)
+
+    def _ended(self, ident: int) -> bool:
+        """Whether that client does not lead any more: it is certainly dead, or in no operation.
+
+        It is not recovered: we are in an operation.
+        """
+        slot = ident >> INCARNATION_BITS
+        if slot >= self.endpoint.load(SLOTS_USED) or not self.endpoint.load(
+            slot_address(slot) + PIN
+        ):
+            return True
+        word = self.endpoint.load(slot_address(slot))
+        if word >> 60 == FREE or client_id(slot, word) != ident or self.membership.dead(slot, word):
+            return True
+        progress = self.endpoint.load(slot_address(slot) + PROGRESS)
+        return self.membership.overdue("leader", (ident, progress), steadily=True) and (
+            self.membership.end(slot, word, "a change of the view")
+        )
+
+    def _change(self) -> None:
+        for node, state in enumerate(self.states()):
+            if state == RESTORING:  # who was at it is dead; nobody has used it
+                self.move(node, RESTORING, EXCLUDED)
+        failed = self.failed()
+        if failed:
+            self.quiesce()
+            self.remap()  # nodes may have been replaced since we parked
+            try:
+                self.reconcile(failed)
+            except NodeFailed as error:
+                self.fail_if_lost(error.node)  # one more; all is done again for both
+                return
+        for node in failed:
+            # CRASH(reconciled): the next leader does it again, and finds all in order.
+            if self.move(node, FAILED, EXCLUDED):
+                self.membership.note(NODE_EXCLUDED, node)
+        self.resign()
+
+    def fail_if_lost(self, node: int) -> None:
+        """Mark a node that raised NodeFailed, unless it is marked already.
+
+        If we have not lost its memory either, then what we had of it was replaced.
+        """
+        if self.endpoint.lost(node):
+            self.membership.fail_node(node, generation_of(self.endpoint.expected(node)))
+
+    def move(self, node: int, before: int, after: int) -> bool:
+        """Change a node's state, not its generation; False if it was another than `before`."""
+        word = self.word(node)
+        changed = word & ~STATE_MASK | after
+        return state_of(word) == before and (
+            self.endpoint.cas(NODE_STATES + 8 * node, word, changed) == word
+        )
+
+    def quiesce(self) -> None:
+        """As the leader, which has changed a node's state: wait until all others are parked.
+
+        A client that begins an operation later sees that the view has changed, and what the states
+        are.
+        """
+        self.endpoint.faa(VIEW, 1)
+        closed = self.grace.close_period()
+        attempt = 0
+        while any(not self._quiet(laggard) for laggard in self.grace.laggards(closed)):
+            attempt += 1
+            self.membership.progress()
+            self.endpoint.pause(attempt)
+
+    def concerns(self, slot: int, ident: int) -> bool:
+        """Whether that client, of that slot, is parked, or leads: it does nothing else."""
+        parked = self.endpoint.load(slot_address(slot) + PARKED)
+        return bool(parked) or self.endpoint.load(LEADER) & IDENT_MASK == ident
+
+    def resign(self) -> None:
+        """As the leader, which has changed all states that had to be: end the change."""
+        if self.led and self.endpoint.load(LEADER) == self.led:
+            self.endpoint.faa(VIEW, 1)
+            self.endpoint.cas(LEADER, self.led, 0)
+
+    def _quiet(self, laggard: Pinned) -> bool:
+        slot, word, _, _ = laggard
+        if self.membership.ours(slot) or self.endpoint.load(slot_address(slot) + PARKED):
+            return True
+        # Another pin is none of its end: a recoverer changes its own (`share_pin`).
+        return self.membership.dead(slot, word) or (
+            self.membership.stands_still("view", laggard)
+            and self.membership.end(slot, word, "a change of the view")
+        )

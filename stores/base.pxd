@@ -1,0 +1,38 @@
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef int BATCH
+cdef int PUT
+cdef int INSERT
+cdef int UPDATE
+cdef int DELETE
+cdef int EXISTS
+cdef int MISSING
+
+cpdef bytes as_bytes(str what, data)
+
+cdef class Store:
+    cdef readonly object pool
+    cdef readonly str kind
+    cdef readonly str name
+    cdef readonly object parameters
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef readonly Allocator allocator
+    cdef readonly u64 entry_number
+    cdef readonly u64 entry_word
+    cdef u64 drops
+    cdef public u64 operations
+    cdef public u64 retries
+    cdef bint foretells
+    cdef object __weakref__
+
+    cpdef int require_there(self) except -1
+    cpdef int show_progress(self, int count) except -1
+    cdef int _after_a_drop(self) except -1
+    cpdef int _write(self, key, value, int mode) except -1
+    cdef int _foretell(self, list keys) except -1
+    cdef int _expect_keys(self, list keys) except -1

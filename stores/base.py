@@ -1,0 +1,307 @@
+"""What every store is: `Store`, the base class, and how one is made and found again.
+
+A store kind is a module with a class derived from `Store` and a frozen dataclass of parameters
+(`Parameters`), which `for_pool(pool, layout, *, capacity=None, ...)` makes: `capacity` is how many
+keys surely fit, and every parameter has a default that suits the pool. registry.py names the kinds,
+and takes those of programs (`register`); examples/own_store.py is one.
+A class provides
+    make(pool, name, parameters)      static: make the regions; may find them half made
+    unmake(pool, name, parameters)    static: give them back after `make` raised
+    get, _write, delete, __len__, keys, references, check
+    losses_survived, replicated       of a replicated store
+    replaced(node)                    when it remembers addresses
+and inherits everything else. Compiled classes may derive from it in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.layout import ENTRIES_MAX
+from limpet.shm.errors import KeyExists, StoreDropped, StoreError, StoreFull
+from limpet.stores.status import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
+
+
+def as_bytes(what: str, data: Any) -> bytes:
+    """`data`, a bytes-like object, as bytes; TypeError, naming `what`, for anything else."""
+    if isinstance(data, bytes):
+        return bytes(data)
+    try:
+        return memoryview(data).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"a {what} is bytes, bytearray or another bytes-like object, not "
+            f"{type(data).__name__}; pool.dict() stores Python objects"
+        ) from None
+
+
+class Store:
+    """A key-value store in a pool: bytes to bytes, linearizable per key.
+
+    A handle may be used by several threads (one operation at a time is inside), survives `fork`,
+    and pickles by name. Any operation may also raise NodeFailed, PoolClosed and ReentrantUse.
+    """
+
+    ordered = False
+    entries_max = ENTRIES_MAX
+    """It has an entry of the catalogue with a number below this."""
+    grows = False
+    """Whether there is room for keys as long as there is memory."""
+    replicated = False
+    """Whether it has replicas of all that it has; then it `resolves`, and the class has `reconcile`
+    and `refill`."""
+    resolves = False
+    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`."""
+    stops = False
+    """Whether who recovers a client stops its tables; then the class has `stop_words`
+    (stores/baselines/dtx/stop.py)."""
+    transactional = False
+    """Whether it takes part in transactions (stores/rtx/transaction.py)."""
+    majorities = False
+    """Whether the loss of a minority of the replicas is survived, and not of all but one."""
+    losses_survived = 0
+    """Memory nodes that may be lost without any operation failing; of an instance, with its
+    parameters. 0: what was on a lost node is lost with it, and its operations raise NodeFailed."""
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        self.pool = pool
+        self.kind = kind
+        self.name = name
+        self.parameters = parameters
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
+        self.allocator = pool.allocator
+        self.entry_number, self.entry_word = pool.entry_of(name)
+        """Of the store's entry in the catalogue: its number, and its state word."""
+        self.drops = self.client.drops
+        self.operations = 0
+        self.retries = 0
+        self.foretells = False
+        """Whether the store has an `_expect_keys` of its own."""
+        pool.handles.add(self)
+
+    def require_there(self) -> None:
+        """Raise StoreDropped if the store was dropped. Within an operation, before all else."""
+        if self.client.drops != self.drops:
+            self._after_a_drop()
+
+    def look_whether_there(self) -> None:
+        """Raise StoreDropped if the store was dropped. Outside of operations, `exclusively`."""
+        self.client.pin()
+        try:
+            self.require_there()
+        finally:
+            self.client.unpin()
+
+    def show_progress(self, count: int) -> None:
+        """Show, pinned and now and then by `count`, that a long walk does not stand still."""
+        if not count & 0xFF:
+            self.pool.membership.progress()
+            self.client.go_on()
+
+    def _after_a_drop(self) -> None:
+        if not self.pool.catalogue.is_ready(self.entry_number, self.entry_word):
+            self.let_go()
+            raise StoreDropped(
+                f"{self.pool.url}: the store {self.name!r} was dropped; pool.store() or "
+                "pool.dict() makes a new one of that name"
+            )
+        self.drops = self.client.drops
+
+    @staticmethod
+    def complete(pool: Any, name: str, parameters: Any) -> bool:
+        """Whether `make` has made all that belongs on nodes in service. Pinned, none is filled."""
+        return True
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        raise NotImplementedError
+
+    def put(self, key: Any, value: Any) -> None:
+        """Insert or update. Raises KeyTooLarge, ValueTooLarge, StoreFull; then nothing changed."""
+        self._write(key, value, PUT)
+
+    def insert(self, key: Any, value: Any) -> None:
+        """Insert; KeyExists if the key is there. Raises as `put` does."""
+        if self._write(key, value, INSERT) == EXISTS:
+            raise KeyExists(f"{self.name}: the key {key!r} is there already")
+
+    def update(self, key: Any, value: Any) -> None:
+        """Update; KeyError if the key is not there. Raises as `put` does."""
+        if self._write(key, value, UPDATE) == MISSING:
+            raise KeyError(key)
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        """Write in this mode (status.py): DONE, EXISTS or MISSING. Raises as `put` does."""
+        raise NotImplementedError
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """The number of keys; counts all of them."""
+        raise NotImplementedError
+
+    def keys(self) -> Any:
+        """Every key, as weakly consistent as `iter`."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Verify every invariant in memory; StoreCorrupt says what does not hold."""
+        raise NotImplementedError
+
+    def references(self) -> Any:
+        """References to all objects that the store links to, as a uint64 array; for audits.
+
+        Never raises NodeFailed: what only a lost node links to is left out. Called within
+        `exclusively`, perhaps pinned: it does not pin.
+        """
+        raise NotImplementedError
+
+    def index_size(self) -> int:
+        """Bytes of the objects that have no pair: those that are the index itself."""
+        return 0
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        """References to objects that a pair of a hand stands for, besides its own; for audits."""
+        return []
+
+    def left_by(self, ident: int) -> set[str]:
+        """The named crash points of this kind that the remains of the dead client `ident` show.
+
+        Called within `exclusively`; changes nothing.
+        """
+        return set()
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        if not self.foretells:
+            return [self.get(key) for key in keys]
+        wanted = list(keys)
+        found: list[bytes | None] = []
+        for start in range(0, len(wanted), BATCH):
+            batch = wanted[start : start + BATCH]
+            self._foretell([key for key in batch if type(key) is bytes])
+            for key in batch:
+                found.append(self.get(key))
+        return found
+
+    def put_many(self, pairs: Any) -> None:
+        """`put` each (key, value) of `pairs`, a mapping or an iterable; not atomic as a whole.
+
+        What a list, a tuple or a dict has is known beforehand, and takes less time in some stores
+        (`_expect_keys`) than what other iterables give one by one.
+        """
+        if self.foretells and type(pairs) is dict:
+            pairs = list(pairs.items())
+        if self.foretells and (type(pairs) is list or type(pairs) is tuple):
+            for start in range(0, len(pairs), BATCH):
+                batch = pairs[start : start + BATCH]
+                self._foretell(
+                    [
+                        pair[0]
+                        for pair in batch
+                        if type(pair) is tuple and len(pair) > 0 and type(pair[0]) is bytes
+                    ]
+                )
+                for key, value in batch:
+                    self.put(key, value)
+        else:
+            # one by one: which pair comes next may depend on what was put
+            for key, value in pairs.items() if hasattr(pairs, "items") else pairs:
+                self.put(key, value)
+
+    def _foretell(self, keys: list[bytes]) -> None:
+        """Operations on at most BATCH `keys` follow: have on its way what they touch first."""
+        if self.endpoint.hints:
+            self.client.begin()
+            try:
+                self._expect_keys(keys)
+            finally:
+                self.client.end()
+
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        """Hints of the endpoint only, no verbs, and nothing that an operation would go by: not
+        pinned. What a store does not say, its operations find out."""
+
+    def scan(self, low: Any = None, high: Any = None) -> Any:
+        """The pairs with low <= key < high, in order; StoreError: this store is not ordered."""
+        raise StoreError(f"a {self.kind} store is not ordered; scans need a tree store")
+
+    def have_memory(self, key: Any, mode: int, *wanted: Any) -> Any:
+        """Have memory ready for a write, as `find_memory(update, *wanted)` does; what that returns.
+
+        `update`: from what new entries leave for updates. A put is one if the key is there; that is
+        looked up only when there is no other memory. Outside of operations. Raises StoreFull.
+        """
+        if mode in (UPDATE, DELETE):
+            return self.find_memory(True, *wanted)
+        if mode == PUT and self.allocator.refused and key in self:
+            return self.find_memory(True, *wanted)
+        try:
+            return self.find_memory(False, *wanted)
+        except StoreFull:
+            if mode != PUT or key not in self:
+                raise
+        return self.find_memory(True, *wanted)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """Have memory ready for an object: `wanted` is its node and size in bytes."""
+        node, size = wanted
+        return self.allocator.replenish(node, size, 1, 0, 0, update)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key) is not None
+
+    def __iter__(self) -> Any:
+        """Every key. One that comes or goes meanwhile may be missing; one that goes and comes
+        again may be met twice; no other key is."""
+        return iter(self.keys())
+
+    def items(self) -> Any:
+        """Every key with its value, as weakly consistent as `iter`."""
+        for key in self.keys():
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def replaced(self, node: int) -> None:
+        """From now on, `node` has other memory than what this handle knows of it."""
+
+    def forget(self) -> None:
+        """Forget what this handle knows besides what is in memory."""
+
+    def let_go(self) -> None:
+        """The pool's handle was closed, or the store dropped: let go of what is not in memory."""
+
+    def recover(self) -> dict[str, Any]:
+        """Repair now what dead clients left, rather than when it is next met: `pool.recover()`."""
+        return self.pool.recover()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this handle (`ops`, `retries`) and of its pool handle's verbs.
+
+        `reads`, `writes`, `cas` (`cas_lost` of them in vain), `atomics` (the other atomics),
+        `bytes_read`, `bytes_written` and `round_trips` are what operations did on memory nodes;
+        `background` holds the same of housekeeping and the control segment.
+        """
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "ops": self.operations,
+            "retries": self.retries,
+            **self.endpoint.counters(),
+            "background": self.endpoint.counters("background"),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self.pool, self.kind, self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} store {self.name!r} of {self.pool.url}>"
+
+
+def _attached(pool: Any, kind: str, name: str) -> Any:
+    return pool.attached(kind, name)[0]

@@ -1,0 +1,1 @@
+"""What the papers compare themselves with: Clover, pDPM-Direct, DTX and RAW."""

@@ -1,0 +1,195 @@
+"""The chains of a `clover` store (store.py has their layout): following them, and looks at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.clients.membership import hand_in
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.states import former
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores import regions
+from limpet.stores.base import Store
+from limpet.stores.baselines.clover.parameters import CloverParameters
+from limpet.stores.baselines.clover.server import HEADER, table_of
+from limpet.stores.fusee.log import LoggedObjects
+from limpet.stores.fusee.marks import DEATH
+
+NEWER: Final = DEATH
+DELETED: Final = 1
+
+
+def newer_of(version: int) -> int:
+    """Address of the word of a version that names the next one."""
+    return (version & ADDRESS_MASK) + NEWER
+
+
+class Chains(Store):
+    """The heads on all nodes and their chains. A subclass gives the operations."""
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        size = HEADER + 8 * parameters.heads
+        self.tables = regions.attach(pool, name, parameters.tables, size)
+        self.objects = LoggedObjects(pool.heap, 1)
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: CloverParameters) -> None:
+        """Make one region a table; zeros are an empty one."""
+        regions.make(pool, name, parameters.tables, HEADER + 8 * parameters.heads)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: CloverParameters) -> None:
+        regions.unmake(pool, name, parameters.tables)
+
+    def replaced(self, node: int) -> None:
+        self.tables = [former(table, node) for table in self.tables]
+
+    def _follow(self, version: int) -> int:
+        """The newest version of this chain, which is in the image then; 0: its key is deleted."""
+        while True:
+            self.objects.load(version)
+            newer = self.endpoint.load(newer_of(version))
+            self.endpoint.wait()
+            if newer in (0, DELETED):
+                return version if newer == 0 else 0
+            version = newer
+
+    # ---- all chains -----------------------------------------------------------------------------
+
+    def _table(self, table: int) -> Any:
+        """A copy of the heads of a table."""
+        raw = self.endpoint.read(self.tables[table] + HEADER, 8 * self.parameters.heads)
+        return np.frombuffer(raw, dtype="<u8")
+
+    def _heads(self) -> Iterator[int]:
+        """The address of every head that has a chain."""
+        for table, start in enumerate(self.tables):
+            words = self.pool.exclusively(lambda table=table: self._table(table))
+            for index in np.flatnonzero(words).tolist():
+                yield start + HEADER + 8 * index
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.keys())
+
+    def keys(self) -> Any:
+        """Every key, a chain at a time; as weakly consistent as `iter` says."""
+        for head in self._heads():
+            with self.client:
+                self.require_there()
+                version = self.endpoint.load(head)
+                key = self.objects.key() if version and self._last_of(version) else None
+            if key is not None:
+                yield key
+
+    def _last_of(self, version: int) -> int:
+        """As `_follow`, without round trips: for looks at all chains."""
+        while True:
+            newer = self.endpoint.load(newer_of(version))
+            if newer in (0, DELETED):
+                self.objects.load(version)
+                return version if newer == 0 else 0
+            version = newer
+
+    def references(self) -> Any:
+        """References to all versions on nodes in service, as uint64; for audits."""
+        found: list[int] = []
+        for table, start in enumerate(self.tables):
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                for index in np.flatnonzero(self._table(table)).tolist():
+                    self.show_progress(index)
+                    found += self._chain(start + HEADER + 8 * index)
+        return np.array(found, dtype=np.uint64)
+
+    def _chain(self, head: int) -> list[int]:
+        """The versions of a chain, oldest first; perhaps not pinned."""
+        while True:
+            found = []
+            first = version = self.endpoint.load(head)
+            while self.heap.plausible(version) and version not in found:
+                found.append(version)
+                version = self.endpoint.load(newer_of(version))
+            # Nothing was freed that comes after what the head still has.
+            if self.endpoint.load(head) == first:
+                return found
+
+    def check(self) -> None:
+        """Verify every invariant of the chains in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work. NodeFailed: a table is lost with its node, and nothing is
+        wrong with the others.
+        """
+        seen: dict[bytes, int] = {}
+        lost = None
+        for table, start in enumerate(self.tables):
+            try:
+                words = self.pool.exclusively(lambda table=table: self._table(table))
+                for index in np.flatnonzero(words).tolist():
+                    self._check_chain(table, start + HEADER + 8 * index, seen)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_chain(self, table: int, head: int, seen: dict[bytes, int]) -> None:
+        with self.client:
+            self.require_there()
+            version = self.endpoint.load(head)
+            keys = set()
+            while version not in (0, DELETED):
+                wrong = self._wrong_with(version)
+                if wrong:
+                    raise StoreCorrupt(f"{self.name}: version {version:#x} of {head:#x}: {wrong}")
+                keys.add(self.objects.key())
+                version = self.endpoint.load(newer_of(version))
+            if len(keys) > 1:
+                raise StoreCorrupt(f"{self.name}: the chain of {head:#x} has the keys {keys}")
+            for key in keys:
+                if table_of(key, self.parameters.tables) != table:
+                    raise StoreCorrupt(f"{self.name}: {key!r} does not belong to table {table}")
+                # One that went and came again meanwhile has another head; its first one is empty.
+                if key in seen and self._has(seen[key], key) and self._has(head, key):
+                    raise StoreCorrupt(f"{self.name}: {key!r} also has the head {seen[key]:#x}")
+                seen[key] = head
+
+    def _wrong_with(self, version: int) -> str:
+        """What is wrong with a version, or "" if nothing is."""
+        if not self.heap.plausible(version):
+            return "points to no object"
+        used = self.heap.used(version)
+        self.objects.load(version)
+        if not self.objects.fits(version) or not self.objects.intact():
+            return "the object's sizes or checksum do not hold"
+        # What is not the newest may have been collected since we were at the one before it.
+        if not used and self.endpoint.load(newer_of(version)) == 0:
+            return "points to an object that is not in use"
+        return ""
+
+    def _has(self, head: int, key: bytes) -> bool:
+        version = self.endpoint.load(head)
+        if not version:
+            return False
+        self.objects.load(version)
+        return bool(self.objects.key_is(key))
+
+    def left_by(self, ident: int) -> set[str]:
+        found = set()
+        for version, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
+            if home and self.heap.used(version):
+                mine = self._is_head(home)
+                linked = self.endpoint.load(home) == version
+                if linked and not mine:
+                    found.add("appended")
+                if mine and not linked and self.endpoint.load(newer_of(version)):
+                    found.add("retired")
+        return found
+
+    def _is_head(self, address: int) -> bool:
+        start = self.tables[address >> NODE_SHIFT] + HEADER
+        return start <= address < start + 8 * self.parameters.heads

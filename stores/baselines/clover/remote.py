@@ -1,0 +1,206 @@
+"""A client's end of the metadata process: asking it, starting it, and doing without it.
+
+A client that needs the metadata process and finds none starts one. It ends when its last client has
+left, or is killed; then the next request starts another, which reads the index anew. So every
+request may be repeated. One that stands still makes everybody wait: after a lease (and a second at
+least) it is killed by the client that waits, or, in a pool with fence="wait", named. To read the
+index it may take READING times as long.
+
+A client connects only to the process that has the store's lock (place.py). When another process
+listens at a name that a metadata process had, nobody connects to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import weakref
+from typing import Any, Final
+
+from limpet.shm.clients.liveness import Watcher, start_time
+from limpet.shm.descriptors import descriptors_needed
+from limpet.shm.errors import NodeFailed, StoreError
+from limpet.shm.uninterrupted import uninterrupted
+from limpet.stores.baselines.clover import server
+from limpet.stores.baselines.clover.place import Place
+from limpet.stores.baselines.clover.server import PACKET_MAX, WORDS, peer
+
+log = logging.getLogger("limpet")
+
+PATIENCE_S: Final = 1.0
+READING: Final = 10
+AGAIN_S: Final = 0.002
+"""Until a connection that was refused is tried again."""
+STARTS_MAX: Final = 50
+"""How often a metadata process may end in the midst of one request."""
+
+
+class Remote:
+    """The connection of one handle of a store to the store's metadata process."""
+
+    def __init__(self, pool: Any, name: str, word: int, tables: list[int], heads: int) -> None:
+        """`word`: of the store's entry in the catalogue; a store that is made anew has another."""
+        self.pool = pool
+        self.name = name
+        self.tables = tables
+        self.heads = heads
+        self.place = Place(pool, name, word)
+        self.address = ""
+        """Where the metadata process listens that this process last connected to."""
+        self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)
+        self.watcher = Watcher()
+        self.socket: socket.socket | None = None
+        self.owner = 0
+        self.pid = 0
+        """Of the metadata process."""
+        self.waits = 1
+        """How many times `patience_s` it may take to answer."""
+
+    def state(self, kind: int, key: bytes) -> tuple[int, int]:
+        """Address and word of the key's head: a LOOKUP or an ASSIGN. One round trip."""
+        head, word = WORDS.unpack(self.ask(kind, key))
+        return head, word
+
+    def ask(self, kind: int, key: bytes = b"") -> bytes:
+        """What the metadata process answers. Raises NodeFailed, StoreError."""
+        for _ in range(STARTS_MAX):
+            try:
+                connection = self._connected()
+                connection.send(bytes([kind]) + key)
+                answer = self._receive(connection)
+            except ConnectionError:
+                self._missed()
+                continue
+            except BaseException:
+                self.close()  # whatever is answered now must not be taken for another answer
+                raise
+            self.pool.endpoint.wait()
+            if answer[0]:
+                raise NodeFailed(WORDS.unpack(answer[1:])[0], "the metadata process met it as lost")
+            return answer[1:]
+        raise StoreError(
+            f"{self.pool.url}: the metadata process of {self.name!r} ended {STARTS_MAX} times in "
+            "the midst of one request; see the log"
+        )
+
+    def tell(self, kind: int, key: bytes) -> None:
+        """Send what is not answered; nothing depends on its arriving."""
+        try:
+            connection = self._connected()
+            connection.send(bytes([kind]) + key)
+        except ConnectionError:
+            self._missed()
+
+    @property
+    def connected(self) -> bool:
+        """Whether this process has a connection."""
+        return self.socket is not None and self.owner == os.getpid()
+
+    def close(self) -> None:
+        """Leave the metadata process; the last one to leave ends it."""
+        connection, self.socket = self.socket, None
+        if connection is not None:
+            connection.close()
+
+    def _missed(self) -> None:
+        log.warning(
+            "%s: the metadata process %d of %r has ended; the next request starts another, which "
+            "reads the index anew from memory", self.pool.url, self.pid, self.name,
+        )  # fmt: skip
+        self.close()
+
+    def _connected(self) -> socket.socket:
+        if self.socket is not None and self.owner == os.getpid():
+            return self.socket
+        with descriptors_needed(self.pool.url):
+            return self._connect_again()
+
+    def _connect_again(self) -> socket.socket:
+        if self.socket is not None and self.owner != os.getpid():
+            self.close()  # that is our parent's
+        end = time.monotonic() + self.patience_s
+        while self.socket is None:
+            number, ready = self.place.holder()
+            if not number:
+                self._start()
+                continue
+            wrong = self._connect(number, ready)
+            # While the lock is held, its holder listens. If it is no longer held, nothing is wrong.
+            if wrong and self.place.holder()[0] == number:
+                if time.monotonic() >= end:
+                    raise StoreError(f"{self.pool.url}: {wrong}")
+                time.sleep(AGAIN_S)
+        return self.socket
+
+    def _start(self) -> None:
+        wrong = uninterrupted(lambda: server.start(self.pool, self.place, self.tables, self.heads))
+        if wrong:
+            raise StoreError(
+                f"{self.pool.url}: the metadata process of {self.name!r} failed: {wrong}"
+            )
+
+    def _connect(self, number: int, ready: bool) -> str:
+        """Connect to the metadata process of that number; "", or what keeps us from it."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(self.place.address(number))
+            pid, uid = peer(connection)
+            # ORDER: after `connect`. Another process can have the name only without the lock.
+            if uid == os.geteuid() and self.place.holder()[0] == number:
+                self._use(connection, pid)
+                self.waits = 1 if ready else READING
+                self.address = self.place.address(number)
+                return ""
+        except ConnectionRefusedError:
+            connection.close()
+            return (
+                f"the metadata process of {self.name!r} cannot be reached; it is in another "
+                "network namespace, and all clients of a clover store must be in one"
+            )
+        except BaseException:
+            self.socket = None  # a signal handler may have raised when it was in use already
+            connection.close()
+            raise
+        connection.close()
+        return (
+            f"the metadata process of {self.name!r}, {pid}, is that of another user, {uid}; all "
+            "clients of a clover store must be processes of one user"
+        )
+
+    def _use(self, connection: socket.socket, pid: int) -> None:
+        connection.settimeout(self.patience_s)
+        self.pid = pid
+        self.owner = os.getpid()
+        self.socket = connection
+        weakref.finalize(self, connection.close)
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        named = False
+        while True:
+            try:
+                answer = connection.recv(PACKET_MAX)
+            except TimeoutError:
+                self.waits -= 1
+                if self.waits <= 0:
+                    self._hurry(named)
+                    named = True
+                continue
+            if not answer:
+                raise ConnectionResetError
+            self.waits = 1
+            return answer
+
+    def _hurry(self, named: bool) -> None:
+        """The metadata process stands still: end it, or name it once, by the pool's policy."""
+        kill = self.pool.parameters.fence == "kill"
+        if not named:
+            log.warning(
+                "%s: %s the metadata process %d of %r: it has not answered for %.3f s",
+                self.pool.url, "killing" if kill else "everyone waits for", self.pid, self.name,
+                self.patience_s,
+            )  # fmt: skip
+        started = start_time(self.pid)
+        if kill and started is not None:
+            self.watcher.kill(self.pid, started)

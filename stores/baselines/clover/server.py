@@ -1,0 +1,304 @@
+"""Clover's metadata process: it knows which chain of versions a key has.
+
+It is no client of the pool: it reads memory, and changes nothing there but the epoch. Its knowledge
+is private and lost with it; the next process reads it anew from the heads in memory.
+
+    index    key -> address of its head (store.py)
+    free     heads that are no key's
+    idle     keys whose head was seen to be 0, with the epoch in which it was. A client that was
+             told of that head may still put a pair there until the epoch lies behind every pinned
+             client; only then does the head become free. A request to assign it ends the idleness
+    due      heads of chains that clients said they had made longer
+
+It is a forked process in a session of its own. Of its parent's open files it keeps the regular ones
+and device DAX, as memory may be mapped from them, and closes all others (sockets, pipes,
+terminals). It listens on an abstract unix socket, holds the lock of the store's metadata process
+(place.py), of which there is so only one, and ends when its last client has left.
+
+Requests are one byte and a key, answers one byte and words; both are packets (SOCK_SEQPACKET).
+    LOOKUP   -> address and word of the key's head, or zeros
+    ASSIGN   -> the same; a free head becomes the key's if it has none; zeros: none is free
+    NOTICE   no answer: the key's chain has become longer, or ended
+    DUE      -> heads of up to DUE_MAX chains to collect, the lowest first
+    REBUILD  -> nothing; the index has been read anew
+Before DUE and REBUILD the notices of all clients are taken that were sent before: whoever is told
+what is due is told of every change that had been told.
+The first byte of an answer is 0, or 1 if a memory node is lost: then the word says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import stat
+import struct
+import traceback
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from limpet.shm.clients.epoch import Grace
+from limpet.shm.endpoint.fabric import Endpoint, hash64
+from limpet.shm.endpoint.layout import NODE_STATES
+from limpet.shm.endpoint.states import IN_SERVICE, node_word
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.errors import AddressError, NodeFailed
+from limpet.stores.baselines.clover.place import Place
+from limpet.stores.fusee.marks import ENTRY_SIZE
+
+LOOKUP: Final = 1
+ASSIGN: Final = 2
+NOTICE: Final = 3
+DUE: Final = 4
+REBUILD: Final = 5
+
+DUE_MAX: Final = 64
+PACKET_MAX: Final = 1 << 17
+WORDS: Final = struct.Struct("<2Q")
+LONELY_S: Final = 10.0
+"""A metadata process that nobody has come to for so long ends."""
+HEADER: Final = 64
+"""Bytes of a table before its heads."""
+
+
+def table_of(key: bytes, tables: int) -> int:
+    """The table, and so the memory node, of a key."""
+    return (hash64(key) >> 32) * tables >> 32
+
+
+class Metadata:
+    """The index, and the answers to requests."""
+
+    def __init__(self, endpoint: Any, tables: list[int], heads: int) -> None:
+        self.endpoint = endpoint
+        self.grace = Grace(endpoint)
+        self.tables = tables
+        self.heads = heads
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Read the index from memory."""
+        self.index: dict[bytes, int] = {}
+        self.free: list[list[int]] = []
+        self.idle: dict[bytes, int] = {}
+        self.due: set[int] = set()
+        for table in self.tables:
+            try:
+                self.free.append(self._read_table(table))
+            except NodeFailed:
+                self.free.append([])
+
+    def _read_table(self, table: int) -> list[int]:
+        words = np.frombuffer(self.endpoint.read(table + HEADER, 8 * self.heads), dtype="<u8")
+        for index in np.flatnonzero(words).tolist():
+            head = table + HEADER + 8 * index
+            self.index[self._key_at(head)] = head
+        vacant = np.flatnonzero(words == 0)[::-1].tolist()
+        return [table + HEADER + 8 * index for index in vacant]
+
+    def _key_at(self, head: int) -> bytes:
+        """The key of a chain. Its versions come and go, its key does not."""
+        while True:
+            word = self.endpoint.load(head)
+            at = (word & ADDRESS_MASK) + ENTRY_SIZE
+            try:
+                key = bytes(self.endpoint.read(at + 16, self.endpoint.load(at) & 0xFFFF))
+            except AddressError:
+                key = b""
+            # The version was not freed while its head had it, so this is its key.
+            if self.endpoint.load(head) == word:
+                return key
+
+    def answer(self, request: bytes) -> bytes | None:
+        """The answer to a request; None: there is none."""
+        kind, key = request[0], request[1:]
+        try:
+            if kind == LOOKUP:
+                return b"\0" + self._state(self.index.get(key, 0))
+            if kind == ASSIGN:
+                return b"\0" + self._state(self._assigned(key))
+            if kind == REBUILD:
+                self.rebuild()
+                return b"\0"
+            if kind == DUE:
+                return b"\0" + self._due()
+            if key in self.index:
+                self.due.add(self.index[key])
+            return None
+        except NodeFailed as error:
+            return b"\1" + WORDS.pack(error.node, 0)
+
+    def _state(self, head: int) -> bytes:
+        return WORDS.pack(head, self.endpoint.load(head) if head else 0)
+
+    def _assigned(self, key: bytes) -> int:
+        head = self.index.get(key, 0)
+        if not head:
+            table = table_of(key, len(self.tables))
+            if not self.free[table]:
+                self._reap()
+            if not self.free[table]:
+                return 0
+            head = self.index[key] = self.free[table].pop()
+        self.idle.pop(key, None)
+        return head
+
+    def _reap(self) -> None:
+        """Free the heads that are 0 and that nobody can be about to use."""
+        horizon = self.grace.horizon()
+        closed = self.grace.close_period()
+        for key, head in list(self.index.items()):
+            try:
+                vacant = not self.endpoint.load(head)
+            except NodeFailed:
+                continue
+            if not vacant:
+                self.idle.pop(key, None)
+            elif self.idle.setdefault(key, closed) < horizon:
+                del self.index[key], self.idle[key]
+                self.free[table_of(key, len(self.tables))].append(head)
+
+    def _due(self) -> bytes:
+        heads = sorted(self.due)[:DUE_MAX]
+        self.due.difference_update(heads)
+        return struct.pack(f"<{len(heads)}Q", *heads)
+
+
+# ---- the process ---------------------------------------------------------------------------------
+
+
+def start(pool: Any, place: Place, tables: list[int], heads: int) -> str:
+    """Start a metadata process, unless there is one; "", or what went wrong in it.
+
+    It is a grandchild, so that no zombie is left for this process to wait for.
+    """
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _live(pool, place, tables, heads, into)
+    os.close(into)
+    os.waitpid(child, 0)
+    with open(out, "rb") as pipe:
+        return pipe.read().decode(errors="replace")
+
+
+def _live(pool: Any, place: Place, tables: list[int], heads: int, ready: int) -> NoReturn:
+    """Be the metadata process. `ready` is closed when it answers, and told what goes wrong."""
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _detach(ready)
+            held = place.listen()
+            if held is None:
+                os._exit(0)  # another client was faster
+            # ORDER: the index is read when no other metadata process can assign heads any more.
+            metadata = Metadata(_endpoint(pool), tables, heads)
+            held.ready()
+            os.close(ready)
+            _serve(held.listener, metadata)
+    except BaseException:
+        os.write(ready, traceback.format_exc().encode()[:4096])
+    finally:
+        os._exit(0)
+
+
+def _detach(ready: int) -> None:
+    """Keep nothing that was the parent's but the memory: others wait for the end of its pipes."""
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    # ORDER: before anything is opened: the parent may have no descriptor left.
+    for standard in range(3):
+        with contextlib.suppress(OSError):  # the parent has none there
+            os.close(standard)
+    inherited = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    for descriptor in inherited:
+        if descriptor > 2 and descriptor != ready and not _is_memory(descriptor):
+            os.close(descriptor)
+
+
+def _is_memory(descriptor: int) -> bool:
+    try:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) or path.match("/dev/dax*")
+    except OSError:
+        return False
+
+
+def _endpoint(pool: Any) -> Any:
+    """A view of the pool's memory that belongs to no client."""
+    endpoint = Endpoint()
+    for segment in pool.segments():
+        state = node_word(segment.generation, IN_SERVICE)
+        fd = segment.fd if segment.place.device is None else -1
+        endpoint.attach(segment.index, segment.map, segment.size, None, state, fd)
+    endpoint.watch_states(NODE_STATES)
+    return endpoint
+
+
+def _serve(listener: socket.socket, metadata: Metadata) -> None:
+    """Answer requests until every client has left."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    while True:
+        ready = selector.select(LONELY_S)
+        if not ready and len(selector.get_map()) == 1:
+            return
+        for key, _ in ready:
+            if key.fileobj is listener:
+                client, _ = listener.accept()
+                if peer(client)[1] == os.geteuid():
+                    selector.register(client, selectors.EVENT_READ)
+                else:
+                    client.close()
+            elif not _converse(key.fileobj, selector, metadata):
+                selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                if len(selector.get_map()) == 1:
+                    return
+
+
+def _converse(client: Any, selector: selectors.BaseSelector, metadata: Metadata) -> bool:
+    """Answer one request, if there is one; False when the client has left."""
+    try:
+        request = client.recv(PACKET_MAX, socket.MSG_DONTWAIT)
+        if not request:
+            return False
+        if request[0] in (DUE, REBUILD):
+            _take_notices(selector, metadata)
+        answer = metadata.answer(request)
+        if answer is not None:
+            client.send(answer)
+    except BlockingIOError:
+        return True  # it was a notice, and has been taken
+    except ConnectionError:
+        return False
+    return True
+
+
+def _take_notices(selector: selectors.BaseSelector, metadata: Metadata) -> None:
+    """Take the notices that wait to be read, up to the first request of each client."""
+    for key, _ in selector.select(0):
+        client: Any = key.fileobj
+        with contextlib.suppress(OSError):  # nothing more is there, or the client has left
+            while client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == bytes([NOTICE]):
+                metadata.answer(client.recv(PACKET_MAX))
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process id and user id at the other end (of who listens, at that of a client)."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
+    return pid, uid

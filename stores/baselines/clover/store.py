@@ -1,0 +1,352 @@
+"""Clover: data in passive memory, the index in a metadata process.
+
+Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as
+FUSEE describes it (sections 2.2 and 6). A baseline, as small as is faithful.
+
+    data path       one-sided: versions of a pair are objects, linked from older to newer
+    metadata path   requests to a process that holds the index (server.py), which the first client
+                    that needs it starts, and which ends with its last client (remote.py)
+
+A version is an object with a log entry (stores/fusee/log.py), of which only one word is used:
+
+    8     newer    0: this is the newest version; DELETED: it was, and the key is deleted; else the
+                   reference of the next newer version. Changed once, from 0, by CAS
+
+Each memory node has a table, in which the metadata process assigns a head to each key:
+
+    0     period   counts up before versions are taken off chains; a word, which lasts for 58,000
+                   years of ten million a second. No other word counts
+    64    heads    of the key's chain: reference of its oldest version that is left, or 0
+
+Get: from a version that is known, or that the metadata process knows, follow the chain to its end.
+Update: write a new version, CAS `newer` of the newest one from 0 to it; when that fails, what is
+there is the next one to try. Delete: CAS it to DELETED. Insert: have the metadata process assign a
+head, CAS it from 0. After that the metadata process is told, which nobody waits for.
+
+A handle remembers, for each key that it has met, the newest version that it has seen, with the
+period. In another period it may be gone, and the metadata process is asked.
+
+Why that is linearizable: a key has one chain, that of its head, and a chain only grows, at its
+newest version, by CAS. Versions do not change, so who reads 0 in `newer` has what is the newest
+version at that moment.
+
+Collecting: a version that is not the newest is taken off the front of its chain, as is the last one
+of a chain that has ended (CAS of the head), and freed. The paper has the metadata process do that;
+here it keeps account of which chains are due, and every 64th update of a client asks it, and
+collects them: for who frees memory must be a client of the pool, that others can recover. `period`
+is counted up first: who is pinned and finds it unchanged may use what it remembers, as whatever is
+freed from then on is not used again before it has ended its operation.
+
+A kill leaves behind: a client: what is in its hand (client.py), meant for a `newer` or a head,
+linked there or freed, and chains that the metadata process was not told of, which somebody will
+collect later. The metadata process: nothing, but what it knew is lost; the next one reads the keys
+of all heads from memory.
+
+Limits that are the paper's
+    - the metadata process is a single point of failure, and of congestion: while it stands still,
+      all who do not find a key in their cache wait. When it was killed, the log says so, and
+      whoever needs it next starts another
+    - nothing is replicated
+    - a chain that grows between two requests costs its readers a round trip for each version
+
+Further limits: all clients are processes of one user, on one host and in one network namespace
+(StoreError); a pool with `multi_host` or without hardware coherence is refused. Deviations: memory
+comes from the pool's allocator, not from the metadata process; the paper's cache keeps a shortcut
+in memory; it has no DELETE.
+
+Round trips without conflict (a request is one): get 1, of a key that is not cached 2, missing 1;
+update 1 and insert 2; delete 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.base import as_bytes
+from limpet.stores.baselines.clover.chains import DELETED, Chains, newer_of
+from limpet.stores.baselines.clover.parameters import CloverParameters
+from limpet.stores.baselines.clover.remote import Remote
+from limpet.stores.baselines.clover.server import (
+    ASSIGN,
+    DUE,
+    DUE_MAX,
+    HEADER,
+    LOOKUP,
+    NOTICE,
+    REBUILD,
+    table_of,
+)
+from limpet.stores.status import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
+
+KEY_MAX: Final = 0xFFFF
+CACHE_MAX: Final = 1 << 17
+"""Keys that a handle remembers; when there are more, it begins anew."""
+FULL_MAX: Final = 6
+"""How often a store is looked through for heads that can be used again before it is full."""
+
+
+class Clover(Chains):
+    """The `clover` store. `CloverParameters`."""
+
+    Parameters = CloverParameters
+    remote: Remote
+    """Not there while the handle is being made; it stays so if a damaged table is met then."""
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: CloverParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.remote = Remote(pool, name, self.entry_word, self.tables, parameters.heads)
+        self.cache: dict[bytes, tuple[int, int]] = {}
+        """For a key, the period and the newest version that was seen."""
+        self.changes = 0
+
+    def replaced(self, node: int) -> None:
+        super().replaced(node)
+        self.remote.tables = self.tables
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip if it is cached, else 2; missing 1."""
+        data = as_bytes("key", key)
+        value = self._run(data, lambda: self._get_once(data)) if len(data) <= KEY_MAX else None
+        return default if value is None else value
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 1 round trip if it is cached, else 2."""
+        data = as_bytes("key", key)
+        if len(data) > KEY_MAX or self._run(data, lambda: self._delete_once(data)) == MISSING:
+            raise KeyError(key)
+        self._tell(data)
+
+    def recover(self) -> dict[str, Any]:
+        """Recover the dead, and collect all versions that are not the newest."""
+        found: dict[str, Any] = self.pool.recover()
+        self._collect_all()
+        return found
+
+    def forget(self) -> None:
+        """Forget what is cached, and have the metadata process read its index anew."""
+        self.cache.clear()
+        self.changes = 0
+        if self.remote.connected:
+            self.remote.ask(REBUILD)
+
+    def let_go(self) -> None:
+        if hasattr(self, "remote"):
+            self.remote.close()
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        key, value = as_bytes("key", key), as_bytes("value", value)
+        size = self.objects.size_of(key, value)
+        outcome = self._run(key, lambda: self._write_once(key, value, size, mode), size, mode)
+        if outcome == FULL:
+            raise StoreFull(
+                f"{self.name}: no head is free for the key {key!r}; the store was made with "
+                f"capacity {self.parameters.capacity}"
+            )
+        if outcome == DONE:
+            self._tell(key)
+        return int(outcome)
+
+    def _run(self, key: bytes, once: Callable[[], Any], size: int = 0, mode: int = INSERT) -> Any:
+        """Make attempts at an operation until one comes to something; what that is."""
+        self.operations += 1
+        attempt = full = 0
+        while True:
+            with self.client:
+                self.require_there()
+                outcome = once()
+            if outcome == NO_MEMORY:
+                node = table_of(key, self.parameters.tables)
+                self.have_memory(key, mode, node, size)
+            elif outcome == AGAIN:
+                attempt += 1
+                self.retries += 1
+                self.endpoint.pause(attempt)
+            elif outcome == FULL and full < FULL_MAX:
+                full += 1
+                self._collect_all()
+            else:
+                return outcome
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """Have memory ready, if need be that of versions which nobody was told to collect."""
+        self._collect_due()
+        try:
+            return super().find_memory(update, *wanted)
+        except StoreFull:
+            self._collect_all()
+            return super().find_memory(update, *wanted)
+
+    # ---- finding --------------------------------------------------------------------------------
+
+    def _period(self, key: bytes) -> int:
+        return int(self.endpoint.load(self.tables[table_of(key, self.parameters.tables)]))
+
+    def _cached(self, key: bytes, period: int) -> int:
+        """A version of the key that may be used, or 0."""
+        known, version = self.cache.get(key, (0, 0))
+        return version if known == period else 0
+
+    def _remember(self, key: bytes, period: int, version: int) -> None:
+        if len(self.cache) >= CACHE_MAX:
+            self.cache.clear()
+        self.cache[key] = (period, version)
+
+    def _get_once(self, key: bytes) -> Any:
+        # ORDER: under the pin, and before anything else is read.
+        period = self._period(key)
+        start = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
+        newest = self._follow(start) if start else 0
+        if not newest:
+            return None
+        self._remember(key, period, newest)
+        return self.objects.value()
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+        period = self._period(key)
+        start, head = self._cached(key, period), 0
+        if not start:
+            head, start = self.remote.state(LOOKUP if mode == UPDATE else ASSIGN, key)
+        if start and mode == INSERT:
+            start = self._follow(start)
+            if start:
+                return EXISTS
+        if not start and mode == UPDATE:
+            return MISSING
+        version = self._make(key, value, size)
+        if not version:
+            return NO_MEMORY
+        if start:
+            outcome = self._append(period, key, version, start)
+            if outcome == DONE or mode == UPDATE:
+                return outcome
+        if not head:
+            head = self.remote.state(ASSIGN, key)[0]
+            if not head:
+                return FULL
+        return self._begin(period, key, version, head)
+
+    def _make(self, key: bytes, value: bytes, size: int) -> int:
+        """A new version with this pair, in hand; 0: there is no memory ready."""
+        version = self.allocator.allocate(table_of(key, self.parameters.tables), size)
+        if version:
+            self.objects.write(version, key, value)
+        return int(version)
+
+    def _append(self, period: int, key: bytes, version: int, start: int) -> int:
+        """Put a version at the end of a chain, of which `start` is one; MISSING: it has ended."""
+        while True:
+            at = newer_of(start)
+            self.client.aim(0, at)
+            # LINEARIZES: update
+            newer = self.endpoint.cas(at, 0, version)
+            # CRASH(appended): the version is linked, and nobody has told the metadata process.
+            self.endpoint.wait()
+            if newer == 0:
+                self._remember(key, period, version)
+                return DONE
+            if newer == DELETED:
+                return MISSING
+            start = newer
+
+    def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
+        """Begin a chain with a version, at a head that is the key's."""
+        self._retire(head)
+        self.client.aim(0, head)
+        # LINEARIZES: insert
+        lost = self.endpoint.cas(head, 0, version)
+        self.endpoint.wait()
+        if lost:
+            return AGAIN  # somebody else was faster
+        self._remember(key, period, version)
+        return DONE
+
+    def _delete_once(self, key: bytes) -> int:
+        period = self._period(key)
+        version = self._cached(key, period) or self.remote.state(LOOKUP, key)[1]
+        self.cache.pop(key, None)
+        while version not in (0, DELETED):
+            # LINEARIZES: delete
+            newer = self.endpoint.cas(newer_of(version), 0, DELETED)
+            self.endpoint.wait()
+            if newer == 0:
+                return DONE
+            version = newer
+        return MISSING
+
+    # ---- collecting -----------------------------------------------------------------------------
+
+    def _tell(self, key: bytes) -> None:
+        """Tell the metadata process of a change; now and then collect what is due."""
+        self.changes += 1
+        self.pool.exclusively(lambda: self.remote.tell(NOTICE, key))
+        if self.changes % DUE_MAX == 0:
+            self._collect_due()
+
+    def _collect_due(self) -> None:
+        """Collect the chains that the metadata process was told of."""
+        while True:
+            answer = self.pool.exclusively(lambda: self.remote.ask(DUE))
+            heads = np.frombuffer(answer, dtype="<u8").tolist()
+            self._collect(heads)
+            if len(heads) < DUE_MAX:
+                return
+
+    def _collect_all(self) -> None:
+        for table in range(self.parameters.tables):
+            with contextlib.suppress(NodeFailed):  # its chains are gone with it
+                words = self.pool.exclusively(lambda table=table: self._table(table))
+                first = self.tables[table] + HEADER
+                self._collect([first + 8 * i for i in np.flatnonzero(words).tolist()])
+
+    def _collect(self, heads: list[int]) -> None:
+        """Take all but the newest version off these chains; off those that have ended, all."""
+        for done in range(0, len(heads), DUE_MAX):
+            # one pin a batch: a pin held for long looks like a process that stands still
+            batch = heads[done : done + DUE_MAX]
+            self.pool.exclusively(lambda batch=batch: self._collect_batch(batch))
+
+    def _collect_batch(self, heads: list[int]) -> None:
+        self.client.pin()
+        try:
+            for head in heads:
+                with contextlib.suppress(NodeFailed):  # its chain is gone with it
+                    self._retire(head)
+        finally:
+            self.client.unpin()
+
+    def _retire(self, head: int) -> None:
+        endpoint = self.endpoint
+        version = endpoint.load(head)
+        counted = False
+        while version:
+            newer = endpoint.load(newer_of(version))
+            if newer == 0:
+                return
+            if not counted:
+                # ORDER: before the first version is unlinked.
+                endpoint.faa(self.tables[head >> NODE_SHIFT], 1)
+                counted = True
+            place = self.client.hold(version, head)
+            endpoint.cas(head, version, 0 if newer == DELETED else newer)
+            # CRASH(retired): the version is in the hand and no longer linked.
+            self.client.release(place)
+            version = endpoint.load(head)

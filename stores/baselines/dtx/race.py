@@ -1,0 +1,380 @@
+"""The `dtx-race` store: a split is a distributed transaction (rTX section 6, "DTX").
+
+After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
+`dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
+log, they are written in place, and a recovery stops all clients (stores/dtx). A baseline. Searches,
+inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
+finds no room, or a frozen slot, splits the subtable by one transaction:
+
+    1. have memory for the halves, their images and the log, which names all of it, in hand before 2
+    2. lock the entries (directory.py) of the halves and of the subtable, by words that name the
+       client that holds them (stores/baselines/dtx/locks.py); one that is locked is a conflict.
+       Validate that the subtable is the one that was read
+    3. freeze it (race/store.py), so that it stands still; write to the log what the halves will be,
+       and that it is decided
+    4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
+       Unlock; free the subtable, the images and the log
+
+Entries of the log (stores/baselines/dtx/log.py)
+    0, 1    object 0; `new` is the memory of a half
+    2, 3    entry of that half; `new` is its image
+    4       entry of the subtable, which is `old`
+
+SPLIT comes last, so what it leads to is whole, and others go on there though the halves are still
+locked. Hence readers never wait for a split; who wants to split the same subtable does.
+
+A kill leaves behind: the log in the hand, locked entries, frozen slots. The client that recovers
+the dead one stops the directory, and waits until nobody is in it
+(stores/baselines/dtx/recovery.py). If it was decided, and SPLIT is not there, it does 4 once more,
+from the images. It unlocks, and lets all go on. If it was not decided, it thaws what is frozen
+before it unlocks, so that slots can be written to though there is no memory for another split.
+
+It takes being alone: somebody who has found that SPLIT is not there, and comes to write the halves
+when another one has done so and let all go on, would write over what they have put there since.
+
+Every get, put, insert, update and delete looks, when it is pinned, at the word that stops the
+directory. A client that goes through all keys, checks or audits does not: what a recovery writes is
+not linked before it is whole.
+
+A split takes memory for five subtables, for a while.
+
+Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
+it is fenced, or, in a pool with fence="wait", until it goes on. In a pool of several hosts, a
+client of another host that was declared dead may yet write in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.clients.membership import hand_in
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
+from limpet.shm.errors import NodeFailed
+from limpet.shm.parameters import CLIENTS_MAX, check_whole
+from limpet.stores.base import as_bytes
+from limpet.stores.baselines.dtx.locks import ObjectLocks
+from limpet.stores.baselines.dtx.log import ValueLog
+from limpet.stores.baselines.dtx.recovery import Recovery
+from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
+from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
+from limpet.stores.race.store import Growing, is_frozen
+from limpet.stores.rtx.layout import DOING, POINTER
+from limpet.stores.rtx.log import Entry
+from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+
+if TYPE_CHECKING:
+    from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+
+@dataclasses.dataclass(frozen=True)
+class DtxGrowingParameters(GrowingParameters):
+    """Those of `race`; `clients`: slots of the pool, each of which has a word (dtx/stop.py)."""
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("clients", self.clients, 1, CLIENTS_MAX)
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        groups: int | None = None,
+        bucket_size: int = SLOTS_PER_BUCKET,
+        limit: int = 0,
+    ) -> DtxGrowingParameters:
+        base = GrowingParameters.for_pool(
+            pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
+        )
+        return cls(**dataclasses.asdict(base), clients=pool.clients)
+
+    @property
+    def stop_offset(self) -> int:
+        """Where in the region of a directory the words are by which it is stopped."""
+        return super().directory_size
+
+    @property
+    def directory_size(self) -> int:
+        """Bytes of a directory, with these words."""
+        return self.stop_offset + stop_size(self.clients)
+
+
+class LoggedGrowing(Growing):
+    """The `dtx-race` store. `DtxGrowingParameters`."""
+
+    Parameters: type[DtxGrowingParameters] = DtxGrowingParameters
+    resolves = True
+    stops = True
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.objects_needed = 5
+        """Two halves, their images, and the log, which takes memory of the same size."""
+        self.stop_offset = parameters.stop_offset
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.locks = ObjectLocks(self)
+        self.recovery = Recovery(self, self.locks)
+        self.busy = 0
+        """The entry whose lock was in the way of a split, or 0."""
+        self.stopped = False
+        """Whether the directory of the operation was."""
+        self.passed = 0
+        """Batches of keys that were not looked up, as a directory was stopped."""
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                if not self._is_stopped(self._table_of(key)):
+                    self._choose(key)
+                    return self.objects.value() if self._find(key) else default
+            finally:
+                self.client.leave()
+            attempt += 1
+            self.retries += 1
+            self._give_way(attempt)
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
+        passed = self.passed
+        found: list[bytes | None] = super().get_many(wanted)
+        if self.passed != passed:
+            for row, value in enumerate(found):
+                if value is None:
+                    found[row] = self.get(wanted[row])
+        return found
+
+    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+        stopped = False
+        for key in keys:
+            stopped = stopped or self._is_stopped(self._table_of(key))
+        if stopped:
+            self.passed += 1
+            found += [None] * len(keys)
+        else:
+            Growing._get_batch(self, keys, found)
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        if self._is_stopped(self._table_of(key)):
+            return AGAIN
+        return Growing._write_once(self, key, value, size, mode, attempt)
+
+    def _delete_once(self, key: bytes) -> int:
+        return AGAIN if self._is_stopped(self._table_of(key)) else Growing._delete_once(self, key)
+
+    # ---- stopped --------------------------------------------------------------------------------
+
+    def stop_words(self) -> list[int]:
+        """Addresses of the words by which each directory is stopped (stop.py)."""
+        return [table + self.stop_offset for table in self.tables]
+
+    def _is_stopped(self, table: int) -> bool:
+        """Whether a directory is; then the operation, which is pinned, ends, and waits."""
+        lane = self.endpoint.background(True)
+        try:
+            self.table = table
+            self.stopped = self.endpoint.load(self.tables[table] + self.stop_offset) != 0
+        finally:
+            self.endpoint.background(lane)
+        return self.stopped
+
+    def _give_way(self, attempt: int) -> None:
+        if self.stopped:
+            self._stay(0, attempt)
+
+    def _wait(self, attempt: int) -> None:
+        self._stay(0 if self.stopped else self.busy, attempt)
+
+    def _stay(self, at: int, attempt: int) -> None:
+        """Wait a little; look now and then whom we wait for, at this entry, unless that is 0."""
+        self.endpoint.pause(attempt)
+        if attempt % PATIENCE == 0:
+            self.pool.exclusively(functools.partial(self.recovery.look_for, self.table, at))
+
+    # ---- growth ---------------------------------------------------------------------------------
+
+    def _split(self) -> int:
+        if self._is_stopped(self.table):
+            return AGAIN
+        numbers = [2 * self.number, 2 * self.number + 1]
+        entries = [self._entry(self.table, number) - POINTER for number in numbers]
+        split = LoggedSplit(self, self.pointer, numbers, entries, self.entry - POINTER)
+        outcome = split.run()
+        self.busy = split.busy
+        return outcome
+
+    # ---- recovery -------------------------------------------------------------------------------
+
+    def value_log(self, reference: int) -> SplitLog:
+        """The log there."""
+        return SplitLog(self, reference)
+
+    def is_log(self, home: int) -> bool:
+        """Whether a pair of a hand is a log of this store."""
+        return bool(home == self.link)
+
+    def resolved(self, reference: int, home: int) -> bool:
+        return bool(self.recovery.resolved(reference))
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        return list(self.recovery.listed(reference))
+
+    def left_by(self, ident: int) -> set[str]:
+        found = Growing.left_by(self, ident)
+        if self.recovery.has_stopped(ident):
+            found.add("stopped")
+        slot = ident >> INCARNATION_BITS
+        for log, entries in self.recovery.logs_in(slot, ident):
+            with contextlib.suppress(NodeFailed):
+                found |= shown_by(log, entries, {each for each, _ in hand_in(self.endpoint, slot)})
+        return found
+
+
+class SplitLog(ValueLog):
+    """The log of a split."""
+
+    def __init__(self, store: Any, reference: int) -> None:
+        super().__init__(store.locks, reference)
+        self.subtable_size = int(store.subtable_size)
+
+    def carry_out(self, locked: list[Entry]) -> None:
+        *_, first, second, parent = self.entries()
+        # Where it is split already, others may have changed the halves.
+        if self.endpoint.load(parent.at + POINTER) == parent.old:
+            images = [half.new & ADDRESS_MASK for half in (first, second)]
+            self.install([self.endpoint.read(image, self.subtable_size) for image in images])
+
+    def undo(self, locked: list[Entry]) -> None:
+        """Thaw the subtable, which nobody but who has it locked has frozen."""
+        for base in [entry.old & ADDRESS_MASK for entry in locked if entry.old]:
+            for slot in range(base, base + self.subtable_size, 8):
+                word = self.endpoint.load(slot) if slot - base & 0x38 else 0
+                if is_frozen(word):
+                    thawed = 0 if word == FROZEN_VACANT else word & ~FROZEN
+                    self.endpoint.cas(slot, word, thawed)
+
+    def install(self, values: list[Any]) -> None:
+        """Write the halves in place, with these values, and have the directory lead to them."""
+        entries = self.entries()
+        for memory, half, value in zip(entries[:2], entries[2:4], values, strict=True):
+            self.endpoint.write(memory.new & ADDRESS_MASK, value)
+            # CRASH(half-written): decided; recovery writes both halves again.
+            # ORDER: the half before its pointer, and both pointers before SPLIT.
+            self.endpoint.store(half.at + POINTER, memory.new)
+        self.endpoint.store(entries[4].at + POINTER, SPLIT)
+
+
+def shown_by(log: ValueLog, entries: list[Entry], hand: set[int]) -> set[str]:
+    """The crash points that the owner of a log shows, if it is dead, with these references in
+    hand."""
+    holders = {log.locks.holder(entry.at) for entry in entries if entry.at}
+    locked = log.owner() in holders
+    if log.state() != DOING:
+        if any(entry.new in hand for entry in entries):
+            return {"noted"}
+        return {"entry-locked"} if locked else set()
+    *_, first, _, parent = entries
+    if log.endpoint.load(parent.at + POINTER) != parent.old:
+        return {"split-locked" if locked else "split-unlocked"}
+    written = log.endpoint.load(first.at + POINTER) != 0
+    return {"half-written"} if written else {"split-decided"}
+
+
+class LoggedSplit:
+    """The transaction that splits the subtable `old`.
+
+    `numbers`, `halves`: number and address of the entries of both halves; `parent`: of `old`.
+    """
+
+    def __init__(
+        self, store: LoggedGrowing, old: int, numbers: list[int], halves: list[int], parent: int
+    ) -> None:
+        self.store = store
+        self.endpoint = store.endpoint
+        self.old = old
+        self.numbers = numbers
+        self.halves = halves
+        self.parent = parent
+        self.images: list[int] = []
+        self.held: list[int] = []
+        """Entries that are locked."""
+        self.busy = 0
+        """The one that was not ours to lock."""
+
+    def run(self) -> int:
+        """DONE, also if it is split by now; AGAIN, if there is a conflict; NO_MEMORY."""
+        log = self._prepare()
+        if log is None:
+            return NO_MEMORY
+        if not self._lock_all() or self.endpoint.load(self.parent + POINTER) != self.old:
+            self._unlock()
+            log.close(False)
+            return AGAIN if self.busy else DONE
+        self.store.pool.membership.progress()
+        self.store.freeze(self.old)
+        # CRASH(entry-locked): not decided; recovery thaws and unlocks.
+        values = self.store.halves_of(self.old, self.numbers)
+        for image, value in zip(self.images, values, strict=True):
+            self.endpoint.write(image & ADDRESS_MASK, value)
+        log.decide()
+        # CRASH(split-decided): recovery writes the halves in place.
+        self.endpoint.wait()
+        log.install(values)
+        # CRASH(split-locked): all of it is there; recovery unlocks.
+        self._unlock()
+        self.endpoint.wait()
+        # CRASH(split-unlocked): recovery frees the subtable, the images and the log.
+        log.close(True)
+        return DONE
+
+    def _prepare(self) -> SplitLog | None:
+        """Have all memory in hand, and then in the log; None: it is not ready."""
+        store, client = self.store, self.store.client
+        allocator, place = store.allocator.coherent(), client.held
+        node = self.old >> NODE_SHIFT & 0xFF
+        new = [allocator.allocate(node, store.subtable_size, 1) for _ in range(5)]
+        if not all(new):
+            return None  # what is in hand and not named by a link is freed when the operation ends
+        log = SplitLog(store, new[0])
+        log.take_up(place, store.link)
+        self.images = new[3:]
+        for index, half in enumerate(new[1:3], place + 1):
+            log.add(Entry(0, 0, half), index)
+        for index, (at, image) in enumerate(zip(self.halves, self.images, strict=True), place + 3):
+            log.add(Entry(at, 0, image), index)
+        log.add(Entry(self.parent, self.old, 0))
+        return log
+
+    def _lock_all(self) -> bool:
+        for at in (*self.halves, self.parent):
+            if not self.store.locks.acquire(at):
+                self.busy = at
+                break
+            self.held.append(at)
+        self.endpoint.wait()
+        return not self.busy
+
+    def _unlock(self) -> None:
+        for at in self.held:
+            self.store.locks.release(at)

@@ -1,0 +1,130 @@
+"""Stopping all clients of a table, for a recovery (DrTM+H: its recovery is for all of them).
+
+A table is the tree, or the directory, that a store has on a memory node. Two things in its region,
+behind all else: a word that names the client that has stopped it, or 0; and for each slot of the
+pool a word in which its client says, by its id, that it is about to stop the table, or has. All are
+0 most of the time.
+
+A client that begins an operation looks at the word when it is pinned, so either the client that has
+set the word sees it, or it sees the word, and leaves again. The client that has set the word waits
+until every client that was pinned then has left its operation. One that stands still is fenced by
+the policy of the pool.
+
+Left out are those who do nothing in the table as long as they are pinned, and may wait for us:
+    - the dead
+    - who stops a table of any such store of the pool: he recovers somebody, and does nothing in a
+      table that he has not stopped
+    - who leads a change of the view, or is parked for one (view.py)
+
+A waiting client updates its progress word, so it is not mistaken for a stopped one.
+
+The word is taken over from a client that is provably dead (membership.py), so who has it is alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN, client_id
+from limpet.shm.errors import NodeFailed
+
+
+def stop_size(clients: int) -> int:
+    """Bytes of these words, in a pool with so many slots."""
+    return 8 + 8 * clients
+
+
+class Stop:
+    """The word of one table, for one client. `at`: its address."""
+
+    def __init__(self, store: Any, table: int) -> None:
+        self.pool = store.pool
+        self.endpoint = store.endpoint
+        self.ident = store.client.ident
+        self.at: int = store.stop_words()[table]
+        self.what = f"what {store.name!r} has on memory node {table}"
+
+    def take(self) -> None:
+        """Stop the table, and wait until nobody is in it. Pinned, in the recovery of a client."""
+        self.endpoint.store(self._mine(), self.ident)
+        # ORDER: before the word is ours: this recovery is not taken for an earlier one of ours,
+        # whose pin may have been the same, that of a dead client.
+        self.pool.membership.progress()
+        attempt = 0
+        while not self._try():
+            attempt += 1
+            self._wait(attempt)
+        # CRASH(stopped): who meets the word finds its owner dead, and takes it over.
+        self._await_all()
+
+    def give_back(self) -> None:
+        """Let all go on; also if a signal handler raises meanwhile, or all would wait for us."""
+        try:
+            self._clear()
+        except BaseException:
+            self._clear()
+            raise
+
+    def look_for(self) -> bool:
+        """Look for who has stopped the table, and let it go on if that one is no client any more;
+        False: nobody has."""
+        holder = self.endpoint.load(self.at)
+        if holder and self.pool.membership.gone(holder, self.what):
+            self.endpoint.cas(self.at, holder, 0)
+        return holder != 0
+
+    def _try(self) -> bool:
+        holder = self.endpoint.cas(self.at, 0, self.ident)
+        if holder in (0, self.ident):
+            return True
+        if not self.pool.membership.ended(holder, self.what):
+            return False
+        return bool(self.endpoint.cas(self.at, holder, self.ident) == holder)
+
+    def _clear(self) -> None:
+        self.endpoint.cas(self.at, self.ident, 0)
+        self.endpoint.store(self._mine(), 0)
+
+    def _mine(self) -> int:
+        return self.at + 8 + 8 * (self.ident >> INCARNATION_BITS)
+
+    def _wait(self, attempt: int) -> None:
+        self.pool.membership.progress()
+        self.endpoint.pause(attempt)
+
+    @functools.cached_property
+    def _words(self) -> list[int]:
+        """Those of all tables of all such stores."""
+        return [word for store in self.pool.stopping_stores() for word in store.stop_words()]
+
+    def _recovers(self, slot: int, ident: int) -> bool:
+        """Whether that client, of that slot, stops a table, or is about to."""
+        for word in self._words:
+            with contextlib.suppress(NodeFailed):
+                if self.endpoint.load(word + 8 + 8 * slot) == ident:
+                    return True
+        return False
+
+    def _await_all(self) -> None:
+        # ORDER: the pins before `_words`: of a later store, none of these recovers a client.
+        for laggard in self.pool.grace.pinned():
+            attempt = 0
+            while not self._is_out(laggard):
+                attempt += 1
+                self._wait(attempt)
+
+    def _is_out(self, laggard: Any) -> bool:
+        """Whether a client that was pinned has left the operation, or does nothing in it."""
+        membership, view = self.pool.membership, self.pool.view
+        slot, word = laggard.slot, laggard.word
+        ident = client_id(slot, word)
+        if membership.ours(slot) or self.endpoint.load(slot_address(slot) + PIN) != laggard.pin:
+            return True
+        if membership.dead(slot, word) or view.concerns(slot, ident) or self._recovers(slot, ident):
+            return True
+        return bool(membership.stands_still(self.what, laggard)) and bool(
+            membership.end(slot, word, self.what)
+        )

@@ -1,0 +1,303 @@
+"""pDPM-Direct: one-sided clients, a remote lock for each key, values written in place.
+
+Tsai, Shan, Zhang: "Disaggregating persistent memory and controlling them remotely", ATC '20, as far
+as FUSEE compares itself with it (section 6): the index and all memory are managed by the
+clients; conflicting writers wait for each other's locks; a value is written twice, as a redo copy
+and then in place; readers take no lock and find out by a checksum whether what they read is whole.
+A baseline, as small as is faithful.
+
+The index is a hash table of a fixed size, cut into tables, one on each memory node, chosen by the
+key's hash. A table is an array of buckets of 128 bytes:
+
+    0     lock    0, or the id of the client that holds it
+    8     redo    0, or the reference of a redo copy (records.py) that is committed
+    16    14 slots: bits 56-63 8 bits of the key's hash, bits 0-55 reference of the pair; or 0
+
+None of these words counts.
+
+A key may be in any slot of two buckets; the first of them, its home, has its lock. (Keys with the
+same home share a lock.) The pair of a key is an object on the same node.
+
+Update, holding the lock
+    1. write the redo copy, a new object; link it in `redo`: the update is committed
+    2. write sizes, checksum, key and value over the old pair
+    3. clear `redo`, then the lock; free the redo copy
+Where the new pair needs an object of another size, or one of more than 4 KiB, which is not read in
+one go, nothing is written in place: the slot is changed from the old object to the new one. Insert
+and delete change the slot, 0 before or after, likewise holding the lock.
+
+Reader: read both buckets, then the object. If `redo` is not 0 or the checksum does not hold, an
+update is under way, and it starts again.
+
+Why that is linearizable: only who holds the lock changes what the key has, and every change takes
+effect at one word, `redo` or the slot. A client that has read `redo` as 0 and then a whole pair has
+read what was the value at one of these moments, or in between.
+
+Invariants: of all slots, at most one holds a given key. A pair whose checksum does not hold has a
+redo copy at its home, of the same size class and with the same key.
+
+A kill leaves behind: a lock, perhaps a redo copy, and what is in the hand (client.py), with
+the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for the
+lock of a dead client waits for ever. Here the lock names its holder. A waiter asks the membership
+whether that client is dead, recovers it, takes its lock over by a CAS, finishes an update whose
+redo copy is linked, and unlocks. Any client may do it, and may be killed at it.
+
+Limits that are the paper's
+    - a client that stands still while it holds a lock makes every writer of the key wait, and in
+      the midst of step 2 every reader too: until its lease is over and it is killed (docs/
+      operations.md), or, in a pool with fence="wait", until it goes on
+    - nothing is replicated: the redo copy, on the same node, is for kills, not for a lost node
+    - clients of one key take turns; there is no order in which they get the lock
+
+Deviations: the redo copy is taken from the allocator for the time of the update, where the paper
+keeps two spaces for each value; there is no cache of where keys are, nor a log for inserts.
+
+Round trips without conflict: get 2 (1 when no fingerprint matches), update 4 (3 when not in place),
+insert 2, delete 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.words import LARGE_CLASS, REFERENCE_MASK
+from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
+from limpet.stores.base import as_bytes
+from limpet.stores.baselines.pdpm.buckets import REDO, Buckets, Place
+from limpet.stores.baselines.pdpm.parameters import BUCKET_SIZE, PdpmParameters
+from limpet.stores.status import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
+
+IN_PLACE_MAX: Final = 4096
+"""Bytes of the largest object that is written in place. Such a one is read by one verb."""
+
+
+class Pdpm(Buckets):
+    """The `pdpm` store. `PdpmParameters`."""
+
+    Parameters = PdpmParameters
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
+        data = as_bytes("key", key)
+        place = self._place(data)
+        value = self._run(place, lambda: self._get_once(place, data))
+        return default if value is None else value
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 3 round trips."""
+        data = as_bytes("key", key)
+        place = self._place(data)
+        if self._run(place, lambda: self._delete_once(place, data)) == MISSING:
+            raise KeyError(key)
+
+    def recover(self) -> dict[str, Any]:
+        """Recover the dead, and finish and unlock what they had locked in this store."""
+        found: dict[str, Any] = self.pool.recover()
+        for table in range(self.parameters.tables):
+            with contextlib.suppress(NodeFailed):  # its locks are gone with it
+                for bucket in np.flatnonzero(self._table(table)[:, 0]).tolist():
+                    self._look_after(self.tables[table] + bucket * BUCKET_SIZE)
+        return found
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        key, value = as_bytes("key", key), as_bytes("value", value)
+        size = self.objects.size_of(key, value)
+        place = self._place(key)
+
+        def once() -> int:
+            return self._locked(place, lambda: self._change(place, key, value, size, mode))
+
+        outcome = self._run(place, once, key, size, mode)
+        if outcome == FULL:
+            raise StoreFull(
+                f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
+                f"with capacity {self.parameters.capacity}"
+            )
+        return int(outcome)
+
+    def _run(
+        self,
+        place: Place,
+        once: Callable[[], Any],
+        key: bytes = b"",
+        size: int = 0,
+        mode: int = INSERT,
+    ) -> Any:
+        """Make attempts at an operation until one comes to something; what that is."""
+        self.operations += 1
+        attempt = 0
+        while True:
+            with self.client:
+                self.require_there()
+                outcome = once()
+            if outcome == NO_MEMORY:
+                self.have_memory(key, mode, place.node, size)
+            elif outcome == AGAIN:
+                attempt += 1
+                self.retries += 1
+                self._look_after(place.home)
+                self.endpoint.pause(attempt)
+            else:
+                return outcome
+
+    def _get_once(self, place: Place, key: bytes) -> Any:
+        self._read(place)
+        redo = self.words[1]
+        slot, word = self._match(place, key)
+        if not slot:
+            return None
+        if redo:
+            self._require_lock(place, redo)
+            return AGAIN
+        if self._is_overwritten(word) and not self.objects.intact():
+            self._require_whole(place, slot, word, key)
+            return AGAIN
+        return self.objects.value()
+
+    def _require_lock(self, place: Place, redo: int) -> None:
+        """Raise StoreCorrupt if nobody has the lock under which there is this redo copy.
+
+        While we are pinned, no other has the same address.
+        """
+        held = self.endpoint.load(place.home)
+        if not held and self.endpoint.load(place.home + REDO) == redo:
+            raise StoreCorrupt(
+                f"{self.name}: the bucket at {place.home:#x} has a redo copy and no lock; save "
+                "what is left, and make the store again"
+            )
+
+    def _require_whole(self, place: Place, slot: int, word: int, key: bytes) -> None:
+        """Raise StoreCorrupt if a pair's checksum does not hold, and nobody is writing it."""
+        if not self._settled(word & REFERENCE_MASK, place.home) and (
+            self.endpoint.load(slot) == word
+        ):
+            raise StoreCorrupt(
+                f"{self.name}: the checksum of the pair of {key!r} does not hold; put the key anew"
+            )
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    def _locked(self, place: Place, work: Callable[[], int]) -> int:
+        """What `work` comes to, with the lock held and the buckets read; AGAIN: another has it."""
+        try:
+            if self.endpoint.cas(place.home, 0, self.client.ident):
+                self.endpoint.wait()
+                return AGAIN
+            # CRASH(locked): who wants the lock finds its holder dead, and takes it over.
+            self.membership.progress()
+            self._read(place)
+            outcome = work()
+        except BaseException:
+            if self.endpoint.load(place.home) == self.client.ident:
+                self._finish(place.home)
+            raise
+        self.endpoint.store(place.home, 0)
+        self.endpoint.wait()
+        return outcome
+
+    def _change(self, place: Place, key: bytes, value: bytes, size: int, mode: int) -> int:
+        slot, word = self._match(place, key)
+        if slot and mode == INSERT:
+            return EXISTS
+        if not slot and mode == UPDATE:
+            return MISSING
+        vacant = self._vacant(place)
+        if not (slot or vacant):
+            return FULL
+        reference = self.allocator.allocate(place.node, size)
+        if not reference:
+            return NO_MEMORY
+        self.objects.write(reference, key, value)
+        if slot and not (word ^ reference) >> 48 & 0xFF and self._is_overwritten(word):
+            self._overwrite(place, word & REFERENCE_MASK, key, value, reference)
+            return DONE
+        self.client.aim(0, slot or vacant)
+        if slot:
+            self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: insert, and update with a pair of another size. A vacant slot may have gone to
+        # a key with another home.
+        old = self.endpoint.cas(slot or vacant, word, place.fingerprint << 56 | reference)
+        # CRASH(updated): the old object is in the hand and no longer linked.
+        return DONE if old == word else AGAIN
+
+    def _is_overwritten(self, word: int) -> bool:
+        """Whether an object of this size is overwritten in place."""
+        size_class = word >> 48 & 0xFF
+        return size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IN_PLACE_MAX
+
+    def _overwrite(self, place: Place, old: int, key: bytes, value: bytes, reference: int) -> None:
+        redo = place.home + REDO
+        self.client.aim(0, redo)
+        # LINEARIZES: update
+        self.endpoint.store(redo, reference)
+        # CRASH(committed): who takes the lock over writes the value in place.
+        self.endpoint.wait()
+        self.objects.write(old, key, value)
+        # ORDER: the whole value is in place before the redo copy is given up, and that before the
+        # lock.
+        self.endpoint.store(redo, 0)
+
+    def _delete_once(self, place: Place, key: bytes) -> int:
+        return self._locked(place, lambda: self._remove(place, key))
+
+    def _remove(self, place: Place, key: bytes) -> int:
+        slot, word = self._match(place, key)
+        if not slot:
+            return MISSING
+        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: delete
+        lost = self.endpoint.cas(slot, word, 0) != word
+        # CRASH(deleted): the old object is in the hand and no longer linked.
+        return AGAIN if lost else DONE
+
+    # ---- locks of the dead ----------------------------------------------------------------------
+
+    def _look_after(self, home: int) -> None:
+        """If the lock's holder is gone, or made to go by the pool's policy, finish for it."""
+        self.pool.exclusively(lambda: self._take_over(home))
+
+    def _take_over(self, home: int) -> None:
+        self.look_whether_there()
+        holder = self.endpoint.load(home)
+        if not holder or not self.membership.gone(holder, f"a lock of {self.name!r}"):
+            return
+        self.client.pin()
+        try:
+            self.require_there()
+            if self.endpoint.cas(home, holder, self.client.ident) == holder:
+                # CRASH(locked): the next one takes it over from us.
+                self._finish(home)
+        finally:
+            self.client.unpin()
+
+    def _finish(self, home: int) -> None:
+        """Write in place what is committed under this lock, which we hold, and unlock."""
+        reference = self.endpoint.load(home + REDO)
+        if reference:
+            self.objects.load(reference)
+            key, value = self.objects.key(), self.objects.value()
+            place = self._place(key)
+            self._read(place)
+            slot, word = self._match(place, key)
+            if not slot:
+                raise StoreCorrupt(f"{self.name}: a redo copy of {key!r}, which is not there")
+            self.client.hold(reference, home + REDO)
+            self.objects.write(word & REFERENCE_MASK, key, value)
+            self.endpoint.store(home + REDO, 0)
+        self.endpoint.store(home, 0)
+        self.endpoint.wait()

@@ -1,0 +1,155 @@
+"""The `raw` store: the lower bound of SWARM section 7, RAW.
+
+The index is that of `race`. A pair is written over in place, and where it is, is remembered, so a
+get or an update is one round trip, and no store can do with less. Nothing keeps clients apart: a
+read beside a write may return half of each value, of two writes parts may stay, and so it is when
+one of them is killed. It is there to measure others against, and for nothing else.
+
+Round trips where the place is remembered: 1 for a get, an update and a put, 2 for a delete;
+otherwise one or two more, for the index. A key's first insert is that of `race`, 3; its memory
+stays its own after a delete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.base import Store, as_bytes
+from limpet.stores.baselines.raw.layout import DELETED, PREFETCH_SIZE
+from limpet.stores.baselines.raw.objects import RawObjects
+from limpet.stores.baselines.raw.parameters import RawParameters
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.store import Growing
+from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
+from limpet.stores.swarm.cache import LocationCache
+
+
+class Raw(Growing):
+    """A store without replicas and without concurrency control. `RawParameters`."""
+
+    Parameters = RawParameters
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.foretells = True
+        self.pairs = self.objects
+        self.cache = LocationCache(parameters.cache_size, 0)
+
+    @staticmethod
+    def _objects(heap: Any, parameters: Any) -> Any:
+        return RawObjects(heap, parameters.room)
+
+    def replaced(self, node: int) -> None:
+        Growing.replaced(self, node)
+        self.cache.forget()
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def _known(self, key: bytes) -> int:
+        """Reference to the key's pair, if we know where it is; else 0."""
+        at = self.cache.look(key)
+        if at < 0:
+            return 0
+        reference = self.cache.words[at + 1]
+        self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
+        return reference if self.cache.holds(at, key) else 0
+
+    def _seek(self, key: bytes) -> int:
+        """Reference to the key's pair, from the index; 0 when it has none. The image has it."""
+        self._choose(key)
+        if not self._find(key):
+            return 0
+        reference = self.word & OBJECT_MASK
+        at = self.cache.add(key)
+        if at >= 0:
+            self.cache.words[at + 1] = reference
+        return reference
+
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.cache.expect(key)
+        for key in keys:
+            at = self.cache.look(key)
+            if at >= 0:
+                reference = self.cache.words[at + 1]
+                self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip if the place is remembered, else 2."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        self.client.enter()
+        try:
+            self.require_there()
+            reference = self._known(key)
+            if reference:
+                self.pairs.load(reference)
+                self.endpoint.wait()
+            elif not self._seek(key):
+                return default
+            return default if self.pairs.deleted() else self.pairs.value()
+        finally:
+            self.client.leave()
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        return Store.get_many(self, keys)
+
+    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
+        reference = self._known(key) or self._seek(key)
+        if reference:
+            return self._write_over(reference, key, value, mode)
+        if mode == UPDATE:
+            return MISSING
+        made = self._make(key, value, size)
+        if not made:
+            return NO_MEMORY
+        return self._insert(key, (self.hash & 0xFF) << 56 | made, attempt)
+
+    def _write_over(self, reference: int, key: bytes, value: bytes, mode: int) -> int:
+        at = reference & ADDRESS_MASK
+        deleted = self.endpoint.load(at) & DELETED
+        if mode == INSERT:
+            self.endpoint.wait()
+            if not deleted:
+                return EXISTS
+        self.pairs.write(reference, key, value)
+        if deleted and mode == UPDATE:
+            self.endpoint.store(at, len(key) | DELETED)
+        self.endpoint.wait()
+        return MISSING if deleted and mode == UPDATE else DONE
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 2 round trips if the place is remembered."""
+        data = as_bytes("key", key)
+        self.operations += 1
+        self.client.enter()
+        try:
+            self.require_there()
+            reference = self._known(data) or self._seek(data)
+            at = reference & ADDRESS_MASK
+            there = reference != 0 and not self.endpoint.load(at) & DELETED
+            self.endpoint.wait()
+            if there:
+                self.endpoint.store(at, len(data) | DELETED)
+                self.endpoint.wait()
+        finally:
+            self.client.leave()
+        if not there:
+            raise KeyError(key)
+
+    # ---- the whole table ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of keys; reads all of them."""
+        return sum(1 for _ in self.keys())
+
+    def keys(self) -> Any:
+        """Every key, a group at a time; as weakly consistent as `iter` says."""
+        for key in Growing.keys(self):
+            if self.get(key) is not None:
+                yield key

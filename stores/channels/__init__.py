@@ -1,0 +1,1 @@
+"""LOCO's channels: objects that many processes share, composed of smaller ones."""

@@ -1,0 +1,212 @@
+"""An array of numbers of eight bytes, each of them atomic.
+
+Element i is the word at byte 8 * i: as array.array's of the typecode "q" (signed), "Q" (unsigned)
+or "d" (double). A slice is read or written element by element: each is whole, and others may
+change them in between.
+
+A kill leaves behind: each element as before or after; of a slice that is written, some.
+"""
+
+from __future__ import annotations
+
+import array
+import operator
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from limpet.shm.endpoint.fabric import Watched
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.errors import CoherenceError, NodeFailed, ParameterError
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.checks import whole
+from limpet.stores.channels.counter import HALF, unsigned
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+WORD: Final = 8
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+LENGTH_MAX: Final = (1 << 40) // WORD
+SMALLEST: Final = -(1 << 60)
+LARGEST: Final = 1 << 60
+"""Between these, numbers need no check."""
+DOUBLE: Final = struct.Struct("<d")
+WHOLE: Final = struct.Struct("<Q")
+Number: TypeAlias = "int | float"
+
+
+def _double(word: int) -> float:
+    return float(DOUBLE.unpack(WHOLE.pack(word))[0])
+
+
+def _from_double(number: float) -> int:
+    try:
+        return int(WHOLE.unpack(DOUBLE.pack(number))[0])
+    except (struct.error, OverflowError) as error:
+        raise ParameterError(f"a number is needed that a double can be, not {number!r}") from error
+
+
+TO_WORD: Final[dict[str, Callable[[Any], int]]] = {
+    "q": unsigned,
+    "Q": lambda number: unsigned(number, 0, 2 * HALF - 1),
+    "d": _from_double,
+}
+
+
+class Array(Channel):
+    """A shared array of a fixed length; zeros at first."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        length: int,
+        typecode: str = "q",
+        node: int | None = None,
+    ) -> None:
+        """`node`: the memory node that it shall lie on."""
+        if typecode not in TO_WORD:
+            raise ParameterError(f"a typecode is one of {', '.join(TO_WORD)}, not {typecode!r}")
+        length = whole("an array's `length`", length, 1, LENGTH_MAX)
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=WORD * length,
+            kind="array",
+            node=node,
+            length=length,
+            typecode=typecode,
+        )
+        self.length = length
+        self.typecode = typecode
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _at(self, index: Any) -> int:
+        place = index if type(index) is int else operator.index(index)
+        if place < 0:
+            place += self.length
+        if not 0 <= place < self.length:
+            raise IndexError(f"{self.name!r} has elements 0 to {self.length - 1}, not {index}")
+        return self.address + WORD * place
+
+    def __getitem__(self, index: Any) -> Any:
+        """An element, or a list of some."""
+        if isinstance(index, slice):
+            return self._slice(index)
+        at = self._at(index)
+        self.enter()
+        try:
+            word = self.endpoint.load(at)
+            self.endpoint.wait()
+        finally:
+            self.leave()
+        return self._number(word)
+
+    def _number(self, word: int) -> Any:
+        """What a word stands for."""
+        if self.typecode == "d":
+            return _double(word)
+        if self.typecode == "q" and word >> 63:
+            beyond = MASK - word
+            return -1 - beyond
+        return word
+
+    def _slice(self, part: slice) -> list[Any]:
+        places = range(self.length)[part]
+        if not places:
+            return []
+        low, high = min(places), max(places)
+        self.enter()
+        try:
+            data = self.endpoint.read(self.address + WORD * low, WORD * (high + 1 - low))
+            self.endpoint.wait()
+        finally:
+            self.leave()
+        found = array.array(self.typecode, data)
+        return [found[place - low] for place in places]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Set an element, or as many as the slice has."""
+        if isinstance(index, slice):
+            places = range(self.length)[index]
+            values = list(value)
+            if len(places) != len(values):
+                raise ValueError(f"{len(places)} elements are set, with {len(values)} values")
+            self._store([self._at(place) for place in places], values)
+        else:
+            self._store([self._at(index)], [value])
+
+    def _store(self, spots: list[int], values: list[Any]) -> None:
+        encode = TO_WORD[self.typecode]
+        words = [encode(value) for value in values]
+        self.enter()
+        try:
+            for at, word in zip(spots, words, strict=True):
+                # LINEARIZES: this element has its value.
+                self.endpoint.swap(at, word)
+            self.endpoint.wait()
+        finally:
+            self.leave()
+
+    def __iter__(self) -> Iterator[Number]:
+        """The elements; read at once."""
+        return iter(self[:])
+
+    def add(self, index: int, delta: Number = 1) -> Number:
+        """Add to an element; what it is then. Whole numbers wrap around."""
+        at = self._at(index)
+        self.enter()
+        try:
+            if self.typecode == "d":
+                return self._add_double(at, delta)
+            if type(delta) is int and SMALLEST < delta < LARGEST:
+                small = delta
+                word = small & MASK
+            else:
+                word = unsigned(delta, -HALF, 2 * HALF - 1)  # type: ignore[arg-type]
+            after = self.endpoint.faa(at, word) + word & MASK
+            self.endpoint.wait()
+            return self._number(after)
+        finally:
+            self.leave()
+
+    def _add_double(self, at: int, delta: float) -> float:
+        while True:
+            before = self.endpoint.load(at)
+            after = _double(before) + delta
+            if self.endpoint.cas(at, before, _from_double(after)) == before:
+                self.endpoint.wait()
+                return after
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The elements as a numpy array: the shared memory itself, as long as that is there.
+
+        Raises CoherenceError when plain loads and stores do not do, NodeFailed. What is read or
+        written here nobody checks: when the node is lost, it is memory of this process's own, also
+        after the pool was closed (in the pure build the process dies); and it must not be touched
+        any more when the array was removed.
+        """
+        if not self.pool.parameters.coherent:
+            raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")
+        self.enter()
+        try:
+            self.endpoint.load(self.address)
+            node = self.address >> NODE_SHIFT
+            segments = [one for one in self.pool.segments() if one.index == node]
+            if not segments:
+                raise NodeFailed(node, "its memory is not mapped")
+            offset = self.address & (1 << NODE_SHIFT) - 1
+            segment = segments[0]
+            fd = segment.fd if segment.place.device is None else -1
+            buffer: Any = Watched(segment.map, segment.size, fd)
+            return np.frombuffer(buffer, self.typecode, self.length, offset)
+        finally:
+            self.leave()

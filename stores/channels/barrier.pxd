@@ -1,0 +1,63 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.waiting cimport Waiting
+
+cdef int COME
+cdef int LOST_SHIFT
+cdef u64 AGAIN_MASK
+cdef int AGAIN_SHIFT
+cdef u64 BROKEN
+cdef u64 LATER
+cdef u64 RENEWAL
+cdef int ROUND_SHIFT
+cdef u64 ROUND_MASK
+cdef int THREADS_SHIFT
+cdef int PID_SHIFT
+cdef u64 RESET
+cdef u64 RESETS
+cdef u64 WORD_MASK
+cdef u64 NOWHERE
+cdef int WAITS
+cdef int PASSED
+cdef int AGAIN
+
+cdef class Barrier(Channel):
+    cdef readonly int of
+    cdef readonly object action
+    cdef readonly object timeout
+    cdef readonly bint goes_on
+    cdef readonly object sst
+    cdef readonly Waiting waiting
+    cdef readonly u64 came
+    cdef readonly u64 came_in
+    cdef readonly u64 threads
+    cdef readonly u64 first
+
+    @cython.locals(state=u64, last=bint, after=u64)
+    cdef u64 _come(self) except? 0xFFFF
+    @cython.locals(number=u64, coming=u64, value=u64, more=bint)
+    cdef bint _announce(self, u64 state) except -1
+    cdef int _note(self, u64 state) except -1
+    cdef int _left(self, u64 state) noexcept
+    @cython.locals(state=u64)
+    cdef int _found(self, u64 place) except -1
+    cdef bint _acts(self, u64 place) except -1
+    cdef int _act(self, u64 place) except -1
+    cdef bint _pause(self, u64 place, u64 token, int looks, deadline) except -1
+    @cython.locals(state=u64)
+    cdef int _break(self, u64 place) except -1
+    @cython.locals(number=u64)
+    cdef bint _begin_anew(self, u64 state) except -1
+    @cython.locals(resets=u64, ago=u64)
+    cdef bint _was_reset(self, u64 number) except -1
+    @cython.locals(at=u64, there=u64, later=u64, before=u64)
+    cdef int _note_reset(self, u64 number, u64 reset) except -1
+    @cython.locals(state=u64, number=u64)
+    cdef _look_after(self)
+    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, again=u64, after=u64, counted=bint, done=bint)
+    cdef bint _regroup(self) except -1
+    cdef u64 _state(self) except? 0xFFFF
+
+cdef u64 _next(u64 state) noexcept

@@ -1,0 +1,495 @@
+"""The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
+
+The paper's own, a dozen lines over an SST, is rendezvous.py: who comes fences, raises its count,
+says so in its register, and waits until nobody's is lower. What is more here: parties are processes
+or threads, as many as there are, so who has come is counted in one word beside the SST, whose CAS
+also says, to everybody at once, that all have; it can be broken and reset as threading's; and the
+registers say who takes part, for when a process dies.
+
+Words of the barrier, in bytes from its start
+    0     round
+              bits 0-7      how many have come
+              bits 8-15     how many fewer than `parties` are waited for: the dead
+              bits 16-31    regroupings of this round: those who had come come again
+              bit  32       broken
+              bits 33-63    how many rounds have passed
+    8     resets
+              bits 0-32     bit n: whether the round n + 1 before that in bits 33-63 was reset
+              bits 33-63    all resets of rounds before that one are told
+    64    who sleeps (waiting.py)
+Register of a process in the SST, "NAME/sst": who it is, and where it was last
+    bits 0-30     its last round
+    bits 32-39    most threads of it that came in one round
+    bits 40-63    pid; 0: it has never come
+Rounds wrap after 2^31: which of two is the later one is told by their difference. So that `resets`
+is not taken for later than it is, those who come in every 2^28th round bring it up to date, and
+registers of those who have been gone for 2^29 rounds are given back by who looks. A party that was
+stopped for a multiple of 2^31 rounds, exactly, takes the round for its own; one that was stopped
+for a multiple of 2^16 regroupings of its round is waited for, as it waits, until the next one.
+
+Death. A process that has come is a participant, until it resigns, or is told that the barrier is
+broken (and comes again). When one is gone that was there in this round or the last, and we were,
+too, those who wait are told by BrokenBarrierError, with its pid, until `reset` (which forgets who
+is gone). It does not matter whether it had come in this round. With on_death="continue" the round
+is regrouped instead: from then on all living who have ever come are waited for, as many threads of
+each as ever came in one round; and those who were gone then are no participants any more. A
+participant that comes for the first time, or with one more thread, looks whether others are gone
+before it is counted: it may come in place of one, whose coming must not count beside its own. The
+last one to come looks for nobody else: if somebody who had come is gone then, the others learn it
+in the next round.
+
+When all registers are taken, a newcomer has that of one who is gone, and sees before to what its
+death means to the others. With on_death="break" it takes first those that nobody misses; if there
+is none, it breaks the barrier, and then nobody learns that pid.
+
+Invariant: a round is left by one CAS of its word, that which counts the last party (or, if it has
+an action to run, one after that); who sees a later round has passed, if its own was not reset. A
+process that looks only when 33 rounds later, or more, another was reset is told that its own was.
+
+A kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
+a broken barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, WRAPS, Field
+from limpet.shm.errors import BrokenBarrierError, ParameterError
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.checks import whole
+from limpet.stores.channels.deadline import deadline_after, still_us
+from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.sst import SST
+from limpet.stores.channels.waiting import Waiting
+
+COME: Final = 0xFF
+LOST_SHIFT: Final = 8
+AGAIN_SHIFT: Final = 16
+AGAIN_MASK: Final = 0xFFFF
+BROKEN: Final = 1 << 32
+ROUND_SHIFT: Final = 33
+ROUND_MASK: Final = 0x7FFF_FFFF
+LATER: Final = 1 << 30
+"""Rounds that differ by less than this are later ones; they wrap around."""
+RENEWAL: Final = (1 << 28) - 1
+"""In rounds without these bits `resets` is brought up to date."""
+ANCIENT: Final = range(1 << 29, 3 << 29)
+"""So many rounds ago came those whose registers are given back; more is a round still to come."""
+THREADS_SHIFT: Final = 32
+PID_SHIFT: Final = 40
+PARTIES_MAX: Final = 0xFF
+FIELDS: Final = (
+    Field(
+        "barrier: round",
+        ROUND_MASK + 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "told by differences; deceived is a party that was stopped for 2^31 rounds",
+    ),
+    Field(
+        "barrier: regroupings of a round",
+        AGAIN_MASK + 1,
+        1000,
+        WRAPS,
+        "deceived is a party that was stopped for 2^16 deaths, or newcomers, in one round",
+    ),
+)
+RESET: Final = 8
+RESETS: Final = BROKEN | BROKEN - 1
+WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+NOWHERE: Final = WORD_MASK
+"""In place of the round in which a thread was counted: it was not, yet."""
+ON_DEATH: Final = ("break", "continue")
+PROCESSES_MIN: Final = 64
+
+WAITS, PASSED, AGAIN = range(3)
+
+
+class Registers(SST):
+    """The registers of a barrier."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        there: bool = self.parent.vacates_register(row, last)
+        return there
+
+
+class Barrier(Channel):
+    """threading.Barrier for the threads of many processes."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        parties: int,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        on_death: str = "break",
+    ) -> None:
+        """`on_death`: what becomes of the others when one dies: "break" or "continue"."""
+        parties = whole("`parties`", parties, 1, PARTIES_MAX)
+        if on_death not in ON_DEATH:
+            raise ParameterError(f"on_death is one of {', '.join(ON_DEATH)}, not {on_death!r}")
+        super().__init__(
+            manager, name, parent, size=2 * LINE, kind="barrier", parties=parties, on_death=on_death
+        )
+        self.of = parties
+        self.action = action
+        self.timeout = timeout
+        self.goes_on = on_death == "continue"
+        processes = max(PROCESSES_MIN, 2 * parties)
+        self.sst = Registers(manager, "sst", self, participants=processes, join=False)
+        remote = self.pool.parameters.multi_host
+        self.waiting = Waiting(self.endpoint, self.address + LINE, remote, parties)
+        self.came = 0
+        self.came_in = NOWHERE
+        """How many threads of this process were counted in which round."""
+        self.threads = 0
+        self.first = 0
+        """The round in which this process first came."""
+        self.sst.take_part(processes)
+
+    # ---- to come, and to wait ------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all parties have come; our number among them, from 0 on.
+
+        The last to come runs the action first. Raises BrokenBarrierError: somebody died (its
+        `pids`), `timeout` seconds went by, or somebody's did, or called `abort` or `reset`.
+        """
+        self.manager.fence()
+        limit = self.timeout if timeout is None else timeout
+        deadline = deadline_after(limit)
+        place, token, looks = NOWHERE, 0, 0
+        sleepy = False
+        try:
+            while True:
+                self.enter()
+                try:
+                    if place == NOWHERE:
+                        place = self._come()
+                    found = self._found(place)
+                    if found == WAITS and sleepy and not self._acts(place):
+                        if token:
+                            self._look_after()
+                        token = self.waiting.prepare()
+                        found = self._found(place)
+                finally:
+                    self.leave()
+                if found == PASSED:
+                    return place & COME
+                if found == AGAIN:
+                    place = NOWHERE
+                elif self._acts(place):
+                    self._act(place)
+                else:
+                    looks += 1
+                    sleepy = self._pause(place, token, looks, deadline)
+        except BaseException:
+            if place != NOWHERE:
+                self._break(place)
+            raise
+
+    def _come(self) -> int:
+        """Raise the count: the round as it was before, or NOWHERE: the last one is still full."""
+        while True:
+            state = self.endpoint.load(self.address)
+            if state & BROKEN:
+                raise self._error(state >> ROUND_SHIFT)
+            if not self._left(state):
+                return NOWHERE
+            if self._announce(state):
+                # ORDER: said that we come before we count those who are gone, or have come.
+                self._look_after()
+                continue
+            last = self._left(state) == 1 and self.action is None
+            # LINEARIZES: our coming; the last one's: the passing of all, if it has nothing to run.
+            # CRASH(came): counted, with a register that says so; or not counted.
+            if self.endpoint.cas(self.address, state, _next(state) if last else state + 1) == state:
+                self._note(state)
+                if last:
+                    self.waiting.wake()
+                return state
+
+    def _announce(self, state: int) -> bool:
+        """Say in our register that we come; whether it is with more threads than ever before."""
+        number = self.sst.row()
+        register = self.sst[number]
+        if not register.value:
+            self.threads, self.first, self.came_in = 0, state >> ROUND_SHIFT, NOWHERE
+        coming = 1 + (self.came if self.came_in == state >> AGAIN_SHIFT else 0)
+        more = coming > self.threads
+        if more:
+            self.threads = coming
+        value = (state >> ROUND_SHIFT & ROUND_MASK) | self.threads << THREADS_SHIFT
+        value |= self.membership.pid(self.client.word) << PID_SHIFT
+        if value != register.value:
+            register.store(value)
+            register.place()
+        return more
+
+    def _note(self, state: int) -> None:
+        if self.came_in != state >> AGAIN_SHIFT:
+            self.came_in, self.came = state >> AGAIN_SHIFT, 0
+        self.came += 1
+        if not state >> ROUND_SHIFT & RENEWAL:
+            # Resets of rounds before this one were noted before they were left.
+            self._note_reset(state >> ROUND_SHIFT, 0)
+
+    def _left(self, state: int) -> int:
+        """How many are still waited for."""
+        return self.of - (state >> LOST_SHIFT & COME) - (state & COME)
+
+    def _found(self, place: int) -> int:
+        """What has become of who was counted there."""
+        state = self.endpoint.load(self.address)
+        if place == NOWHERE:
+            return WAITS
+        if place >> ROUND_SHIFT == state >> ROUND_SHIFT:
+            if state & BROKEN:
+                raise self._error(state >> ROUND_SHIFT)
+            return WAITS if place >> AGAIN_SHIFT == state >> AGAIN_SHIFT else AGAIN
+        # ORDER: the resets after the round: they are noted before a round that is reset is left.
+        if self._was_reset(place >> ROUND_SHIFT):
+            raise self._error(place >> ROUND_SHIFT)
+        return PASSED
+
+    def _was_reset(self, number: int) -> bool:
+        """Whether that round was reset, as far as is known of it."""
+        resets = self.endpoint.load(self.address + RESET)
+        ago = (resets >> ROUND_SHIFT) - number - 1 & ROUND_MASK
+        return ago < LATER and (ago >= ROUND_SHIFT or resets >> ago & 1 != 0)
+
+    # ---- the last one -------------------------------------------------------------------------
+
+    def _acts(self, place: int) -> bool:
+        """Whether who was counted there is to run the action."""
+        return place != NOWHERE and self.action is not None and self._left(place) == 1
+
+    def _act(self, place: int) -> None:
+        assert self.action is not None
+        self.action()
+        self.enter()
+        try:
+            # LINEARIZES: the passing of all.
+            # CRASH(acting): a round that is full, and a register of who is gone.
+            self.endpoint.cas(self.address, place + 1, _next(place))
+            self.waiting.wake()
+        finally:
+            self.leave()
+
+    # ---- waiting and breaking -------------------------------------------------------------------
+
+    def _pause(self, place: int, token: int, looks: int, deadline: float | None) -> bool:
+        """Wait for a moment; break the barrier when it takes too long. Whether to sleep next."""
+        left = still_us(deadline)
+        if not left:
+            self._break(place)
+            return True
+        if not token:
+            return not self.waiting.spin(looks)
+        self.waiting.sleep(token, left)
+        return True
+
+    def _break(self, place: int) -> None:
+        """Break the round in which we were counted, or the one that keeps us from being so."""
+        self.enter()
+        try:
+            state = self.endpoint.load(self.address)
+            while not state & BROKEN and (
+                place == NOWHERE or place >> AGAIN_SHIFT == state >> AGAIN_SHIFT
+            ):
+                # CRASH(broken): the barrier is broken; sleepers look after a while.
+                self.endpoint.cas(self.address, state, state | BROKEN)
+                state = self.endpoint.load(self.address)
+            self.waiting.wake()
+        finally:
+            self.leave()
+
+    def abort(self) -> None:
+        """Break the barrier: whoever waits, or comes before `reset`, gets BrokenBarrierError."""
+        self._break(NOWHERE)
+
+    def reset(self) -> None:
+        """Make it as it was at first; who waits gets BrokenBarrierError. Forgets who is gone."""
+        self.enter()
+        try:
+            while not self._begin_anew(self.endpoint.load(self.address)):
+                pass
+            self.waiting.wake()
+        finally:
+            self.leave()
+
+    def _begin_anew(self, state: int) -> bool:
+        if state & COME and not state & BROKEN:
+            # CRASH(resetting): a broken barrier.
+            self.endpoint.cas(self.address, state, state | BROKEN)
+            return False
+        self._forget(self._gone())
+        number = (state >> ROUND_SHIFT) + 1 & ROUND_MASK
+        if state & BROKEN:
+            self._note_reset(number, 1)
+        # LINEARIZES: the barrier is as at first.
+        return self.endpoint.cas(self.address, state, number << ROUND_SHIFT) == state
+
+    def _note_reset(self, number: int, reset: int) -> None:
+        """Note whether (1) the round before that one is reset, if nothing is noted of it yet."""
+        at = self.address + RESET
+        there = self.endpoint.load(at)
+        later = number - (there >> ROUND_SHIFT) & ROUND_MASK
+        while 0 < later < LATER:
+            before = (there & RESETS) << later & RESETS if later < ROUND_SHIFT else 0
+            # CRASH(reset-noted): of a round that is broken; it is reset, or will be.
+            self.endpoint.cas(at, there, number << ROUND_SHIFT | before | reset)
+            there = self.endpoint.load(at)
+            later = number - (there >> ROUND_SHIFT) & ROUND_MASK
+
+    # ---- death ----------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        """See whether others are gone, and do about it what is to be done."""
+        if self.goes_on:
+            self._regroup()
+            return
+        state = self.endpoint.load(self.address)
+        number = state >> ROUND_SHIFT
+        self._forget(
+            {
+                row: one
+                for row, one in self._gone().items()
+                if number - one[1] & ROUND_MASK in ANCIENT
+            }
+        )
+        if not state & BROKEN and self._missed(number, min(1, number - self.first & ROUND_MASK)):
+            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.waiting.wake()
+
+    def vacates_register(self, row: int, last: bool) -> bool:
+        """As `vacates` of the register in that row."""
+        if self.goes_on:
+            while not self._regroup():
+                pass
+            return True
+        while True:
+            state = self.endpoint.load(self.address)
+            register = int(self.sst[row].peek())
+            ago = (state >> ROUND_SHIFT) - register & ROUND_MASK
+            if not register or ago > 1:
+                return True
+            if not last:
+                return False
+            if state & BROKEN or (ago == 1 and not self._others_live()):
+                return True
+            # CRASH(register-taken): the barrier is broken, as by who had missed the dead one.
+            self.endpoint.cas(self.address, state, state | BROKEN)
+            self.waiting.wake()
+
+    def _others_live(self) -> bool:
+        """Whether anybody who has come lives."""
+        return any(
+            self.sst[row].peek() and self.lives(ident)
+            for row, ident in self.sst.participants().items()
+        )
+
+    def _gone(self) -> dict[int, tuple[int, Any]]:
+        """Client ids and registers of participants that are gone, by their rows."""
+        found = {}
+        for row, ident in self.sst.participants().items():
+            register = self.sst[row].peek()
+            if register and not self.lives(ident):
+                found[row] = (ident, register)
+        return found
+
+    def _forget(self, gone: dict[int, tuple[int, Any]]) -> None:
+        """Have those who are gone be no participants any more."""
+        for row, (ident, _) in gone.items():
+            self.endpoint.cas(self.sst.seats + 8 * row, ident, 0)
+
+    def _missed(self, number: int, since: int) -> list[int]:
+        """Pids of those who are gone, and were there in this round, or one as long `since`."""
+        return [
+            register >> PID_SHIFT
+            for _, register in self._gone().values()
+            if (number - register & ROUND_MASK) <= since
+        ]
+
+    def _regroup(self) -> bool:
+        """Wait for the living only, once somebody has died; False: something else came first."""
+        # ORDER: the round before the registers: if somebody new comes meanwhile, our CAS fails, or
+        # it finds what we have made of it.
+        state = self.endpoint.load(self.address)
+        lost = state >> LOST_SHIFT & COME
+        gone = self._gone()
+        if state & BROKEN or not (gone or lost):
+            return True
+        done = True
+        living = 0
+        for row in self.sst.participants():
+            if row not in gone:
+                living += int(self.sst[row].peek()) >> THREADS_SHIFT & COME
+        fewer = self.of - min(self.of, max(1, living))
+        counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
+        if fewer != lost or counted:
+            again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
+            after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
+            # CRASH(regrouped): those who had come find that they are to come again.
+            done = self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state
+            if done:
+                self._forget(gone)
+            self.waiting.wake()
+        return done
+
+    @staticmethod
+    def _came_here(gone: dict[int, tuple[int, Any]], number: int) -> bool:
+        """Whether one of those who are gone may be counted in this round."""
+        return any(register & ROUND_MASK == number for _, register in gone.values())
+
+    def _error(self, number: int) -> BrokenBarrierError:
+        """What we are told of a round; nobody misses us then before we come again."""
+        missed = [] if self.goes_on else self._missed(number, 1)
+        register = self.sst[self.sst.row()]
+        # Another thread of ours may have come again by now.
+        if (number - int(register.value) & ROUND_MASK) <= ROUND_MASK >> 1:
+            register.clear()
+        if missed:
+            names = ", ".join(str(pid) for pid in missed)
+            return BrokenBarrierError(f"{self.name!r}: gone is process {names}", missed)
+        return BrokenBarrierError(f"{self.name!r} was aborted or reset, or a wait timed out", [])
+
+    # ---- what is asked --------------------------------------------------------------------------
+
+    def _state(self) -> int:
+        self.enter()
+        try:
+            return self.endpoint.load(self.address)
+        finally:
+            self.leave()
+
+    @property
+    def parties(self) -> int:
+        """How many must come; after deaths, with on_death="continue", fewer than at first."""
+        return self.of - (self._state() >> LOST_SHIFT & COME)
+
+    @property
+    def n_waiting(self) -> int:
+        """How many have come."""
+        state = self._state()
+        return 0 if state & BROKEN else state & COME
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is broken."""
+        return bool(self._state() & BROKEN)
+
+    def resign(self) -> None:
+        """Be no participant any more: nobody misses us."""
+        self.sst.resign()
+
+
+def _next(state: int) -> int:
+    """The beginning of the next round."""
+    number = (state >> ROUND_SHIFT) + 1
+    return (number << ROUND_SHIFT & WORD_MASK) | (state & COME << LOST_SHIFT)

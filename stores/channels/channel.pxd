@@ -1,0 +1,46 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 CLAIMED
+cdef int NODE_SHIFT
+
+cdef class Mark:
+    cdef u64 address
+    cdef u64 number
+    cdef readonly set nodes
+    cdef object __weakref__
+
+cdef class Channel
+
+cdef class Operation:
+    cdef Channel channel
+
+cdef class Channel:
+    cdef readonly object manager
+    cdef public object parameters
+    cdef readonly object pool
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly object membership
+    cdef readonly object parent
+    cdef readonly str name
+    cdef readonly u64 address
+    cdef readonly int rows
+    cdef readonly u64 seats
+    cdef readonly u64 own_row
+    cdef u64 joined_as
+    cdef public object seen
+    cdef readonly Mark marked
+    cdef object __weakref__
+
+    @cython.locals(there=bint)
+    cpdef int enter(self) except -1
+    cpdef int leave(self) except -1
+    @cython.locals(mine=u64, seen=u64)
+    cpdef u64 row(self) except? 0xFFFF
+    @cython.locals(row=u64, seat=u64, mine=u64, level=int, endpoint=Endpoint)
+    cdef u64 _claim(self) except? 0xFFFF
+    @cython.locals(seat=u64, ident=u64, there=u64, mine=u64, endpoint=Endpoint)
+    cdef bint _take_over(self, u64 row, bint last) except -1

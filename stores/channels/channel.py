@@ -1,0 +1,341 @@
+"""`Channel`, the base of all shared objects, and who takes part in one (LOCO section 4).
+
+A channel is named, and made of memory regions and sub-channels. Each process that uses it makes an
+endpoint with the same name; a sub-channel's name is its parent's, `/` and its own, and a region's
+that of its channel, `.` and its own: "start/sst/ov0", "start/sst.participants". The first process
+to come makes a region; the others find it.
+
+Participants. In the paper an endpoint sends a join message to its peers, and is answered by a
+connect message. Here memory is passive: a region `.participants` has a word for each participant,
+its client id, 0 when it is free. To join is to write the own id into one, by CAS: its number is the
+participant's *row*. CLAIMED is set beside the id until the row is as that of a newcomer should be
+(`joined`). To leave is to clear the word. A participant that looks (`refresh`) runs the callbacks
+`on_join` and `on_leave` for what has changed since it looked last. The row of a client that is dead
+is taken over by one who joins when no other is free; until then it says who has died.
+
+An operation on a channel is bracketed by `enter` and `leave`: pinned, so that what it works on is
+not used for something else if the channel is removed, and alone in its process. It never waits in
+there: it looks, leaves, sleeps (waiting.py), and looks again.
+
+A channel without parent has one part more, `..name`, on the next memory node: when its own node is
+lost, that says that there was a channel of this name (memory.py).
+
+A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
+such a node has been replaced, what is at our addresses is somebody else's, and the mark raises
+NodeFailed from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.states import former
+from limpet.shm.errors import ChannelFull, ChannelRemoved, NodeFailed
+from limpet.stores.channels.layout import CLAIMED
+from limpet.stores.channels.region import Links
+
+
+class Mark:
+    """Where the mark of a channel is (memory.py), and what it is there as long as there is one."""
+
+    def __init__(self) -> None:
+        self.address = 0
+        self.number = 0
+        self.nodes: set[int] = set()
+
+    def replaced(self, node: int) -> None:
+        """`node` has other memory."""
+        if node in self.nodes:
+            self.address = former(node << NODE_SHIFT, node)
+
+
+class Operation:
+    """One operation of a channel, as a context manager: see `Client.__enter__`."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def __enter__(self) -> None:
+        self.channel.enter()
+        self.channel.client.note_frame()
+
+    def __exit__(self, *error: object) -> None:
+        self.channel.endpoint.frame = None
+        self.channel.leave()
+
+
+class Channel:
+    """This process's endpoint of a shared object. May be used by several threads."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        size: int = 0,
+        kind: str = "",
+        node: int | None = None,
+        of: int | None = None,
+        **parameters: Any,
+    ) -> None:
+        """`size`: bytes of memory of its own, at `address`. `node`: where they shall lie.
+
+        A channel without parent says what `kind` it is, and its `parameters`; `of` is the one that
+        users know as its `size`. Raises StoreMismatch
+        when there is another one of that name, StoreFull, NodeFailed.
+        """
+        self.manager = manager
+        self.parameters: dict[str, Any] = {}
+        """What `manager.open` was given."""
+        self.pool = manager.pool
+        self.client = manager.pool.client
+        self.endpoint = manager.pool.endpoint
+        self.membership = manager.pool.membership
+        self.parent = parent
+        self.name = name if parent is None else f"{parent.name}/{name}"
+        self.address = 0
+        self.rows = 0
+        self.seats = 0
+        """Address of the participants' words, once there are some."""
+        self.own_row = 0
+        self.joined_as = 0
+        self.seen: dict[int, int] = {}
+        self.marked = Mark() if parent is None else parent.marked
+        if parent is None:
+            manager.follow(self.marked)
+            if of is not None:
+                parameters["size"] = of
+            self.address = self._obtain(
+                self.name, size, node=node, kind=kind, parameters=parameters
+            )
+            self._attest()
+        elif size:
+            self.address = self._obtain(self.name, size, node=node, of=self.mark)
+
+    def region(
+        self, name: str, size: int, node: int | None = None, links: Links | None = None
+    ) -> int:
+        """Address of a region of this channel, zeros at first. Not within an operation.
+
+        `links`: where in it there are links to objects (memory.py).
+        """
+        return self._obtain(f"{self.name}.{name}", size, node=node, of=self.mark, links=links)
+
+    def _obtain(self, name: str, size: int, **options: Any) -> int:
+        """Address of a region; from then on the mark knows of its node."""
+        while True:
+            replacements = self.manager.replacements
+            found = self.manager.region(name, size, **options)
+            self.marked.nodes.update(
+                (found.address >> NODE_SHIFT, found.mark_address >> NODE_SHIFT)
+            )
+            if not self.marked.number:
+                self.marked.address, self.marked.number = found.mark_address, found.mark
+            # ORDER: whoever replaces a node from now on finds it among those of the mark.
+            if self.manager.replacements == replacements:
+                break
+        self._still_there()
+        return int(found.address)
+
+    def _attest(self) -> None:
+        """Have the part `..name`; not while its node is lost, as nothing else needs that."""
+        nodes = self.pool.parameters.nodes
+        if nodes > 1:
+            beside = ((self.mark_address >> NODE_SHIFT) + 1) % nodes
+            with contextlib.suppress(NodeFailed):
+                self.manager.region(f"{self.name}..name", 0, of=self.mark, node=beside, anew=True)
+            self._still_there()
+
+    def _still_there(self) -> None:
+        """Raises ChannelRemoved, when a part was made too late for who removed the channel."""
+        try:
+            self.enter()
+        except ChannelRemoved:
+            # The process that removed it may not have met this part.
+            self.manager.clear(self.name)
+            raise
+        self.leave()
+
+    @property
+    def mark_address(self) -> int:
+        """Address of the mark."""
+        return int(self.marked.address)
+
+    @property
+    def mark(self) -> int:
+        """What the mark is as long as the channel is there."""
+        return int(self.marked.number)
+
+    def enter(self) -> None:
+        """Begin an operation. Raises ChannelRemoved."""
+        there = False
+        self.client.enter()
+        try:
+            there = self.endpoint.load(self.marked.address) == self.marked.number
+        finally:
+            if not there:
+                self.client.leave()
+        if not there:
+            raise ChannelRemoved(f"the channel {self.name!r} of {self.pool.url} was removed")
+
+    def removed(self) -> bool:
+        """Whether this channel is no more, or some of it is lost; there may be another one of its
+        name."""
+        self.client.enter()
+        try:
+            return self.endpoint.load(self.marked.address) != self.marked.number
+        except NodeFailed:
+            return True
+        finally:
+            self.client.leave()
+
+    def leave(self) -> None:
+        """End an operation, however it went."""
+        self.client.leave()
+
+    def operation(self) -> Operation:
+        """`with channel.operation():` is `enter` and `leave`, for Python that is not compiled."""
+        return Operation(self)
+
+    # ---- participants -----------------------------------------------------------------------
+
+    def take_part(self, participants: int) -> None:
+        """Be a participant, one of at most so many at a time. Raises ChannelFull."""
+        self.open_rows(participants)
+        self.enter()
+        try:
+            self.row()
+        finally:
+            self.leave()
+        self.refresh()
+
+    def open_rows(self, participants: int) -> None:
+        """Have rows for so many participants, without being one."""
+        if not self.seats:
+            self.rows = participants
+            self.seats = self.region("participants", 8 * participants)
+
+    def row(self) -> int:
+        """Our row. In an operation; a forked child, or who was taken for dead, joins again."""
+        mine = self.client.ident
+        while self.joined_as != mine:
+            self.own_row = self._claim()
+            self.joined()
+            # ORDER: by CAS: if we were taken for dead meanwhile, the row is another's.
+            seen = self.endpoint.cas(self.seats + 8 * self.own_row, mine | CLAIMED, mine)
+            if seen & ~CLAIMED == mine:
+                self.joined_as = mine
+        return self.own_row
+
+    def joined(self) -> None:
+        """Called in an operation when `own_row` is ours, before we are a participant; or again, if
+        it is as an endpoint of ours that was forgotten has left it."""
+
+    def vacates(self, row: int, last: bool) -> bool:
+        """Whether the row of one who is dead may be taken over; `last`: else there is none.
+
+        For derived classes; in an operation. It may have freed the row.
+        """
+        return True
+
+    def suits(self, row: int, level: int) -> bool:
+        """Whether a row that is free is good enough for us, who ask for the best ones (`level` 0)
+        first, and at last for any (2). For derived classes; in an operation."""
+        return True
+
+    def _claim(self) -> int:
+        endpoint, mine = self.endpoint, self.client.ident
+        for row in range(self.rows):
+            seat = self.seats + 8 * row
+            if endpoint.load(seat) & ~CLAIMED == mine:
+                return row  # of an endpoint that was forgotten, or whose `joined` has failed
+        for level in range(3):
+            for row in range(self.rows):
+                seat = self.seats + 8 * row
+                if endpoint.load(seat) or not self.suits(row, level):
+                    continue
+                # CRASH(joined): a row with the id of a dead client; the next one takes it over.
+                if endpoint.cas(seat, 0, mine | CLAIMED) == 0:
+                    return row
+            for row in range(self.rows):
+                if self._take_over(row, level == 2):
+                    return row
+        raise ChannelFull(
+            f"{self.name!r} of {self.pool.url} has {self.rows} participants, as many as it was "
+            "made for; make it with more, or close some"
+        )
+
+    def _take_over(self, row: int, last: bool) -> bool:
+        """Have a row that is free, or that of one who is dead; False: it is not to be had."""
+        endpoint, mine = self.endpoint, self.client.ident
+        seat = self.seats + 8 * row
+        ident = endpoint.load(seat)
+        if self.lives(ident & ~CLAIMED):
+            return False
+        # One that was claimed was vacated before.
+        if ident and not ident & CLAIMED and not self.vacates(row, last):
+            return False
+        there = endpoint.load(seat)
+        return there in (0, ident) and endpoint.cas(seat, there, mine | CLAIMED) == there
+
+    def resign(self) -> None:
+        """Be no participant any more."""
+        self.enter()
+        try:
+            if self.joined_as == self.client.ident:
+                self.endpoint.cas(self.seats + 8 * self.own_row, self.joined_as, 0)
+            self.joined_as = 0
+        finally:
+            self.leave()
+
+    def participants(self) -> dict[int, int]:
+        """The rows that are taken, and by which client ids; some may be dead. In an operation."""
+        found = {}
+        for row in range(self.rows):
+            ident = self.endpoint.load(self.seats + 8 * row)
+            if ident and not ident & CLAIMED:
+                found[row] = ident
+        return found
+
+    def refresh(self) -> dict[int, int]:
+        """`participants`; runs the callbacks for those who came or went since the last time."""
+        self.enter()
+        try:
+            now = self.participants()
+        finally:
+            self.leave()
+        before, self.seen = self.seen, now
+        for row, ident in before.items():
+            if now.get(row) != ident:
+                self.on_leave(row, ident)
+        for row, ident in now.items():
+            if before.get(row) != ident:
+                self.on_join(row, ident)
+        return now
+
+    def on_join(self, row: int, ident: int) -> None:
+        """A participant has joined; for derived classes."""
+
+    def on_leave(self, row: int, ident: int) -> None:
+        """A participant has left, or its row was taken over; for derived classes."""
+
+    def lives(self, ident: int) -> bool:
+        """Whether that client is there, as far as anybody knows. May be asked in an operation."""
+        return ident == self.client.ident or bool(ident and self.membership.lives(ident))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By name; the process that unpickles it opens it as this one has."""
+        if self.parent is not None:
+            raise TypeError(f"{self.name!r} is a part of a channel; pickle {self.parent.name!r}")
+        return _reopened, (self.pool, type(self), self.name, self.parameters)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.pool.url}>"
+
+
+def _reopened(pool: Any, cls: Any, name: str, parameters: dict[str, Any]) -> Any:
+    """Unpickle a channel."""
+    return pool.channels.open(cls, name, **parameters)

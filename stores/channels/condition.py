@@ -1,0 +1,142 @@
+"""The condition: threads of any processes wait, without its lock, until something has changed.
+
+Memory: a region of its own, and the part `lock` (lock.py), a recursive lock
+    0     number  how often somebody was notified
+    64    waiting where threads sleep (waiting.py)
+
+`wait` reads the number while it holds the lock, gives the lock back, and waits until the number is
+another one; `notify`, which takes the lock, too, adds to the number and wakes all. So nothing is
+missed between the two. Of several threads that wait, all return, and each looks whether it was for
+its sake, as with any condition; that is what `wait_for` does.
+
+A kill leaves behind: a process that dies with the lock may have changed something and not have
+notified (CRASH(notifying)). A thread that waits looks from time to time who has the lock, and
+returns if that process is dead; it has the lock then, and `inherited` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.deadline import deadline_after, still_us
+from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.lock import Lock
+from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.waiting import Waiting
+
+Found = TypeVar("Found")
+
+
+class Condition(Channel):
+    """A condition with its lock, as `threading.Condition`, among processes: `pool.condition`."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        super().__init__(manager, name, parent, size=2 * LINE, kind="condition")
+        remote = self.pool.parameters.multi_host
+        self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
+        self.lock = Lock(manager, "lock", self, recursive=True)
+
+    # ---- the lock -------------------------------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; as `Lock.acquire`."""
+        return self.lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Give the lock back; as `Lock.release`."""
+        self.lock.release()
+
+    @property
+    def inherited(self) -> bool:
+        """For a thread that holds the lock: whether the last holder died holding it."""
+        return self.lock.inherited
+
+    def __enter__(self) -> bool:
+        return self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+    # ---- waiting --------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock back, wait to be notified, at most `timeout` seconds, and take it again.
+
+        False: the time was over. True: look whether what is waited for is there, as it may have
+        been another thread's turn, or the lock's holder has died. Raises RuntimeError without the
+        lock.
+        """
+        self._check_owned("wait")
+        deadline = deadline_after(timeout)
+        before = self._number()
+        count = self.lock._release_save()
+        try:
+            return self._is_notified(before, deadline)
+        finally:
+            self.lock._acquire_restore(count)
+
+    def wait_for(self, predicate: Callable[[], Found], timeout: float | None = None) -> Found:
+        """`wait` until `predicate()` is true, at most `timeout` seconds; what it returned last."""
+        deadline = deadline_after(timeout)
+        found = predicate()
+        while not found:
+            left = still_us(deadline)
+            if not left:
+                break
+            self.wait(None if timeout is None else left / 1e6)
+            found = predicate()
+        return found
+
+    def notify(self, n: int = 1) -> None:
+        """Wake the threads that wait; all of them, whatever `n` is, and one of them comes first.
+
+        Raises RuntimeError without the lock.
+        """
+        self._check_owned("notify")
+        if n > 0:
+            self.notify_all()
+
+    def notify_all(self) -> None:
+        """Wake all threads that wait. Raises RuntimeError without the lock."""
+        self._check_owned("notify")
+        with self.operation():
+            # LINEARIZES: whoever waits by now is notified.
+            # CRASH(notifying): sleepers look after a while.
+            self.endpoint.faa(self.address, 1)
+            self.waiting.wake()
+
+    def _check_owned(self, what: str) -> None:
+        if not self.lock._is_owned():
+            raise RuntimeError(f"cannot {what} on {self!r} without its lock")
+
+    def _number(self) -> int:
+        with self.operation():
+            return int(self.endpoint.load(self.address))
+
+    def _is_notified(self, before: int, deadline: float | None) -> bool:
+        """Wait until the number is not `before`, or the lock's holder is dead; False: too long."""
+        looks = token = 0
+        sleepy = False
+        while True:
+            with self.operation():
+                if sleepy:
+                    token = self.waiting.prepare()
+                if self.endpoint.load(self.address) != before:
+                    return True
+                if token and self._is_forsaken():
+                    return True
+            left = still_us(deadline)
+            if not left:
+                return False
+            if token:
+                self.waiting.sleep(token, left)
+            else:
+                looks += 1
+                sleepy = not self.waiting.spin(looks)
+
+    def _is_forsaken(self) -> bool:
+        """Whether a process that is dead has the lock. In an operation."""
+        holder = self.endpoint.load(self.lock.address) & HOLDER
+        return holder != 0 and not self.lives(holder)

@@ -1,0 +1,53 @@
+"""A counter: one atomic variable, "NAME/value", as a signed number.
+
+A kill leaves behind: the number before, or after.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, SupportsIndex
+
+from limpet.shm.errors import ParameterError
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.variables import AtomicVar
+
+HALF: Final = 1 << 63
+
+
+def signed(word: int) -> int:
+    """The number from -2**63 to 2**63 - 1 that a word stands for."""
+    return word - 2 * HALF if word >= HALF else word
+
+
+def unsigned(number: SupportsIndex, low: int = -HALF, high: int = HALF - 1) -> int:
+    """The word that stands for a number; ParameterError if it is not within the bounds."""
+    try:
+        whole = operator.index(number)
+    except TypeError:
+        whole = high + 1
+    if not low <= whole <= high:
+        raise ParameterError(f"a whole number from {low} to {high} is needed, not {number!r}")
+    return whole % (2 * HALF)
+
+
+class Counter(Channel):
+    """A number of 64 bits, with its sign, that many processes count in; it wraps around."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        super().__init__(manager, name, parent, kind="counter")
+        self.variable = AtomicVar(manager, "value", self)
+
+    @property
+    def value(self) -> int:
+        """The number."""
+        return signed(self.variable.load())
+
+    def add(self, delta: int = 1) -> int:
+        """Add to the number; what it is then."""
+        word = unsigned(delta)
+        return signed((self.variable.faa(word) + word) % (2 * HALF))
+
+    def set(self, value: int) -> None:
+        """Set the number."""
+        self.variable.store(unsigned(value))

@@ -1,0 +1,77 @@
+"""An event: threading.Event for the threads of many processes.
+
+Words, in bytes from its start
+    0     bit 0: whether it is set; bits 1-63: how often it has been set
+    64    who sleeps (waiting.py)
+A waiter goes on when it is set, or was since: `set` and at once `clear` let all waiters go.
+
+A kill leaves nothing behind; a sleeper looks again after a while.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.deadline import deadline_after, still_us
+from limpet.stores.channels.layout import LINE
+from limpet.stores.channels.waiting import Waiting
+
+SET: Final = 1
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Event(Channel):
+    """A flag that processes and threads wait for."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
+        super().__init__(manager, name, parent, size=2 * LINE, kind="event")
+        remote = self.pool.parameters.multi_host
+        self.waiting = Waiting(self.endpoint, self.address + LINE, remote)
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        with self.operation():
+            return bool(self.endpoint.load(self.address) & SET)
+
+    def set(self) -> None:
+        """Set it, and let all go that wait."""
+        with self.operation():
+            state = self.endpoint.load(self.address)
+            while not state & SET:
+                # LINEARIZES: it is set.
+                # CRASH(set): it is set; sleepers look after a while.
+                self.endpoint.cas(self.address, state, (state + 2 | SET) & MASK)
+                state = self.endpoint.load(self.address)
+            self.waiting.wake()
+
+    def clear(self) -> None:
+        """Clear it: who waits from now on waits until it is set again."""
+        with self.operation():
+            state = self.endpoint.load(self.address)
+            while state & SET:
+                # LINEARIZES: it is not set.
+                self.endpoint.cas(self.address, state, state & ~SET & MASK)
+                state = self.endpoint.load(self.address)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most `timeout` seconds; whether it was."""
+        deadline = deadline_after(timeout)
+        looks, token, first = 0, 0, -1
+        sleepy = False
+        while True:
+            with self.operation():
+                if sleepy:
+                    token = self.waiting.prepare()
+                state = self.endpoint.load(self.address)
+            if state & SET or (first >= 0 and state >> 1 != first):
+                return True
+            first = state >> 1
+            left = still_us(deadline)
+            if not left:
+                return False
+            if token:
+                self.waiting.sleep(token, left)
+            else:
+                looks += 1
+                sleepy = not self.waiting.spin(looks)

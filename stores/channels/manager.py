@@ -1,0 +1,285 @@
+"""The manager of a pool handle: makes and finds channels, and orders what they do.
+
+(LOCO sections 4.2, 5.2 and 5.3.) A region of a channel is kept under its full name; that of a
+part of a channel with `@` and the mark of the channel's own region behind it, so that what one has
+left that was removed is not taken for a part of the next one of the same name.
+
+The fences. In the paper a verb may be placed after the next one; a fence waits for those before it.
+Here, too, a phase is a round trip that ends with `wait`, and verbs on one memory node are carried
+out in order (FIFO). So, for what the threads of this process have issued and not waited for:
+
+    PAIR      verbs of this thread on one node before later ones on it     nothing to wait for
+    THREAD    verbs of this thread before later ones, wherever             one round trip, if any
+    GLOBAL    verbs of all threads before later ones, wherever             one round trip, if any
+
+The threads of a process share one endpoint, so one `wait` completes the verbs of all of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import os
+import re
+import threading
+import weakref
+from typing import Any, Final
+
+from limpet.shm.errors import NodeFailed, ParameterError, StoreCorrupt, StoreMismatch
+from limpet.stores.channels.ack_key import AckKey
+from limpet.stores.channels.region import Links, Region
+from limpet.stores.names import NAME_SIZE_MAX, is_name
+
+STORE: Final = ".channels"
+PAIR: Final = "pair"
+THREAD: Final = "thread"
+GLOBAL: Final = "global"
+SCOPES: Final = (PAIR, THREAD, GLOBAL)
+
+_opening = threading.RLock()
+
+
+def opening() -> threading.RLock:
+    """Held while a channel is opened, so that threads get the same endpoint."""
+    return _opening
+
+
+def _is_name(name: object) -> bool:
+    """Whether that can be the name of a channel without parent: no part has such a name."""
+    return is_name(name, without="/.@")
+
+
+def _root(name: str) -> str:
+    """The name of the channel without parent that a part, or its region, belongs to."""
+    return re.split("[/.@]", name, maxsplit=1)[0]
+
+
+def _renew_lock() -> None:
+    global _opening
+    _opening = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class Manager:
+    """Makes the endpoints of channels of one pool handle: `pool.channels`."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.handles: weakref.WeakValueDictionary[tuple[type, str], Any] = (
+            weakref.WeakValueDictionary()
+        )
+        self.issued = 0
+        """Phases that were begun by channels, and those of them that are complete."""
+        self.completed = 0
+        self._outstanding: set[int] = set()
+        """Threads that have issued verbs since the last phase ended."""
+        self.replacements = 0
+        """How often a node got other memory."""
+        self._marks: set[weakref.ref[Any]] = set()
+        pool.handles.add(self)
+
+    @functools.cached_property
+    def memory(self) -> Any:
+        """The store with the regions of channels."""
+        return self.pool.store("channels", name=STORE)
+
+    # ---- channels ---------------------------------------------------------------------------
+
+    def open(self, cls: Any, name: str, **parameters: Any) -> Any:
+        """The endpoint of a channel, of the class `cls`; the same one for all threads.
+
+        Raises StoreMismatch when this process has opened it with other parameters.
+        """
+        with opening():
+            found = self.handles.get((cls, name))
+            if found is None or found.removed():
+                if not _is_name(name):
+                    raise ParameterError(
+                        f"a channel's name is text of 1 to {NAME_SIZE_MAX} bytes of UTF-8, without "
+                        f"'/', '.' and '@', not {name!r}"
+                    )
+                found = cls(self, name, **parameters)
+                found.parameters = parameters
+                self.handles[cls, name] = found
+        if found.parameters != parameters:
+            raise StoreMismatch(
+                f"{self.pool.url}: this process has opened {name!r} with {found.parameters}, not "
+                f"with {parameters}"
+            )
+        return found
+
+    def attach(self, cls: Any, name: str, given: dict[str, Any], usual: dict[str, Any]) -> Any:
+        """As `open`. A parameter that is None in `given` is that of the channel that is there, or,
+        if there is none, the `usual` one.
+
+        Raises ParameterError if there is no channel and a parameter has no usual value.
+        """
+        given = {key: value for key, value in given.items() if value is not None}
+        while True:
+            there = {} if given.keys() >= usual.keys() else self._parameters_of(cls, name)
+            chosen = {key: there.get(key, value) for key, value in usual.items()} | given
+            if lacking := [key for key, value in chosen.items() if value is None]:
+                raise ParameterError(
+                    f"{self.pool.url} has no {cls.__name__.lower()} {name!r}; to make one, say its "
+                    f"{' and '.join(lacking)}"
+                )
+            try:
+                return self.open(cls, name, **chosen)
+            except StoreMismatch:
+                # Another process may have made it, or another one, since we looked.
+                if self._parameters_of(cls, name) == there:
+                    raise
+
+    def _parameters_of(self, cls: Any, name: str) -> dict[str, Any]:
+        """The parameters of a channel that is there; {}: there is none, as far as is known."""
+        with opening():
+            found = self.handles.get((cls, name))
+        if found is not None and not found.removed():
+            return dict(found.parameters)
+        described: dict[str, Any] = {}
+        if _is_name(name) and self._has_memory():
+            with contextlib.suppress(NodeFailed):  # `open` says so
+                described = self.memory.describe(name.encode())
+        return dict(described.get("parameters") or {})
+
+    def follow(self, mark: Any) -> None:
+        """Tell it, as long as it is there, which nodes are replaced."""
+        self._marks.add(weakref.ref(mark, self._marks.discard))
+
+    def replaced(self, node: int) -> None:
+        """From now on, `node` has other memory."""
+        self.replacements += 1
+        for found in list(self._marks):
+            mark = found()
+            if mark is not None:
+                mark.replaced(node)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of channels of {self.pool.url}>"
+
+    def let_go(self) -> None:
+        """The pool's handle was closed; channels have nothing outside of memory."""
+
+    def forget(self, channel: Any) -> None:
+        """Have the next one who opens this channel get another endpoint."""
+        place = (type(channel), channel.name)
+        if self.handles.get(place) is channel:
+            del self.handles[place]
+
+    def region(
+        self,
+        name: str,
+        size: int,
+        *,
+        node: int | None = None,
+        kind: str = "",
+        parameters: Any = None,
+        of: int = 0,
+        links: Links | None = None,
+        anew: bool = False,
+    ) -> Region:
+        """The region of that full name, zeros if it was not there.
+
+        `kind` and `parameters`: of the channel whose own region it is. `of`: the mark of that one,
+        if it is that of a part. `links`, `anew`: see memory.py.
+        """
+        description = {"kind": kind, "parameters": parameters} if kind else {}
+        if links is not None:
+            description["links"] = list(links)
+        found: Region = self.memory.region(name, size, description, of, node, anew)
+        return found
+
+    def list(self) -> list[dict[str, Any]]:
+        """The channels that have no parent: name, kind, parameters, size of all memory in bytes.
+
+        What is on a lost node is left out. Kind "lost": there are parts of it, and its own region,
+        which says what it was, is lost.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for key in self._keys():
+            described: dict[str, Any] = {}
+            with contextlib.suppress(NodeFailed):
+                described = self.memory.describe(key)
+            full = self._text(key)
+            name = _root(full)
+            entry = found.setdefault(name, {"name": name, "kind": "", "parameters": {}, "size": 0})
+            entry["size"] += described.get("size", 0)
+            if full == name:
+                entry["kind"] = described.get("kind", "")
+                entry["parameters"] = described.get("parameters", {})
+        for name, entry in found.items():
+            if not entry["kind"] and self.memory.is_lost(name):
+                entry["kind"] = "lost"
+        return [found[name] for name in sorted(found) if found[name]["kind"]]
+
+    def _text(self, key: bytes) -> str:
+        """The full name of a region as text. Raises StoreCorrupt for what can be none."""
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            raise StoreCorrupt(
+                f"{self.pool.url}: there is a region of a channel with the name {key!r}, which no "
+                "channel can have; save what is left, and destroy the pool"
+            ) from error
+
+    def names(self) -> builtins.list[str]:
+        """The names of the channels that have no parent."""
+        return [entry["name"] for entry in self.list()]
+
+    def _keys(self) -> builtins.list[bytes]:
+        """The full names of all regions."""
+        return builtins.list(self.memory) if self._has_memory() else []
+
+    def _has_memory(self) -> bool:
+        """Whether there is a store for the regions, which `memory` would make."""
+        pool = self.pool
+        return bool(pool.exclusively(lambda: pool.catalogue.find(STORE.encode())))
+
+    def remove(self, name: str) -> None:
+        """Remove a channel, with its sub-channels and regions; KeyError if there is none.
+
+        A process that uses it gets ChannelRemoved. Of one that was lost, all or in part, what is
+        left is removed; then there can be a new one of its name.
+        """
+        if not _is_name(name):
+            raise KeyError(name)
+        found = self._has_memory() and self.memory.remove(name)
+        for handle in [handle for handle in self.handles if handle[1] == name]:
+            self.handles.pop(handle, None)
+        if not found:
+            raise KeyError(name)
+
+    def clear(self, name: str) -> None:
+        """Remove what is left of a channel that was removed; `name`: of it, or of a part."""
+        self.memory.clear(_root(name))
+
+    # ---- what is on its way -----------------------------------------------------------------
+
+    def issue(self) -> AckKey:
+        """The key of the verbs that this thread has just issued, within an operation."""
+        self._outstanding.add(threading.get_ident())
+        self.issued = self.completed + 1
+        return AckKey(self, {self.issued})
+
+    def complete(self) -> None:
+        """End the phase: everything that was issued is complete. In an operation."""
+        self.pool.endpoint.wait()
+        self.completed = self.issued
+        self._outstanding.clear()
+
+    def fence(self, scope: str = GLOBAL) -> None:
+        """Order what was issued before what comes now; `scope` as above."""
+        if scope not in SCOPES:
+            raise ParameterError(f"a fence's scope is one of {', '.join(SCOPES)}, not {scope!r}")
+        own = threading.get_ident() in self._outstanding
+        if (own and scope == THREAD) or (self._outstanding and scope == GLOBAL):
+            self.wait_for(self.issued)
+
+    def wait_for(self, phase: int) -> None:
+        """Wait until a phase is complete."""
+        if self.completed < phase:
+            with self.pool.client:
+                self.complete()

@@ -1,0 +1,34 @@
+"""The barrier of the paper's figure 1, all of it: a dozen lines over a state table.
+
+Each participant counts how often it has come, says so in its register, and waits until nobody's
+count is lower. It shows what a channel is made of; docs/channels.md goes through it.
+
+A kill leaves behind: a register that is never raised, so the others wait for ever, as in the
+paper. barrier.py, which is `pool.barrier`, tells them; and it has timeouts, threads and sleep.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.sst import SST
+
+
+class Rendezvous(Channel):
+    """A barrier for `nodes` processes."""
+
+    def __init__(self, manager: Any, name: str, parent: Any = None, *, nodes: int) -> None:
+        super().__init__(manager, name, parent, kind="rendezvous", nodes=nodes)
+        self.count, self.nodes = 0, nodes
+        self.sst = SST(manager, "sst", self, participants=nodes)
+
+    def waiting(self) -> None:
+        """Come, and wait for the others."""
+        self.manager.fence()
+        self.count += 1
+        self.sst.store_mine(self.count)
+        self.sst.push_broadcast()
+        while sum(row.load() >= self.count for row in self.sst) < self.nodes:
+            time.sleep(0)

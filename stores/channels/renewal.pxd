@@ -1,0 +1,4 @@
+from limpet.stores.race.store cimport Growing
+
+cdef class Renewing(Growing):
+    pass

@@ -1,0 +1,31 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef int EVERYBODY
+cdef int POLL_US
+cdef int SLEEP_US
+cdef u64 SLEEPERS
+cdef int SPIN
+cdef int SPINS
+cdef u64 WAKE
+cdef u64 WAKE_FLAGS
+cdef u64 WOKEN
+cdef int YIELD
+
+cpdef bint spin(Endpoint endpoint, int look) except -1
+
+cdef class Waiting:
+    cdef readonly Endpoint endpoint
+    cdef readonly u64 address
+    cdef readonly u64 sleep_us
+    cdef readonly bint spins
+
+    cpdef bint spin(self, int look) except -1
+    @cython.locals(word=u64, token=u64)
+    cpdef u64 prepare(self) except? 0
+    cpdef int sleep(self, u64 token, u64 timeout_us) except -1
+    @cython.locals(word=u64)
+    cpdef int wake(self) except -1
+    @cython.locals(word=u64, counted=u64, seen=u64)
+    cpdef int wake_one(self) except -1

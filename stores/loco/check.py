@@ -1,0 +1,243 @@
+"""Looks at the whole of a `loco` store: counting, iterating, audits, checking.
+
+They go through the data arrays, and not by an index. Other clients may be at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.loco.layout import (
+    CLAIMED,
+    DELETED,
+    DELETING,
+    ENTRY_SHIFT,
+    INSERTING,
+    INTENT_MASK,
+    INTENT_SHIFT,
+    LINK,
+    LOCK_BITS,
+    LOCK_SHIFT,
+    PHASE_MASK,
+    STATE,
+    UPDATING,
+    VACANT,
+    VALID,
+)
+
+BATCH: Final = 64
+"""Entries that are read in one operation."""
+LOOKS_MAX: Final = 1000
+"""So many looks at what nobody is changing, and is not as it should be: that is damage."""
+INTENT_OF: Final = {CLAIMED: INSERTING, VALID: UPDATING, DELETED: DELETING}
+
+
+class Survey:
+    """Looks by a store's handle, one operation at a time."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.endpoint = store.endpoint
+
+    # ---- all of it ------------------------------------------------------------------------------
+
+    def _words(self, table: int) -> Any:
+        """A copy of a data array, as an array of shape (entries, words)."""
+        entries = self.store.indexes[table].entries
+        shape = (entries.count, entries.entry_words)
+        raw = self.endpoint.read(entries.base, 8 * entries.count * entries.entry_words)
+        return np.frombuffer(raw, dtype="<u8").reshape(shape)
+
+    def count(self) -> int:
+        """How many entries are valid."""
+        return int(self.store.pool.exclusively(self._count))
+
+    def _count(self) -> int:
+        found = 0
+        for table in range(len(self.store.tables)):
+            phases = self._words(table)[:, STATE] & np.uint64(PHASE_MASK)
+            found += int(np.count_nonzero(phases == VALID))
+        return found
+
+    def references(self) -> Any:
+        """References to all objects that an entry links to, on nodes in service, as uint64."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for table in range(len(self.store.tables)):
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                links = self._words(table)[:, LINK]
+                found.append(links[links != 0] & np.uint64(REFERENCE_MASK))
+        return np.concatenate(found)
+
+    # ---- keys -----------------------------------------------------------------------------------
+
+    def keys(self) -> Iterator[bytes]:
+        """Every key that is there all the while, once."""
+        for table in range(len(self.store.tables)):
+            for start in range(0, self.store.parameters.entries, BATCH):
+                yield from self._keys(table, start)
+
+    def _keys(self, table: int, start: int) -> list[bytes]:
+        """The keys of a batch of entries."""
+        store, found = self.store, []
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            entries = store.indexes[table].entries
+            for entry in range(start, min(start + BATCH, entries.count)):
+                key = self._key(entries, entry)
+                if key is not None:
+                    found.append(key)
+        return found
+
+    def _key(self, entries: Any, entry: int) -> bytes | None:
+        """The key of an entry, if it is valid."""
+        while True:
+            entries.read(entry)
+            state = entries.state()
+            if state & PHASE_MASK != VALID:
+                return None
+            if self.endpoint.load(entries.address(entry)) == state:
+                return bytes(entries.key())
+
+    # ---- checking -------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work, and what one that died, or stands still, was changing is left
+        out. NodeFailed: a table is lost with its node, and nothing is wrong with the others.
+        """
+        lost = None
+        for table in range(len(self.store.tables)):
+            try:
+                self._check_table(table)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_table(self, table: int) -> None:
+        seen: dict[bytes, int] = {}
+        for entry in range(self.store.parameters.entries):
+            attempt = 0
+            while wrong := self._check_entry(table, entry, seen):
+                attempt += 1
+                if attempt > LOOKS_MAX:
+                    raise StoreCorrupt(
+                        f"{self.store.name}: entry {entry} of table {table}: {wrong}"
+                    )
+                self.endpoint.pause(attempt)
+
+    def _check_entry(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
+        store = self.store
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            index = store.indexes[table]
+            index.refresh()
+            wrong = self._wrong(table, entry, seen)
+            if wrong and self._is_intended(table, entry):
+                return ""
+            return wrong
+
+    def _wrong(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
+        """What is wrong with an entry, or "" if nothing is, as far as can be told now."""
+        store, index = self.store, self.store.indexes[table]
+        entries = index.entries
+        entries.read(entry)
+        state, link = entries.state(), entries.link()
+        phase = state & PHASE_MASK
+        if phase == VACANT:
+            return "vacant, with a link" if link else ""
+        if phase != VALID:
+            return f"in phase {phase}, and no journal says so"
+        if not entries.is_whole():
+            return "it does not match its checksum, and nobody is writing it"
+        key = bytes(entries.key())
+        hashed = hash64(key)
+        if (hashed >> 32) * len(store.tables) >> 32 != table:
+            return f"{key!r} belongs into another table"
+        if state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1 != hashed & store.lock_count - 1:
+            return f"{key!r} has another lock"
+        if link:
+            wrong = self._wrong_object(link, key)
+            if wrong:
+                return wrong
+        if not index.has(entry, hashed):
+            return f"the index has it not for {key!r}"
+        if seen.setdefault(key, entry) != entry and self._has(entries, seen[key], key):
+            return f"{key!r} is also in entry {seen[key]}"
+        seen[key] = entry
+        return ""
+
+    def _wrong_object(self, link: int, key: bytes) -> str:
+        store, objects = self.store, self.store.objects
+        if not store.heap.plausible(link):
+            return f"the object of {key!r} is none"
+        if not store.heap.used(link):
+            return f"the object of {key!r} is not in use"
+        objects.load(link)
+        if not objects.fits(link) or not objects.intact() or objects.key() != key:
+            return f"the object of {key!r} is not what was written"
+        return ""
+
+    def _has(self, entries: Any, entry: int, key: bytes) -> bool:
+        found = self._key(entries, entry)
+        return found == key
+
+    def _is_intended(self, table: int, entry: int) -> bool:
+        """Whether the journal of the entry's lock says what is being done to it."""
+        store = self.store
+        state = self.endpoint.load(store.indexes[table].entries.address(entry))
+        number = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
+        if number >= store.lock_count:
+            return False
+        store.enter_journal(table, number)
+        intent = store.journal.intent()
+        wanted = INTENT_OF.get(state & PHASE_MASK)
+        return intent >> INTENT_SHIFT == entry and intent & INTENT_MASK == wanted
+
+    # ---- what a dead client left ----------------------------------------------------------------
+
+    def left_by(self, ident: int) -> set[str]:
+        """The named crash points that a dead client shows."""
+        found = set()
+        for table in range(len(self.store.tables)):
+            with contextlib.suppress(NodeFailed):
+                found |= self._left_in(table, ident)
+        return found
+
+    def _left_in(self, table: int, ident: int) -> set[str]:
+        store = self.store
+        index = store.indexes[table]
+        found = set()
+        if index.tracker.message(index.tracker.position()) >= 0:
+            found.add("unannounced")
+        for number in range(store.lock_count):
+            if self.endpoint.load(store.lock(table, number).address) & HOLDER != ident:
+                continue
+            store.enter_journal(table, number)
+            intent = store.journal.intent()
+            entry = intent >> INTENT_SHIFT
+            if not intent:
+                found.add("locked")
+                continue
+            index.entries.read(entry)
+            state = index.entries.state()
+            same = state >> ENTRY_SHIFT == store.journal.claim() >> ENTRY_SHIFT
+            phase = state & PHASE_MASK
+            if intent & INTENT_MASK == UPDATING:
+                found.add("committed" if index.entries.is_whole() else "torn")
+            elif same and intent & INTENT_MASK == INSERTING:
+                found |= {CLAIMED: {"claimed", "repairing"}, VALID: {"inserted"}}.get(phase, set())
+            elif same and phase == DELETED:
+                found.add("deleted")
+        return found

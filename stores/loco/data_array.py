@@ -1,0 +1,158 @@
+"""The data array of a memory node: its entries, and the one that this client read last.
+
+LOCO section 6: each node has an array of values with a checksum for atomicity, a counter for
+garbage collection and a valid bit. An entry, in words:
+
+    0     state     bits 0-1    phase: vacant, claimed, valid or deleted
+                    bits 2-13   the lock under which it was claimed: that of its key
+                    bits 14-63  counter, one more each time that it is claimed; it does not wrap
+    1     checksum  of the words from 2 on, as far as they are in use, and of lock and counter
+    2     sizes     bits 0-15 length of the key, bits 16-47 length of the value
+    3     link      reference of the object (records.py) with key and value, if the value is too
+                    long for the entry; else 0
+    4     key       padded with zeros to the size that keys have in this store
+    then  value     padded with zeros to a multiple of 8; if it is not in an object
+
+Lock and counter say whose life of the entry it is; they and the phase are one word, which changes
+by one CAS or store, and the phase is not in the checksum (L2): so who is killed while it sets the
+phase leaves no checksum that never holds. The counter is in it, so that a value is not taken for
+that of an earlier life whose state word was read just before.
+
+Writers: any client claims a vacant entry, by a CAS on its state. The client that holds its lock
+writes all else. In one life, key and its length do not change. `link` is written before the
+other words, by itself: as long as a dead client's new object is not linked, nothing has changed.
+
+An entry is whole if its checksum holds. A valid entry that is not whole is being overwritten, or
+was when its writer was killed; then the journal of its lock has what it was to be (journal.py).
+
+Invariants
+    - a vacant entry has no link
+    - an entry that is valid is whole, or named in the journal of its lock
+    - one that is claimed or deleted is named in the journal of its lock
+    - of all valid entries, one has a given key
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.shm.endpoint.fabric import crc_pair, words_bytes, words_equal, words_put
+from limpet.stores.loco.layout import (
+    CHECKSUM,
+    ENTRY_SHIFT,
+    KEY,
+    KEY_LENGTH_MASK,
+    LINK,
+    PHASE_MASK,
+    SIZES,
+    STATE,
+    VALID,
+    VALUE_LENGTH_MASK,
+    VALUE_LENGTH_SHIFT,
+)
+
+if TYPE_CHECKING:
+    from limpet.stores.loco.parameters import LocoParameters
+
+MIX: Final = 0x9E37_79B9_7F4A_7C15
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class DataArray:
+    """The data array whose first entry is at address `base`. `words`: the entry that was read."""
+
+    def __init__(self, endpoint: Any, base: int, parameters: LocoParameters) -> None:
+        self.endpoint = endpoint
+        self.base = base
+        self.count = parameters.entries
+        self.entry_words = parameters.entry_words
+        self.value_at = KEY + (parameters.key_size + 7) // 8
+        self.key_room = 8 * (self.value_at - KEY)
+        self.value_room = 8 * (self.entry_words - self.value_at)
+        self.words = array("Q", bytes(8 * self.entry_words))
+
+    def address(self, entry: int) -> int:
+        """Address of an entry, and of its state."""
+        return self.base + 8 * self.entry_words * entry
+
+    def link_address(self, entry: int) -> int:
+        """Address of the link of an entry."""
+        return self.address(entry) + 8 * LINK
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def read(self, entry: int) -> None:
+        """Read an entry; one read."""
+        self.endpoint.read_words(self.address(entry), self.words, self.entry_words)
+
+    def state(self) -> int:
+        """The state of the entry that was read."""
+        return self.words[STATE]
+
+    def link(self) -> int:
+        """The link of the entry that was read."""
+        return self.words[LINK]
+
+    def is_valid(self) -> bool:
+        """Whether the entry that was read is valid."""
+        return self.words[STATE] & PHASE_MASK == VALID
+
+    def key_is(self, key: bytes) -> bool:
+        """Whether the entry that was read has this key."""
+        length = self.words[SIZES] & KEY_LENGTH_MASK
+        return length == len(key) and words_equal(self.words, 8 * KEY, key)
+
+    def is_whole(self) -> bool:
+        """Whether the checksum of the entry that was read holds."""
+        return self.words[CHECKSUM] == self._checksum()
+
+    def _checksum(self) -> int:
+        """The checksum that the words have."""
+        count = self.value_at - SIZES
+        if not self.words[LINK]:
+            length = self.words[SIZES] >> VALUE_LENGTH_SHIFT & VALUE_LENGTH_MASK
+            if length > self.value_room:
+                length = self.value_room
+            count += (length + 7) >> 3
+        life = self.words[STATE] >> ENTRY_SHIFT
+        return crc_pair(self.words, SIZES, count) ^ (life * MIX & MASK)
+
+    def key(self) -> bytes:
+        """The key of the entry that was read."""
+        length = self.words[SIZES] & KEY_LENGTH_MASK
+        return words_bytes(self.words, 8 * KEY, min(length, self.key_room))
+
+    def value(self) -> bytes:
+        """The value of the entry that was read, which has no link."""
+        length = self.words[SIZES] >> VALUE_LENGTH_SHIFT & VALUE_LENGTH_MASK
+        return words_bytes(self.words, 8 * self.value_at, min(length, self.value_room))
+
+    # ---- changing -------------------------------------------------------------------------------
+
+    def compose(self, state: int, key: bytes, value: bytes, link: int) -> int:
+        """Have the words be those of an entry with this pair; how many they are."""
+        self.words[STATE] = state
+        self.words[LINK] = link
+        words_put(self.words, 8 * KEY, key, self.key_room)
+        count = self.value_at
+        if link:
+            self.words[SIZES] = len(key)
+        else:
+            self.words[SIZES] = len(key) | len(value) << VALUE_LENGTH_SHIFT
+            size = len(value) + 7 & ~7
+            words_put(self.words, 8 * self.value_at, value, size)
+            count += size >> 3
+        self.words[CHECKSUM] = self._checksum()
+        return count
+
+    def write(self, entry: int, count: int, linked: int) -> None:
+        """Write the first `count` words, but the state, to an entry whose link is `linked`."""
+        if self.words[LINK] != linked:
+            # ORDER: the link before all other words. What a dead client's hand has beside it is
+            # settled by it: an entry that is not whole links to the new object.
+            self.endpoint.store(self.link_address(entry), self.words[LINK])
+        # CRASH(torn): who gets the lock next completes it from the journal, before all else.
+        # LINEARIZES: update; the last word
+        at = self.address(entry) + 8 * CHECKSUM
+        self.endpoint.write_words(at, self.words, count - CHECKSUM, CHECKSUM)

@@ -1,0 +1,64 @@
+"""The locks of a kvstore: an array of ticket locks in each table (LOCO section 6).
+
+They are those of channels (ticket_lock.py), in the operations of the store. Where nobody waits, a
+lock is taken and given back within the operation that it is for.
+
+A client that waits for one that is dead passes it over, as in every ticket lock. One that stands
+still for a lease with a lock of keys is killed, or waited for, by the pool's policy
+(membership.py): it is in an operation of this store, and those are short. Another operation of it,
+another journal, and another wait after which it got the lock are other holds, not the same one.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.ticket_lock import TicketLock
+
+LOOK_S: Final = (0.005, 0.05)
+"""How long to wait before looking who has the lock: a quarter of a lease, from this to that."""
+
+
+class KeyLocks(Channel):
+    """The locks of one store. They are in no region of their own, and removed with the store."""
+
+    def __init__(self, store: Any) -> None:
+        # The locks must not keep their store alive.
+        self.store: Callable[[], Any] = weakref.ref(store)
+        self.pool = store.pool
+        self.client = store.client
+        self.endpoint = store.endpoint
+        self.membership = store.pool.membership
+        self.name = store.name
+        self.patience_s = max(LOOK_S[0], min(LOOK_S[1], self.membership.lease_s / 4))
+
+    def enter(self) -> None:
+        self.client.enter()
+        there = False
+        try:
+            self.store().require_there()
+            there = True
+        finally:
+            if not there:
+                self.client.leave()
+
+    def wait_for(self, lock: TicketLock, journal: int) -> None:
+        """Take a lock that another one has. Outside of operations."""
+        # ORDER: before we have it: until the operation begins, nothing else tells this hold from
+        # another one of ours.
+        self.pool.exclusively(self.membership.progress)
+        while not lock.acquire(self.patience_s):
+            self.pool.exclusively(functools.partial(self._look_after, lock, journal))
+
+    def _look_after(self, lock: TicketLock, journal: int) -> None:
+        """Have the holder of a lock be no client any more, if it stands still for a lease."""
+        self.store().look_whether_there()
+        holder = self.endpoint.load(lock.address) & HOLDER
+        if holder not in (0, self.client.ident):
+            what = f"lock {lock.address:#x} of {self.name!r}"
+            self.membership.gone(holder, what, self.endpoint.load(journal))

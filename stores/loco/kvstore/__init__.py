@@ -1,1 +1,0 @@
-"""LOCO's kvstore: gets without locks by local indexes, which trackers keep up to date."""

@@ -1,0 +1,98 @@
+"""The words of a kvstore. Plain constants, as compiled modules need them.
+
+A table is one region of a memory node:
+
+    0         position  how many messages the node's tracker has had (tracker.py)
+    64        ring      the last of them, a word each
+    then      locks     a record for each, from a multiple of 64 on: lock and journal (journal.py)
+    then      array     the data array (data_array.py), from a multiple of 64 on
+"""
+
+from typing import Final
+
+from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
+
+POSITION: Final = 0
+RING: Final = 64
+
+PHASE_MASK: Final = 3
+VACANT: Final = 0
+"""Nobody's; whoever needs an entry may claim it."""
+CLAIMED: Final = 1
+"""Being inserted: not valid. This bit is also in VALID: those have a key."""
+VALID: Final = 3
+DELETED: Final = 2
+"""Being deleted: not valid any more."""
+LOCK_SHIFT: Final = 2
+LOCK_BITS: Final = 12
+COUNTER_SHIFT: Final = 14
+COUNTER_MAX: Final = (1 << 50) - 1
+"""An entry with it is not claimed again: counters do not wrap. That takes decades."""
+ENTRY_SHIFT: Final = 2
+"""State words without their phase are those of one life of an entry, if they are alike."""
+
+STATE: Final = 0
+CHECKSUM: Final = 1
+SIZES: Final = 2
+LINK: Final = 3
+KEY: Final = 4
+"""Words of an entry."""
+KEY_LENGTH_MASK: Final = 0xFFFF
+VALUE_LENGTH_SHIFT: Final = 16
+VALUE_LENGTH_MASK: Final = 0xFFFF_FFFF
+
+INTENT: Final = 0
+CLAIM: Final = 8
+REDO: Final = 16
+"""Offsets in a journal, in bytes."""
+INSERTING: Final = 1
+UPDATING: Final = 2
+DELETING: Final = 3
+INTENT_SHIFT: Final = 2
+INTENT_MASK: Final = 3
+INTENT_ENTRY_MASK: Final = (1 << 30) - 1
+SEQUENCE: Final = 1 << 32
+
+ROW_BITS: Final = 28
+"""Of a message: which entry. The rest is the lap."""
+ROW_MASK: Final = (1 << ROW_BITS) - 1
+LAP_MASK: Final = (1 << 64 - ROW_BITS) - 1
+RING_MIN: Final = 2
+RING_MAX: Final = 1 << ROW_BITS
+
+NEAR: Final = 1024
+"""Messages that a client applies while it holds a lock; four times as many at each next attempt."""
+LATE_MAX: Final = 8
+"""After so many attempts, each of them late again, it makes its index anew while it holds the lock.
+For that, others have to announce more messages than the ring has room for each time that it makes
+its index anew; so the ring has to be much shorter than the table."""
+
+TORN: Final = 8
+"""An outcome: the entry's checksum does not hold."""
+
+assert LOCK_SHIFT + LOCK_BITS == COUNTER_SHIFT
+assert COUNTER_MAX == (1 << 64 - COUNTER_SHIFT) - 1
+
+FIELDS: Final = (
+    Field(
+        "kvstore entry: counter",
+        COUNTER_MAX,
+        1_000_000,
+        LASTS,
+        "counts the claims of one entry; with the last one it is not claimed again",
+    ),
+    Field(
+        "kvstore tracker: lap",
+        LAP_MASK + 1,
+        A_SECOND_MAX,
+        WRAPS,
+        "deceived is a CAS of a client that was stopped for 2^36 laps, if the entry is the same",
+    ),
+    Field(
+        "kvstore journal: sequence",
+        1 << 32,
+        A_SECOND_MAX,
+        WRAPS,
+        "shows to those who wait for a lock that its holder gets on",
+    ),
+)

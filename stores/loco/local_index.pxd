@@ -1,0 +1,62 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64, words_prefetch
+from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.tracker cimport Tracker
+
+cdef u64 CLAIMED
+cdef u64 PHASE_MASK
+cdef int ROW_BITS
+cdef u64 ROW_MASK
+cdef u64 VALID
+cdef u64 SPREAD
+cdef u64 LOOKS
+
+cdef class LocalIndex:
+    cdef readonly DataArray entries
+    cdef readonly Tracker tracker
+    cdef readonly Endpoint endpoint
+    cdef readonly u64 mask
+    cdef readonly bint known
+    cdef readonly u64 applied
+    cdef u64[::1] words
+    cdef u64[::1] homes
+    cdef u64[::1] states
+    cdef u64 at
+    cdef u64 mark
+    cdef u64 cursor
+    cdef u64 left
+    cdef u64 searcher
+    cdef u64 looks
+    cdef object progress
+
+    cpdef int forget(self) except -1
+    @cython.locals(position=u64)
+    cpdef int refresh(self) except -1
+    @cython.locals(position=u64)
+    cpdef bint refresh_near(self, u64 limit) except -1
+    cpdef int expect(self, u64 hashed) noexcept
+    cpdef long long find(self, u64 hashed) noexcept
+    @cython.locals(word=u64)
+    cpdef long long find_next(self) noexcept
+    @cython.locals(home=u64)
+    cpdef bint has(self, u64 entry, u64 hashed) noexcept
+    cdef u64 _word(self, u64 entry, u64 hashed) noexcept
+    @cython.locals(entry='long long', lane=bint)
+    cdef int _catch_up(self, u64 position, bint anew) except -1
+    cpdef object _damaged(self, u64 entry)
+    @cython.locals(entry=u64, position=u64)
+    cdef int _rebuild(self) except -1
+    @cython.locals(state=u64)
+    cpdef int look(self, u64 entry) except -1
+    cpdef int learn(self, u64 entry, u64 hashed, u64 state, u64 number) except -1
+    cpdef int see(self, u64 entry, u64 state) except -1
+    @cython.locals(known=bint, place=u64)
+    cdef int _put(self, u64 entry, u64 hashed) except -1
+    @cython.locals(known=bint)
+    cdef int _drop(self, u64 entry) except -1
+    @cython.locals(place=u64, word=u64, first=u64)
+    cdef int _empty(self, u64 hole) except -1
+    cpdef int search(self, u64 ident) except -1
+    @cython.locals(entry=u64)
+    cpdef long long candidate(self) noexcept

@@ -1,0 +1,132 @@
+"""Parameters of a `loco` store: checked when made, stored in the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_fields, check_whole
+from limpet.stores.channels.ticket_lock import ticket_lock_size
+from limpet.stores.loco.layout import (
+    KEY,
+    LOCK_BITS,
+    REDO,
+    RING,
+    RING_MAX,
+    RING_MIN,
+    ROW_MASK,
+)
+from limpet.stores.parameters import PAIR_SIZE, TABLES, aligned, capacity_for, share_of
+
+if TYPE_CHECKING:
+    from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+KEY_SIZE: Final = 32
+KEY_SIZE_MAX: Final = 255
+VALUE_SIZE: Final = 64
+VALUE_SIZE_MAX: Final = 4096
+LOCKS: Final = 64
+LOCKS_MAX: Final = 1 << LOCK_BITS
+WAITERS: Final = 16
+"""Places of each ticket lock; who finds none free waits without order."""
+TRACKER_MIN: Final = 64
+"""Messages that a tracker's ring has room for by default, at least."""
+CAPACITY_MAX: Final = 1 << 34
+
+
+@dataclasses.dataclass(frozen=True)
+class LocoParameters:
+    """Sizes in bytes.
+
+    `capacity`: keys that surely fit; `tables`: one a node; `entries`: of each data array;
+    `key_size`: of the longest key; `value_size`: of the longest value that is in the array itself;
+    `locks`: of each table (NUM_LOCKS in the paper); `tracker`: messages that each tracker's ring
+    has room for. The last two are powers of two.
+    """
+
+    capacity: int
+    tables: int
+    entries: int
+    key_size: int
+    value_size: int
+    locks: int
+    tracker: int
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            capacity=(1, CAPACITY_MAX),
+            tables=TABLES,
+            entries=(1, ROW_MASK),
+            key_size=(0, KEY_SIZE_MAX),
+            value_size=(0, VALUE_SIZE_MAX),
+            locks=(1, LOCKS_MAX),
+            tracker=(RING_MIN, RING_MAX),
+        )
+        for name in ("locks", "tracker"):
+            value = getattr(self, name)
+            if value & (value - 1):
+                raise ParameterError(f"{name} must be a power of two: {value}")
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        capacity: int | None = None,
+        key_size: int = KEY_SIZE,
+        value_size: int = VALUE_SIZE,
+        locks: int = LOCKS,
+        tracker: int | None = None,
+    ) -> LocoParameters:
+        """The parameters for a pool.
+
+        By default a key for every 512 bytes of its blocks, or for every four entries' bytes, and a
+        message for every entry, so that a late client never looks at more than it missed.
+        """
+        check_whole("key_size", key_size, 0, KEY_SIZE_MAX)
+        check_whole("value_size", value_size, 0, VALUE_SIZE_MAX)
+        each = max(PAIR_SIZE, 32 * entry_words(key_size, value_size))
+        capacity = capacity_for(pool, layout, capacity, each, CAPACITY_MAX)
+        entries = int(share_of(capacity, pool)) + 8
+        if tracker is None:
+            tracker = max(TRACKER_MIN, 1 << (entries - 1).bit_length())
+        return cls(capacity, pool.nodes, entries, key_size, value_size, locks, tracker)
+
+    @property
+    def entry_words(self) -> int:
+        """Words of an entry of the data array."""
+        return entry_words(self.key_size, self.value_size)
+
+    @property
+    def record_size(self) -> int:
+        """Bytes of a lock's record: the lock, and from `journal_at` on its journal."""
+        return aligned(self.journal_at + REDO + 8 * (self.entry_words - 1))
+
+    @property
+    def journal_at(self) -> int:
+        """Where in a lock's record its journal begins."""
+        return aligned(ticket_lock_size(WAITERS))
+
+    @property
+    def locks_at(self) -> int:
+        """Where in a table the locks begin."""
+        return aligned(RING + 8 * self.tracker)
+
+    @property
+    def entries_at(self) -> int:
+        """Where in a table the data array begins."""
+        return self.locks_at + self.locks * self.record_size
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of a table."""
+        return self.entries_at + 8 * self.entry_words * self.entries
+
+
+def entry_words(key_size: int, value_size: int) -> int:
+    """Words of an entry for such keys and values."""
+    return KEY + (key_size + 7) // 8 + (value_size + 7) // 8

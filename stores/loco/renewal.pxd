@@ -1,4 +1,0 @@
-from limpet.stores.race.growth cimport Growing
-
-cdef class Renewing(Growing):
-    pass

@@ -1,0 +1,76 @@
+"""Repair of what the last holder of a lock left (trap L1): it died, or ended with an error.
+
+The paper has none: a lock whose holder dies is held for ever, and a value that it was writing never
+has the right checksum again. Here whoever gets a lock looks into its journal first (journal.py),
+and carries out or takes back what it says, before all else:
+
+    inserting   an entry with the claim is vacant again, and its object, if it has one, is freed:
+                it was never valid. If it is valid, the insert is done
+    updating    an entry that is whole is left as it is, old or new. One that is not is written once
+                more, from the redo image: nobody has read the old value since the first word of the
+                new one was there, as nothing was whole, and nobody has read the new one yet
+    deleting    an entry that is still valid is left so. One that is not is freed
+
+A get that finds an entry torn again and again takes the lock, and so it ends. `recover` takes every
+lock whose journal says something.
+
+A repairer that dies leaves the journal as it was, for the next one: every step is the same again,
+or left out. What the dead one had in hand (client.py) is settled by its recovery, before or after:
+a new object is linked or freed, and an update whose entry is not whole is linked to the new one
+already (data_array.py); of an old one, that is the other way round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.errors import StoreCorrupt
+from limpet.stores.loco.layout import (
+    CLAIMED,
+    DELETED,
+    DELETING,
+    INSERTING,
+    INTENT_MASK,
+    INTENT_SHIFT,
+    PHASE_MASK,
+    UPDATING,
+    VALID,
+)
+
+
+def repair(store: Any) -> None:
+    """Carry out what the journal of the lock says, or take it back. Inside, with the lock held.
+
+    Raises StoreCorrupt for a journal that cannot be.
+    """
+    intent, claim = store.journal.intent(), store.journal.claim()
+    what, entry = intent & INTENT_MASK, intent >> INTENT_SHIFT
+    if what not in (INSERTING, UPDATING, DELETING) or entry >= store.entries.count:
+        raise StoreCorrupt(
+            f"{store.name}: the journal at {store.journal.at:#x} is damaged: {intent:#x}; destroy "
+            "the pool"
+        )
+    state = store.endpoint.load(store.entries.address(entry))
+    if (state ^ claim) & ~PHASE_MASK == 0:
+        phase = state & PHASE_MASK
+        if what == INSERTING and phase == CLAIMED:
+            # CRASH(repairing): the next one finds the entry claimed, or vacant.
+            store.vacate(entry, state)
+        elif what == UPDATING and phase == VALID:
+            _complete(store, entry)
+        elif what == DELETING and phase == DELETED:
+            store.vacate(entry, state)
+    store.journal.end()
+    store.client.settle()
+
+
+def _complete(store: Any, entry: int) -> None:
+    entries = store.entries
+    entries.read(entry)
+    if entries.is_whole():
+        return
+    link = entries.link()
+    store.journal.load(entries)
+    if not entries.is_whole() or entries.link() != link:
+        raise store.damaged(entry)
+    entries.write(entry, entries.entry_words, link)

@@ -1,0 +1,35 @@
+"""Words of RACE hashing in memory; index.py and store.py say what they mean. Plain constants.
+
+Fields that are narrower than a word, and count: the numbers of vacant slots, in `rtx-race`, `fusee`
+and `swarm`, and of entries that `rtx-race` has split; 54 bits, 57 years of ten million a second
+(stores/vacant.py). Locks of entries are those of stores/rtx/layout.py, or client ids.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
+from limpet.stores.status import VACANT_CLASS
+
+MIX_FIRST: Final = 0x9E37_79B9_7F4A_7C15
+MIX_SECOND: Final = 0xD1B5_4A32_D192_ED03
+MIX_DIRECTORY: Final = 0xC2B2_AE3D_27D4_EB4F
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+SLOTS: Final = 0xFEFE_FEFE
+"""Which of the words of two combined buckets are slots."""
+
+FROZEN: Final = 1 << 55
+OBJECT_MASK: Final = REFERENCE_MASK & ~FROZEN
+"""Of a valid slot word: the reference to its object."""
+FROZEN_VACANT: Final = FROZEN | TENTATIVE
+"""A slot that was vacant, or not decided, when its subtable was frozen."""
+UNSET: Final = VACANT_CLASS << 48 | 2
+"""A slot of a half that is not filled yet."""
+
+DIRECTORY_ENTRY: Final = 16
+SPLIT: Final = VACANT_CLASS << 48
+"""The pointer of an entry that is split."""
+
+assert not (FROZEN_VACANT | UNSET | SPLIT) & ADDRESS_MASK

@@ -1,0 +1,351 @@
+"""Looks at the whole of an `rcuckoo` store: counting, iterating, audits, checking.
+
+They are made by a row at a time, and other clients may be at work. An entry that is moved from a
+row that was not looked at yet to one that was would be missed; so rows that have changed since are
+read again, until that shows no other key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import SLOTS_USED
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.rcuckoo.layout import (
+    INLINE,
+    LENGTH_MASK,
+    LENGTH_SHIFT,
+    LOOKS_MAX,
+    PATH,
+    PATH_MASK,
+    PATH_SHIFT,
+    SLOTS,
+    TRAILER_WORDS,
+)
+from limpet.stores.rcuckoo.repair import Look, Repair
+
+BATCH: Final = 64
+"""Rows that are read in one operation."""
+PASSES: Final = 2
+BUSY_MAX: Final = 64
+"""So many looks at what a living client is changing."""
+
+
+class Survey:
+    """Looks by a store's handle, one operation at a time."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.rows = store.rows
+        self.endpoint = store.endpoint
+
+    # ---- all of it ------------------------------------------------------------------------------
+
+    def _headers(self, table: int) -> Any:
+        """A copy of the headers of a table, as an array of shape (rows, 8)."""
+        store, rows = self.store, self.rows
+        address, count = store.tables[table] + store.rows_at, store.row_count
+        raw = self.endpoint.read(address, 8 * rows.row_words * count)
+        words = np.frombuffer(raw, dtype="<u8").reshape(count, rows.row_words)
+        return words[:, : SLOTS * rows.entry_words : rows.entry_words]
+
+    def count(self) -> int:
+        """How many entries there are; one that is being moved, or was when its client died, counts
+        twice."""
+        return int(self.store.pool.exclusively(self._count))
+
+    def _count(self) -> int:
+        return sum(int(np.count_nonzero(self._headers(table))) for table in self._tables())
+
+    def references(self) -> Any:
+        """References to all extents on nodes in service, as uint64."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for table in self._tables():
+            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
+                headers = self._headers(table).ravel()
+                linked = headers[(headers != 0) & (headers & np.uint64(INLINE) == 0)]
+                found.append(linked & np.uint64(REFERENCE_MASK))
+        return np.concatenate(found)
+
+    def _tables(self) -> range:
+        return range(len(self.store.tables))
+
+    # ---- keys -----------------------------------------------------------------------------------
+
+    def keys(self) -> Iterator[bytes]:
+        """Every key that is there all the while, once; a table's at a time.
+
+        One that others move from row to row each time that we look at both may be missed.
+        """
+        for table in self._tables():
+            found: dict[bytes, None] = {}
+            versions = [-1] * self.store.row_count
+            for number in range(self.store.row_count + PASSES):
+                before = len(found)
+                changed = self._changed(table, versions)
+                for start in range(0, len(changed), BATCH):
+                    self._read_keys(table, changed[start : start + BATCH], versions, found)
+                if not changed or (number >= PASSES and len(found) == before):
+                    break
+            yield from found
+
+    def _changed(self, table: int, versions: list[int]) -> list[int]:
+        """The rows that have not these versions."""
+        size = 8 * self.rows.row_words
+        trailer = self.store.tables[table] + self.store.rows_at + size - 8 * TRAILER_WORDS
+        lane = self.endpoint.background(True)
+        try:
+            return [
+                row
+                for row, version in enumerate(versions)
+                if version < 0 or self.endpoint.load(trailer + size * row) != version
+            ]
+        finally:
+            self.endpoint.background(lane)
+
+    def _read_keys(
+        self, table: int, some: list[int], versions: list[int], found: dict[bytes, None]
+    ) -> None:
+        for row in some:
+            attempt = 0
+            while not self._read_row(table, row, versions, found):
+                self._wait(table, row, attempt)
+                attempt += 1
+
+    def _read_row(
+        self, table: int, row: int, versions: list[int], found: dict[bytes, None]
+    ) -> bool:
+        """Add a row's keys, and its version; False if it is not whole."""
+        store, rows = self.store, self.rows
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            store.enter_table(store.tables[table])
+            rows.read(0, row)
+            if not rows.is_whole(0):
+                return False
+            versions[row] = rows.version(0)
+            found |= {rows.key(0, slot): None for slot in range(SLOTS) if rows.header(0, slot)}
+            return True
+
+    def _wait(self, table: int, row: int, attempt: int) -> None:
+        """Wait for a row that is not whole; StoreCorrupt when nobody makes it so."""
+        store = self.store
+        if attempt > LOOKS_MAX and self._is_torn(table, row):
+            raise StoreCorrupt(
+                f"{store.name}: row {row} of table {table} does not match its CRC, and nobody is "
+                "writing it"
+            )
+        self.endpoint.pause(attempt)
+        if attempt % 8 == 7:
+            repair = Repair(store, store.tables[table])
+            store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
+
+    def _is_torn(self, table: int, row: int) -> bool:
+        """Whether the row is not whole, and nobody is writing it."""
+        store = self.store
+        with store.client:
+            store.require_there()
+            store.enter_table(store.tables[table])
+            return bool(store.is_torn(row))
+
+    def _locked(self, table: int, row: int) -> bool:
+        """Whether the row's lock is set."""
+        word, bits = self._lock(table, row)
+        return bool(self.endpoint.load(word) & bits)
+
+    def _lock(self, table: int, row: int) -> tuple[int, int]:
+        """The word and the bit of a row's lock.
+
+        Outside of operations: so nothing that another thread's operation goes by is changed.
+        """
+        lock = self.store.locks.lock_of(row)
+        return self.store.tables[table] + self.store.locks_at + (lock >> 6 << 3), 1 << (lock & 63)
+
+    # ---- checking -------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify every invariant of the tables in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work, and what one that stands still is writing is left out.
+        NodeFailed: a table is lost with its node, and nothing is wrong with the others.
+        """
+        lost = None
+        for table in self._tables():
+            try:
+                self._check_table(table)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_table(self, table: int) -> None:
+        seen: dict[bytes, int] = {}
+        for row in range(self.store.row_count):
+            attempt = 0
+            while (wrong := self._check_row(table, row, seen)) is None:
+                if attempt > BUSY_MAX and self._locked(table, row):
+                    break  # its writer is alive, and stands still in the midst of it
+                self._wait(table, row, attempt)
+                attempt += 1
+            if wrong:
+                raise StoreCorrupt(f"{self.store.name}: row {row} of table {table}: {wrong}")
+        self._check_locks(table)
+
+    def _check_row(self, table: int, row: int, seen: dict[bytes, int]) -> str | None:
+        """What is wrong with a row, "" if nothing is; None: it is not whole."""
+        store, rows = self.store, self.rows
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            store.enter_table(store.tables[table])
+            rows.read(0, row)
+            if not rows.is_whole(0):
+                return None
+            version = rows.version(0)
+            entries = [
+                (rows.header(0, slot), rows.key(0, slot))
+                for slot in range(SLOTS)
+                if rows.header(0, slot)
+            ]
+            wrong = next(filter(None, (self._wrong(table, row, *e) for e in entries)), "")
+            if self.endpoint.load(rows.trailer(row)) != version:
+                return None  # another client has changed it since
+        keys = [key for _, key in entries]
+        if not wrong and len(set(keys)) < len(keys):
+            wrong = f"a key is there twice: {keys}"
+        for key in keys:
+            if not wrong and seen.setdefault(key, row) != row and self._twice(table, key):
+                wrong = f"{key!r} is also in row {seen[key]}"
+        return wrong
+
+    def _wrong(self, table: int, row: int, header: int, key: bytes) -> str:
+        """What is wrong with an entry, or "" if nothing is."""
+        store, hashed = self.store, hash64(key)
+        if len(key) > store.key_size:
+            return f"a key of {len(key)} bytes"
+        if header >> 56 != hashed & 0xFF:
+            return f"the fingerprint is not that of {key!r}"
+        store.places.place(hashed)
+        if row not in (store.places.first, store.places.second):
+            return f"{key!r} does not belong there"
+        if (hashed >> 32) * len(store.tables) >> 32 != table:
+            return f"{key!r} belongs into another table"
+        if header & INLINE:
+            length = header >> LENGTH_SHIFT & LENGTH_MASK
+            return "" if length <= store.value_size else f"{key!r} has {length} bytes inline"
+        reference = header & REFERENCE_MASK
+        objects = store.objects
+        if not store.heap.plausible(reference):
+            return f"the extent of {key!r} is no object"
+        if not store.heap.used(reference):
+            return f"the extent of {key!r} is not in use"
+        objects.load(reference)
+        if not objects.fits(reference) or not objects.intact() or objects.key() != key:
+            return f"the extent of {key!r} is not what was written"
+        return ""
+
+    def _twice(self, table: int, key: bytes) -> bool:
+        """Whether a key is in both of its rows, and nobody is moving it."""
+        for attempt in range(BUSY_MAX):
+            both, rows, versions = self._copies(key)
+            if both is not None and both < 2:
+                return False
+            if both == 2 and attempt > PASSES:
+                # ORDER: the copies, the locks, the copies again: had somebody been moving the key
+                # when it was in both rows, one of them would have another version by now.
+                locked = any(self._locked(table, row) for row in rows)
+                if not locked and self._copies(key) == (both, rows, versions):
+                    return True
+            self._wait(table, rows[0], attempt)
+        return False
+
+    def _copies(self, key: bytes) -> tuple[int | None, tuple[int, int], tuple[int, int]]:
+        """In how many of its rows a key is (None: they are being changed), the rows, and the
+        versions of what was read."""
+        store = self.store
+        with store.client:
+            store.require_there()
+            self.endpoint.background(True)  # until the operation ends
+            both = store.copies_of(key)
+            versions = self.rows.version(0), self.rows.version(1)
+            return both, (store.first, store.second), versions
+
+    def _check_locks(self, table: int) -> None:
+        """Every lock that is set is in a group of the journal of a client that there is."""
+        store = self.store
+        base = store.tables[table]
+        first = base + store.locks_at
+        for word in range(first, first + store.parameters.locks // 8, 8):
+            attempt = 0
+            while stray := self.stray(base, word):
+                attempt += 1
+                if attempt > LOOKS_MAX:
+                    raise StoreCorrupt(
+                        f"{store.name}: locks {stray:#x} of the word at {word:#x} are set, and no "
+                        "client says that it has them"
+                    )
+                self.endpoint.pause(attempt)
+
+    def stray(self, base: int, word: int) -> int:
+        """Bits of a lock word that are set, and in no group that a client has or may have."""
+        lane = self.endpoint.background(True)
+        try:
+            bits = self.endpoint.load(word)
+            if bits:
+                for look in Repair(self.store, base).looks():
+                    if self._is_client(look.owner):
+                        bits &= ~look.may_have(word)
+            return bits & self.endpoint.load(word)
+        finally:
+            self.endpoint.background(lane)
+
+    def _is_client(self, ident: int) -> bool:
+        """Whether the client is in its slot, be it dead: then it is recovered some time."""
+        if ident >> INCARNATION_BITS >= self.endpoint.load(SLOTS_USED):
+            return False  # of a journal that is damaged
+        return self.store.pool.membership.place(ident) is not None
+
+    # ---- what a dead client left ----------------------------------------------------------------
+
+    def left_by(self, ident: int) -> set[str]:
+        """The named crash points that a dead client shows."""
+        found = set()
+        for base in self.store.tables:
+            with contextlib.suppress(NodeFailed):
+                repair = Repair(self.store, base)
+                if self.endpoint.load(base) == ident:
+                    found.add("repairing")
+                for look in repair.looks():
+                    if look.owner == ident:
+                        found |= self._shown(base, look)
+        return found
+
+    def _shown(self, base: int, look: Look) -> set[str]:
+        length = look.state >> PATH_SHIFT & PATH_MASK
+        if not length:
+            return {"unsure", "unlocking"} if look.unsure else {"locked"}
+        rows = self.rows
+        self.store.enter_table(base)
+        found = set()
+        states = []
+        for index in range(length):
+            place = self.endpoint.load(look.at + PATH + 16 * index)
+            version = self.endpoint.load(look.at + PATH + 16 * index + 8)
+            rows.read(0, place >> 3)
+            states.append("torn" if not rows.is_whole(0) else rows.version(0) - version)
+        if "torn" in states:
+            found.add("torn")
+        if states[0] == 1:
+            found.add("written")
+        if states[0] == 0:
+            found.add("moving" if any(states) else "committed")
+        return found

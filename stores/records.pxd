@@ -1,0 +1,39 @@
+cimport cython
+
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, Image, hash64, u64
+
+cdef u64 ADDRESS_MASK
+cdef u64 HEADER
+cdef u64 IMAGE_SIZE
+cdef u64 KEY_MAX
+cdef int LARGE_CLASS
+cdef u64 MASK
+
+cdef class Objects:
+    cdef readonly Heap heap
+    cdef readonly Endpoint endpoint
+    cdef readonly Image image
+    cdef u64 sizes
+    cdef u64[::1] header
+    cdef readonly u64 value_max
+    cdef u64 prefix
+    cdef u64 address
+    cdef bint complete
+
+    @cython.locals(size=u64)
+    cpdef u64 size_of(self, bytes key, bytes value) except 0
+    @cython.locals(sizes=u64, length=u64)
+    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef int load(self, u64 reference) except -1
+    @cython.locals(size_class=int)
+    cdef u64 _extent(self, u64 reference) noexcept
+    cpdef bint key_is(self, bytes key) except -1
+    @cython.locals(length=u64)
+    cpdef bytes key(self)
+    @cython.locals(start=u64, length=u64, value=bytes)
+    cpdef bytes value(self)
+    @cython.locals(size=u64, size_class=int)
+    cpdef bint fits(self, u64 reference) except -1
+    @cython.locals(seed=u64)
+    cpdef bint intact(self) except -1

@@ -1,0 +1,111 @@
+"""An out-of-place object: one key-value pair, written once, never changed while it is linked.
+
+Layout, in bytes from the object's address
+    0     sizes      bits 0-15 length of the key, bits 16-63 length of the value
+    8     checksum   XXH64 of the value, seeded with XXH64 of the key and the sizes
+    16    key        padded with zeros to a multiple of 8
+    then  value
+
+Valid when it is linked: linking comes after the last word is written (release), and memory is not
+used again while a pinned client may read it (epoch.py). The checksum is there for `check()`, for
+memory without hardware coherence, and for what no protocol can prevent.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS
+from limpet.shm.errors import KeyTooLarge, ValueTooLarge
+from limpet.stores.object_layout import HEADER, IMAGE_SIZE, KEY_MAX
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Objects:
+    """Writes objects, and reads them through one buffer, the image of the last one met."""
+
+    def __init__(self, heap: Any, replicas: int = 1, in_place: bool = False) -> None:
+        """`replicas`: of the objects that are written; it bounds their size. `in_place`: what is
+        loaded is linked, by a client that has been pinned since before (`Image`)."""
+        self.heap = heap
+        self.endpoint = heap.endpoint
+        self.image = heap.endpoint.image(IMAGE_SIZE, in_place)
+        self.sizes = 0
+        """Of the object in the image."""
+        self.header = array("Q", [0, 0])
+        self.value_max = heap.value_max(replicas)
+        self.prefix = 0
+        """Bytes of an object before its sizes: there is a log entry in some stores."""
+        self.address = 0
+        self.complete = False
+
+    def size_of(self, key: bytes, value: bytes) -> int:
+        """Bytes of the object for this pair. Raises KeyTooLarge, ValueTooLarge."""
+        if len(key) > KEY_MAX:
+            raise KeyTooLarge(f"the key has {len(key)} bytes; a key has at most {KEY_MAX}")
+        size = self.prefix + HEADER + (len(key) + 7 & ~7) + len(value)
+        if size > self.value_max:
+            raise ValueTooLarge(
+                f"key and value take {size} bytes; an object has room for {self.value_max} here"
+            )
+        return size
+
+    def write(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write the pair to the object; one write."""
+        sizes = len(key) | len(value) << 16
+        self.header[0] = sizes
+        self.header[1] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.header, 2, key, value)
+
+    def load(self, reference: int) -> None:
+        """Read the object, or the front of a large one, into the image; one read."""
+        self.address = reference & ADDRESS_MASK
+        self.image.read(self.address, self._extent(reference) >> 3)
+        self.sizes = self.image.word(0)
+
+    def _extent(self, reference: int) -> int:
+        """How many bytes of an object to read into the image."""
+        size_class = reference >> 48 & 0xFF
+        self.complete = size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IMAGE_SIZE
+        return self.heap.sizes[size_class] if self.complete else IMAGE_SIZE
+
+    def key_is(self, key: bytes) -> bool:
+        """Whether the object in the image has this key."""
+        if self.sizes & 0xFFFF != len(key):
+            return False
+        if HEADER + len(key) <= IMAGE_SIZE:
+            return self.image.equal(HEADER, key)
+        return self.endpoint.read(self.address + HEADER, len(key)) == key
+
+    def key(self) -> bytes:
+        """The key of the object in the image."""
+        length = self.sizes & 0xFFFF
+        if HEADER + length <= IMAGE_SIZE:
+            return self.image.cut(HEADER, length)
+        return self.endpoint.read(self.address + HEADER, length)
+
+    def value(self) -> bytes:
+        """The value of the object in the image; one more read for a large object."""
+        start = HEADER + ((self.sizes & 0xFFFF) + 7 & ~7)
+        length = self.sizes >> 16
+        if self.complete or start + length <= IMAGE_SIZE:
+            return self.image.cut(start, length)
+        value = self.endpoint.read(self.address + start, length)
+        self.endpoint.wait()
+        return value
+
+    def fits(self, reference: int) -> bool:
+        """Whether the sizes in the image are possible for an object of that class."""
+        size = self.prefix + HEADER + ((self.sizes & 0xFFFF) + 7 & ~7) + (self.sizes >> 16)
+        size_class = reference >> 48 & 0xFF
+        return size <= (
+            self.value_max if size_class == LARGE_CLASS else self.heap.sizes[size_class]
+        )
+
+    def intact(self) -> bool:
+        """Whether the checksum of the object in the image holds."""
+        seed = (hash64(self.key()) + self.sizes) & MASK
+        return self.image.word(1) == hash64(self.value(), seed)

@@ -1,0 +1,206 @@
+"""The commit of a change in place: lock what is not locked, validate it, write, unlock.
+
+    1. lock each node that is changed; one that is locked is a conflict
+    2. validate: each of these still has the version that it was read in. A node that was locked
+       before it was read, as Sherman does it, needs neither
+    3. write the nodes in place; the locks are given back in the same round trip
+
+Order of the writes, so that a reader finds every key that stays at each moment: new nodes, which
+nobody finds before; the others, leaves first, so that nobody changes a new node while an old one
+still has the same keys; at last the nodes that go, when nothing leads there but old routes.
+
+A conflict never waits for another one, so nobody waits in a circle.
+
+A kill leaves behind: locked nodes, perhaps one of them torn. In the hand, memory for new nodes
+and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.errors import NodeFailed
+from limpet.stores.rtx.commit import Commit
+from limpet.stores.rtx.layout import EXTENT_PAIR
+from limpet.stores.sherman.in_place_layout import META_SIZE, NODE_PAIR, VERSION
+from limpet.stores.sherman.in_place_write_set import Starved
+from limpet.stores.sherman.layout import GONE
+from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from limpet.stores.sherman.in_place_locks import NodeLocks
+    from limpet.stores.sherman.in_place_node import Node
+
+
+class InPlaceCommit(Commit):
+    """The write set of one change, and its commit."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.wanted = 0
+        """New nodes that it takes, as far as is known."""
+        self.shrinks = False
+        self.node_locks: NodeLocks = store.node_locks
+        super().__init__(store.pool, store.node_locks)
+
+    def begin(self, link: int) -> None:
+        """Forget what is staged."""
+        super().begin(link)
+        self.held: list[int] = []
+        """Nodes that are locked."""
+        self.read_under_lock: set[int] = set()
+        self.fresh: dict[int, int] = {}
+        """References to new nodes, by address."""
+        self.pairs: list[int] = []
+        """What is new and in hand: NODE_PAIR, EXTENT_PAIR."""
+        self.above: list[tuple[int, bytes, int]] = []
+        """Level, low fence and address of new nodes to which nodes above are to link later."""
+
+    def new_node(self) -> int:
+        """Memory for a new node, in hand; its address. Raises Starved."""
+        store = self.store
+        node = store.roots[store.tree] >> NODE_SHIFT & 0xFF
+        reference = self.allocator.allocate(node, store.parameters.node_size, 1)
+        self.wanted = max(self.wanted, len(self.fresh) + 1)
+        if not reference:
+            raise Starved
+        self.fresh[reference & ADDRESS_MASK] = reference
+        self.pairs.append(NODE_PAIR)
+        return int(reference & ADDRESS_MASK)
+
+    # ---- locks ----------------------------------------------------------------------------------
+
+    def lock(self, at: int) -> bool:
+        """Lock a node that is to be read then; False: somebody else has."""
+        locked = bool(self.node_locks.acquire(at))
+        self.endpoint.wait()
+        if locked:
+            # CRASH(node-locked): who wants the lock finds its holder dead, and says so.
+            self.held.append(at)
+            self.read_under_lock.add(at)
+        return locked
+
+    def unlock_all(self) -> None:
+        """Give back all locks."""
+        if self.held:
+            self._unlock()
+            self.endpoint.wait()
+
+    def abandon(self) -> None:
+        """Give back the locks that are ours, as an error ends the operation; within it, so that no
+        other thread of this client can have locked one of these nodes again meanwhile."""
+        with contextlib.suppress(NodeFailed):
+            for at in self.held:
+                self.endpoint.cas(self.node_locks.word(at), self.client.ident, 0)
+        self.held = []
+
+    def _unlock(self) -> None:
+        for at in self.held:
+            self.node_locks.release(at)
+        self.held = []
+
+    def give_up(self) -> None:
+        """Nothing has happened, and nothing is left of it."""
+        self.unlock_all()
+        for index in range(self.client.held - 1, -1, -1):
+            self.client.release(index)
+
+    # ---- committing -----------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Commit: DONE; AGAIN, if there is a conflict; NO_MEMORY. Nothing has happened then."""
+        if not self._prepare():
+            self.give_up()
+            return NO_MEMORY
+        if not self._lock_rest():
+            self.give_up()
+            return AGAIN
+        self._write_back(self._decide())
+        self._unlock()
+        self.endpoint.wait()
+        self._finish()
+        return DONE
+
+    def _sizes(self) -> Iterator[tuple[int, int]]:
+        """Node and size of all memory that is needed."""
+        store = self.store
+        node = store.roots[store.tree] >> NODE_SHIFT & 0xFF
+        for _ in range(self.wanted):
+            yield node, store.parameters.node_size
+        for staging, _, key, value in self.extents:
+            yield node, staging.store.objects.size_of(key, value)
+
+    def _prepare(self) -> bool:
+        """Have all memory in hand; False: it is not ready."""
+        if not all(self._new_extent(*staged) for staged in self.extents):
+            return False
+        self.pairs += [EXTENT_PAIR] * len(self.extents)
+        for index, pair in enumerate(self.pairs):
+            self.client.aim(index, self.link | pair)
+        return True
+
+    def _lock_rest(self) -> bool:
+        """Lock and validate the nodes that are not locked yet; False: one is in the way."""
+        rest = sorted(self.pages.keys() - self.fresh.keys() - self.read_under_lock)
+        for at in rest:
+            if not self.node_locks.acquire(at):
+                self.busy = self.store.at = at
+                self.endpoint.wait()
+                return False
+            self.held.append(at)
+        valid = all(self._is_valid(at) for at in rest)
+        if rest:
+            self.endpoint.wait()
+        return valid
+
+    def _is_valid(self, at: int) -> bool:
+        """Whether a node that we have locked is as it was read."""
+        meta = self.endpoint.read(at, META_SIZE)
+        return int.from_bytes(meta[8 * VERSION :], "little") == self.versions[at]
+
+    def _decide(self) -> list[tuple[int, Node]]:
+        """From here on it happens. The nodes, in the order in which they are to be written."""
+        for reference in self.dropped:
+            self.client.hold(reference, self.link | EXTENT_PAIR)
+        for at in self._going():
+            self.client.hold(self.store.reference(at), self.link | NODE_PAIR)
+        return self._in_order()
+
+    def _write_back(self, nodes: list[tuple[int, Node]]) -> None:
+        """Write nodes in place."""
+        for at, node in nodes:
+            # LINEARIZES: put, insert, update and delete, by the last word of the leaf
+            node.put(at)
+            # CRASH(node-written): locked; in a change of several nodes others may be as before.
+
+    def _going(self) -> list[int]:
+        """The nodes that are given up."""
+        return [at for at, page in self.pages.items() if page is None]
+
+    def _in_order(self) -> list[tuple[int, Node]]:
+        """All nodes as they will be, in the order in which they are to be written."""
+        staying = [(at, page) for at, page in self.pages.items() if page is not None]
+        staying.sort(key=lambda pair: (pair[0] not in self.fresh, pair[1].level))
+        nodes: list[tuple[int, Any]] = [*staying]
+        for at in self._going():
+            node = self.store.blank()
+            node.reset(GONE, b"", None, 0)
+            nodes.append((at, node))
+        for at, node in nodes:
+            node.words[VERSION] = self.versions.get(at, 0)
+            locked = self.node_locks.in_nodes and at not in self.fresh
+            node.advance(at, self.client.ident if locked else 0)
+        return nodes
+
+    def _finish(self) -> None:
+        """What is new is linked, and what was unlinked is free."""
+        for index in range(self.client.held - 1, -1, -1):
+            if index < len(self.pairs):
+                self.client.keep(index)
+            else:
+                self.client.release(index)

@@ -1,0 +1,114 @@
+"""A node that is changed in place, under a lock, while others read it (Sherman, SIGMOD '22).
+
+A page (stores/sherman/page.py) of 16 bytes less than the node, with other first words, and two more
+behind it:
+
+Words
+    0     lock      id of the client that holds it, or 0; if locks are in nodes (locks.py)
+    1     version   how often it was written: the front version, DTX's sequence
+    2..   the page from its word 2 on
+    -2    checksum  two CRC-32C of the words from 1 on, mixed with where the node is
+    -1    version   again: the rear version
+
+What was read is whole if both versions are the same and the checksum is right, or if it is a root
+that has never been written. A torn node is rejected as a whole and read again (R8). Sherman goes by
+the versions only; but a reader that is overtaken in the middle sees both of them new and something
+old between them. As all words but the lock are under the checksum, what is accepted is all of one
+version, and was there when its version word was read.
+
+Addresses are remembered from one operation to the next, so what is read may not be a node any more:
+the memory is another store's, or an extent's. Its checksum is not right for a node there then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import crc_pair
+from limpet.stores.sherman.in_place_layout import LOCK, TRAILER, VERSION
+from limpet.stores.sherman.page import Page
+
+MIX: Final = 0x9E37_79B9_7F4A_7C15
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Node(Page):
+    """A copy of a node of a store's trees."""
+
+    def __init__(self, store: Any) -> None:
+        size = store.parameters.node_size
+        super().__init__(store.endpoint, size - TRAILER, more=TRAILER)
+        self.seed = store.link
+        self.roots = store.roots
+        self.idempotent = store.parameters.idempotent
+        self.whole = False
+
+    @property
+    def version(self) -> int:
+        """Its version, as it was read."""
+        return int(self.words[VERSION])
+
+    @property
+    def lock(self) -> int:
+        """Its lock word, as it was read."""
+        return int(self.words[LOCK])
+
+    def read(self, at: int) -> None:
+        """Copy the node at this address; `is_whole` says whether it was one."""
+        self.read_image(at, at)
+
+    def read_image(self, image: int, at: int) -> None:
+        """Copy what is at `image`, and is meant for the address `at`."""
+        words = self.words
+        count = (self.size + TRAILER) >> 3
+        self.image.read(image, count)
+        unwritten = (
+            not (words[VERSION] or words[count - 1] or words[count - 2]) and at in self.roots
+        )
+        self.whole = unwritten or (
+            words[VERSION] == words[count - 1] and words[count - 2] == self._checksum(at)
+        )
+        if unwritten:
+            self.reset(0, b"", None, 0)
+        elif self.whole:
+            self.parse(at)
+
+    def advance(self, at: int, state: int) -> None:
+        """Be the next version of the node there, with this lock word."""
+        words = self.words
+        count = (self.size + TRAILER) >> 3
+        self.seal()
+        words[LOCK] = state
+        words[VERSION] += 1
+        words[count - 1] = words[VERSION]
+        words[count - 2] = self._checksum(at)
+
+    def write(self, at: int, state: int) -> None:
+        """Write it there, as the next version, with this lock word."""
+        self.advance(at, state)
+        self.put(at)
+
+    def put(self, at: int) -> None:
+        """Write it there as it is."""
+        words = self.words
+        version = words[VERSION]
+        if not self.idempotent or version == 1:
+            self.put_image(at)
+            return
+        words[VERSION] = version - 1
+        self.put_image(at)
+        words[VERSION] = version
+        self.endpoint.cas(at + 8 * VERSION, version - 1, version)
+
+    def put_image(self, at: int) -> None:
+        """Write all its words to this address, which need not be its own."""
+        self.endpoint.write_words(at, self.words, (self.size + TRAILER) >> 3)
+
+    def is_whole(self) -> bool:
+        """Whether what was read is a node, and all of one version."""
+        return self.whole
+
+    def _checksum(self, at: int) -> int:
+        return int(crc_pair(self.words, VERSION, (self.size >> 3) - VERSION)) ^ (
+            (at ^ self.seed) * MIX & MASK
+        )

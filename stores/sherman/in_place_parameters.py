@@ -1,0 +1,83 @@
+"""Parameters of a tree whose nodes are changed in place: checked when made, stored."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import CLIENTS_MAX, check_fields, check_flag
+from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.sherman.in_place_layout import TRAILER
+from limpet.stores.sherman.parameters import TreeParameters
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+
+
+@dataclasses.dataclass(frozen=True)
+class InPlaceParameters(TreeParameters):
+    """Those of every tree, and the first steps of rTX section 6.3.
+
+    `optimistic` (+OCC): a leaf is read, locked when the change is made, and validated, where
+    Sherman locks it before it reads it; `idempotent` (+ICommit): version and lock are changed by
+    compare-and-swap and not by plain writes.
+    """
+
+    optimistic: bool
+    idempotent: bool
+
+    overhead: ClassVar[int] = TRAILER
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("optimistic", "idempotent"):
+            check_flag(name, getattr(self, name))
+        if self.idempotent and not self.optimistic:
+            raise ParameterError("idempotent is for what is optimistic")
+
+    @classmethod
+    def for_pool(
+        cls,
+        pool: PoolParameters,
+        layout: NodeLayout,
+        *,
+        optimistic: bool = False,
+        idempotent: bool = False,
+        **others: Any,
+    ) -> Self:
+        """The parameters for a pool; `others` are those of every tree."""
+        return super().for_pool(
+            pool, layout, optimistic=optimistic, idempotent=idempotent, **others
+        )
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of a tree's region: its root, and the locks of nodes that are not in them."""
+        return self.node_size + (0 if self.optimistic else 8 * (self.objects + 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class DtxParameters(InPlaceParameters):
+    """Those, always `optimistic`; `clients`: slots of the pool, each of which has a word."""
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, clients=(1, CLIENTS_MAX))
+
+    @classmethod
+    def for_pool(cls, pool: PoolParameters, layout: NodeLayout, **others: Any) -> Self:
+        """The parameters for a pool; `others` are those of every tree, and `idempotent`."""
+        return super().for_pool(
+            pool, layout, **{**others, "optimistic": True, "clients": pool.clients}
+        )
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of a tree's region: its root, who has stopped it, and who waits to do so."""
+        return self.node_size + stop_size(self.clients)

@@ -1,0 +1,49 @@
+"""Words of a tree's node and of a hint; page.py and routes.py say what they mean.
+
+Nothing in a node counts: a node is written once. The words of its object do, its lock and its
+pointer (stores/rtx/layout.py). Number, line and place of a hint are in private memory, and no more
+than a guess: what is found by them is compared with the key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTALLED: Final = 0
+CHECKSUM: Final = 1
+SHAPE: Final = 2
+SIBLING: Final = 3
+FENCES: Final = 4
+SLOTS: Final = 5
+"""Words of a page."""
+
+GONE: Final = 0xFF
+"""Level of what is read where a node was vacated."""
+SPARED_BLOCKS: Final = 2
+"""Free blocks of a memory node that are left to deletes, which write a node to free one."""
+LEVEL_MASK: Final = 0xFF
+COUNT_SHIFT: Final = 8
+HEAP_SHIFT: Final = 24
+HAS_HIGH: Final = 1 << 40
+LENGTH_MASK: Final = 0xFFFF
+KEY_SHIFT: Final = 16
+VALUE_SHIFT: Final = 32
+EXTENT: Final = 1 << 48
+ENTRY_SIZE: Final = 128
+"""About as many bytes of an entry are fetched early."""
+
+NUMBER_MASK: Final = 0xFFFF_FFFF
+SIGN: Final = 0x8000_0000
+LINE_SHIFT: Final = 32
+LINE_MASK: Final = 0x3FF
+PLACE_SHIFT: Final = 42
+PLACE_MASK: Final = 0x3F
+TAG_SHIFT: Final = 48
+
+SHRINK: Final = 4
+"""A mode of a change, besides those of status.py."""
+LOGGED_WRITE: Final = 16
+SPARSE: Final = 17
+ELSEWHERE: Final = 18
+"""Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
+merged; the leaf is to be looked for."""

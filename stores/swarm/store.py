@@ -1,0 +1,651 @@
+"""The `swarm` store, SWARM-KV (SWARM section 5): an index of keys, each with a register.
+
+A slot of the index (stores/fusee/) links to a register (registers.py). Where a key's register is, a
+handle remembers (cache.py). Round trips without conflict:
+
+    get, update      the place is remembered                                             1
+    get              it is not: read both buckets; read the register                     2
+    update           read both buckets; read the register; WRITE                         3
+    insert           write the register, read both buckets; SNAPSHOT's CAS of the backups, mark, and
+                     CAS of the primary                                                  4
+    delete           read both buckets; the register; again, tombstone; the slot: 3      7
+
+Deviations from the paper. A register is written, with the first value, before the index has it, so
+there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
+S8). A DELETE decides by the slot: of several that have put a tombstone, that whose number the slot
+has in the end has deleted the key; anybody who meets a tombstone brings that about on behalf of the
+author of one. Nobody else's register is ever made to serve another key (trap S6).
+
+A lost node. Operations on registers go on with a majority, and wait for nobody, but while a node is
+filled again; then a replica there is made of all that are left, so that it is one of any majority.
+Operations on the index do as those of `fusee` (shm/replicas/view.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
+from limpet.shm.endpoint.states import IN_SERVICE
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.errors import NodeFailed
+from limpet.stores.base import Store, as_bytes
+from limpet.stores.fusee.growth import ReplicatedGrowth
+from limpet.stores.fusee.links import (
+    BUFFER,
+    BUFFER_ENTRIES,
+    OLD,
+    PLACE_BITS,
+    Link,
+    is_entry,
+    is_slot,
+)
+from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
+from limpet.stores.race.index import is_valid
+from limpet.stores.race.layout import FROZEN, MASK, OBJECT_MASK
+from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.status import (
+    AGAIN,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
+from limpet.stores.swarm.abd import Abd
+from limpet.stores.swarm.cache import LocationCache
+from limpet.stores.swarm.check import level, points_of, wrong_with
+from limpet.stores.swarm.layout import (
+    CAPACITY_MASK,
+    DELETED,
+    GONE,
+    HEADER,
+    IN_PLACE_LEAST,
+    IN_PLACE_WORDS,
+    VERIFIED,
+)
+from limpet.stores.swarm.parameters import SwarmParameters
+from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.registers import Registers
+from limpet.stores.swarm.repeats import Repeats
+from limpet.stores.swarm.safe_guess import SafeGuess
+from limpet.stores.swarm.words import tuple_word
+
+MIX: Final = 0x9E37_79B9_7F4A_7C15
+"""2**64 over the golden ratio: a multiple of it spreads addresses."""
+ATTEMPTS_MAX: Final = 16
+"""How often the node of a new object may be lost; there are not so many replicas."""
+
+
+class Swarm(ReplicatedGrowth):
+    """A key-value store on 2f + 1 memory nodes, of which f may be lost. `SwarmParameters`."""
+
+    Parameters = SwarmParameters
+    majorities = True
+    entries_max = BUFFER_ENTRIES
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        protocol = SafeGuess if parameters.guess else Abd
+        self.register = protocol(
+            pool, self.number_of_store, parameters.replicas, parameters.writers, parameters.buffers
+        )
+        self.register.owner = f"{pool.url}, store {name!r}"
+        self.cache = LocationCache(parameters.cache_size, parameters.replicas)
+        self.guesses = parameters.guess
+        self.shared = parameters.buffers < parameters.writers
+        self.seen_view = -1
+        self.place = -1
+        self.made = 0
+        self.made_word = 0
+
+    @property
+    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
+        return int(self.parameters.replicas) // 2
+
+    @staticmethod
+    def _objects(heap: Any, parameters: SwarmParameters) -> Any:
+        words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
+        return Registers(heap, parameters.replicas, 8 * words, parameters.in_place)
+
+    def forget(self) -> None:
+        ReplicatedGrowth.forget(self)
+        self.cache.forget()
+        self.seen_view = -1
+
+    # ---- operations -----------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. 1 round trip if the place is remembered, else 2."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        repeats = None
+        while True:
+            at = self._foresee(key)
+            self.client.enter()
+            try:
+                self.require_there()
+                outcome = self._get_once(key, at)
+                if outcome == DONE:
+                    return self.register.result
+                ident = self.register.ident
+            finally:
+                self.client.leave()
+            if outcome == MISSING:
+                return default
+            repeats = repeats or Repeats(self, key)
+            repeats.again(ident)
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        """The values of `keys`, in their order; None for each that is missing."""
+        return Store.get_many(self, keys)
+
+    def _get_once(self, key: bytes, at: int) -> int:
+        self._attend()
+        if self._remembered(key, at):
+            outcome = self.register.get_value()
+            self._note_read(outcome)
+            if outcome == DONE:
+                return DONE
+            self.cache.drop(key)
+        self.doing = IDLE
+        try:
+            self._choose(key)
+            self._read_buckets()
+            if not self._seek(key):
+                return MISSING
+        except NodeFailed as error:
+            return self._again_after(error)
+        outcome = self.register.get_value()
+        self._note_read(outcome)
+        if outcome == DELETED:
+            self.cache.drop(key)
+            return MISSING
+        return AGAIN if outcome == GONE else outcome
+
+    def _note_read(self, outcome: int) -> None:
+        """Remember what a READ has shown of our row, so that the next WRITE need not look."""
+        register = self.register
+        if self.place >= 0 and register.wrote:
+            self.cache.words[self.place + 4] = 0  # there is a copy in our row
+        elif (
+            self.guesses  # else a WRITE looks in any case
+            and self.place >= 0
+            and outcome == DONE
+            and (self.shared or not register.known)
+            and register.is_writer()
+        ):
+            register.known = register.learn()
+            self._remember()
+
+    def _write(self, key: Any, value: Any, mode: int) -> int:
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
+        self.objects.size_of(key, value)
+        self.operations += 1
+        attempt = 0
+        ident = 0
+        repeats = None
+        swept = False
+        looks = 0
+        wanted = (0, 0, 0, 0)
+        while True:
+            at = self._foresee(key)
+            self.client.enter()
+            try:
+                self.require_there()
+                outcome = self._write_at(key, value, at, mode, attempt)
+                if outcome == NO_MEMORY:
+                    wanted = self._wanted()
+                elif outcome == AGAIN:
+                    ident = self.register.ident
+            finally:
+                self.client.leave()
+            attempt += 1
+            if outcome == NO_MEMORY:
+                looks = self.have_memory(key, mode, wanted, attempt, looks)
+            elif outcome == AGAIN:
+                repeats = repeats or Repeats(self, key)
+                repeats.again(ident)
+            elif outcome == FULL:
+                self._make_room(key, swept)
+                swept = True
+            else:
+                return outcome
+
+    def delete(self, key: Any) -> None:
+        """Delete; KeyError if the key is not there. 7 round trips."""
+        key = as_bytes("key", key)
+        self.operations += 1
+        repeats = Repeats(self, key)
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                outcome = self._delete_once(key)
+                ident = self.register.ident
+            finally:
+                self.client.leave()
+            if outcome == DONE:
+                return
+            if outcome == MISSING:
+                raise KeyError(key)
+            repeats.again(ident)
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _wanted(self) -> tuple[int, int, int, int]:
+        """What there was no memory for, as `replenish` takes it."""
+        register = self.register
+        return register.needed_on, register.needed, self.replicas, register.needed_also
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
+
+        `wanted`: as `_wanted` has it; which attempt it is; and how often the operation has looked
+        for memory. Returns how often it has by now.
+        """
+        needed, attempt, looks = wanted
+        try:
+            return self.allocator.replenish(*needed, looks, update)
+        except NodeFailed as error:
+            if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
+                raise
+            return looks
+
+    # ---- places ---------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        """Use what replaced nodes have, and wait while one is filled; not for a new view."""
+        while self.endpoint.load(VIEW) != self.seen_view:
+            viewed = self.view.number()
+            self.view.steady()
+            self.seen_view = viewed
+
+    def _again_after(self, error: NodeFailed) -> int:
+        """A node of the index was lost: AGAIN, unless more is than the store survives."""
+        if not self._outlive(error.node):
+            raise error
+        return AGAIN
+
+    def _foresee(self, key: bytes) -> int:
+        """Where the cache may have the key's place; its register is on its way from memory then.
+
+        Called before the operation begins, as nothing gets past the pin: other threads may be
+        inside, so it changes nothing, and `_remembered` looks again.
+        """
+        at = self.cache.look(key)
+        if at >= 0:
+            reference = self.cache.words[at + 1]
+            shape = self.cache.words[at + 3]
+            area = shape >> 32 & 0xFF_FFFF
+            capacity = shape & CAPACITY_MASK
+            self.register.foresee(reference, area, capacity, self._first(reference))
+        return at
+
+    def _remembered(self, key: bytes, at: int) -> bool:
+        """Turn to the key's register, if we know where it is: `_foresee` has said where."""
+        self.place = -1
+        if at < 0 or not self.cache.holds(at, key):
+            return False
+        self.place = at
+        reference = self.cache.words[at + 1]
+        ident = self.cache.words[at + 2]
+        shape = self.cache.words[at + 3]
+        area = shape >> 32 & 0xFF_FFFF
+        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(reference))
+        self.register.recall(self.cache.words, at)
+        return True
+
+    def _first(self, reference: int) -> int:
+        """The replica that is read first, and has the value in place: spread over all of them."""
+        return (((reference & ADDRESS_MASK) * MIX & MASK) >> 32) * self.replicas >> 32
+
+    def _remember(self) -> None:
+        if self.place >= 0:
+            self.register.note(self.cache.words, self.place)
+
+    def _seek(self, key: bytes) -> int:
+        """Of the slots that were read, the one with this key, or 0; turned to its register.
+
+        Its register has not been looked at; the next phase does.
+        """
+        fingerprint = self.hash & 0xFF
+        for index in range(32):
+            word = self.slots[index]
+            if index & 7 and word >> 56 == fingerprint and is_valid(word):
+                reference = word & OBJECT_MASK
+                # The register is on its way from memory while the keys are compared.
+                area = area_of(len(key))
+                self.register.foresee(reference, area, IN_PLACE_LEAST, self._first(reference))
+                self.logged.load(reference)
+                if self.logged.key_is(key):
+                    self.word = word
+                    self._turn_to(key, reference)
+                    self._learn_place(key)
+                    return self._address(index)
+                self.endpoint.wait()
+        return 0
+
+    def _learn_place(self, key: bytes) -> None:
+        """Remember that the current register is that of the key."""
+        register = self.register
+        self.place = self.cache.add(key)
+        if self.place >= 0:
+            self.cache.words[self.place + 1] = register.reference
+            self.cache.words[self.place + 2] = register.ident
+            self.cache.words[self.place + 3] = register.area << 32 | register.capacity
+
+    def _turn_to(self, key: bytes, reference: int) -> None:
+        """Turn to the register of a key, whose object has just been read."""
+        ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
+        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(reference))
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def _write_at(self, key: bytes, value: bytes, at: int, mode: int, attempt: int) -> int:
+        self._attend()
+        if self._remembered(key, at):
+            if mode == INSERT:
+                outcome = self.register.presence()
+                self.register.known = False
+            else:
+                outcome = self.register.put_value(value)
+            self._remember()
+            if mode == INSERT and outcome == DONE:
+                return EXISTS
+            if outcome in (DONE, NO_MEMORY, AGAIN):
+                return outcome
+            self.cache.drop(key)
+            if self.client.held:
+                return AGAIN  # what follows takes places 0 and 1 of the hand
+        self.doing = IDLE
+        self.made = 0
+        try:
+            self._choose(key)
+            if mode == INSERT and not self._make_register(key, value):
+                return NO_MEMORY
+            self._read_buckets()
+            slot = self._seek(key)
+        except NodeFailed as error:
+            return self._again_after(error)
+        if slot:
+            return self._write_found(key, value, mode, slot)
+        if mode == UPDATE:
+            return MISSING
+        try:
+            return self._insert_new(key, value, attempt)
+        except NodeFailed as error:
+            outcome = self._recall(error.node)
+            if outcome == FAILED:
+                raise
+            return outcome
+
+    def _write_found(self, key: bytes, value: bytes, mode: int, slot: int) -> int:
+        """WRITE to the register of the slot that was found; its key may have been deleted."""
+        if mode == INSERT:
+            outcome = self.register.presence()
+            if outcome == DONE:
+                return EXISTS
+        else:
+            outcome = self.register.put_value(value)
+            self._remember()
+        if outcome in (DONE, AGAIN):
+            return outcome
+        self.cache.drop(key)
+        if outcome == NO_MEMORY:
+            return NO_MEMORY  # the next attempt takes it here, where a key that is gone is unmapped
+        if outcome == DELETED:
+            ticket = self.register.ticket()
+            if ticket:
+                self._unmap(slot, self.word, ticket)
+        return AGAIN
+
+    def _insert_new(self, key: bytes, value: bytes, attempt: int) -> int:
+        if not self.made:
+            if not self._make_register(key, value):
+                return NO_MEMORY
+            self.endpoint.wait()
+        desired = (self.hash & 0xFF) << 56 | self.made
+        # ORDER: all is written before the hand says where it may be linked.
+        self.client.aim(1, self.register.home())
+        outcome = self._insert(key, desired, attempt)
+        if outcome == DONE:
+            self.client.keep(1)
+            self._learn_place(key)
+            self.register.is_new(self.made_word)
+            self._remember()
+        else:
+            # The register stays aimed at its slot, if that may have a tentative word for it.
+            self.client.aim(1, 0)
+        return outcome
+
+    def _make_register(self, key: bytes, value: bytes) -> bool:
+        """Write a register with its first value, and its buffer, at places 0 and 1 of the hand."""
+        register = self.register
+        writer = register.identify()
+        capacity = self.logged.capacity(key, value)
+        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
+        size = area_of(len(key)) + register.size(capacity)
+        register.needed_on, register.needed, register.needed_also = node, size, HEADER + len(value)
+        reference = self.allocator.allocate(node, size, self.replicas)
+        buffer = 0
+        if reference:
+            buffer = self.allocator.allocate(node, HEADER + len(value), self.replicas)
+        if not buffer:
+            return False
+        area = area_of(len(key))
+        ident = self._ticket()
+        register.turn(reference, area, ident, capacity, self._first(reference))
+        word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
+        self.logged.birth = 0
+        self.logged.write(reference, key, register.begin(word, buffer, value))
+        self.made = reference
+        self.made_word = word
+        return True
+
+    # ---- deleting -------------------------------------------------------------------------------
+
+    def _delete_once(self, key: bytes) -> int:
+        self._attend()
+        self.doing = IDLE
+        try:
+            self._choose(key)
+            self._read_buckets()
+            slot = self._seek(key)
+        except NodeFailed as error:
+            return self._again_after(error)
+        if not slot:
+            return MISSING
+        register = self.register
+        outcome = register.presence()
+        self.cache.drop(key)
+        if outcome == DELETED:
+            ticket = register.ticket()
+            if ticket:
+                self._unmap(slot, self.word, ticket)
+            return MISSING if ticket else AGAIN
+        if outcome != DONE:
+            return AGAIN if outcome == GONE else outcome
+        ticket = self._ticket()
+        # None of the reads before this one has said that the key is deleted; so we may.
+        attempt = 0
+        while register.entomb(ticket) == AGAIN:
+            self.retries += 1
+            register.wait_again(attempt, register.top, "no tombstone can be put over")
+            attempt += 1
+        return DONE if self._unmap(slot, self.word, ticket) else MISSING
+
+    def _unmap(self, slot: int, word: int, ticket: int) -> bool:
+        """Have the slot of a deleted key vacated; whether `ticket` is what it has then, or had.
+
+        The client that does so does it on behalf of the author of the tombstone with that number.
+        """
+        reference = word & OBJECT_MASK
+        word &= ~FROZEN
+        self._begin(DELETING, slot, word, ticket)
+        pointer = self.pointer
+        offset = (self.at_home & PLACE_BITS) - (pointer & ADDRESS_MASK)
+        won = False
+        while True:
+            held = self.client.hold(reference, self.at_home | OLD)
+            try:
+                if not self._is_frozen_at(slot, word):
+                    if self.backups:
+                        won = self._round(slot, word, ticket)
+                    else:
+                        won = self._vacate_alone(slot, word, ticket)
+                # ORDER: after the round: what is frozen by now goes on in a half, whoever has won.
+                if not self._is_frozen_at(slot, word):
+                    break
+                slot = self._follow(pointer, offset)
+                pointer = self.pointer
+                self.client.keep(held)
+                self._begin(DELETING, slot, word, ticket)
+            except NodeFailed as error:
+                if not self._outlive(error.node):
+                    raise
+                slot = self._go_to(self.at_home)
+        self.register.dispose(reference)
+        self.client.release(held)
+        return won
+
+    def _vacate_alone(self, slot: int, word: int, ticket: int) -> bool:
+        """A round without backups: the log entry of the register says who has won."""
+        at = self.heap.replica(word & OBJECT_MASK, 0) + DEATH
+        winner = self.endpoint.cas(at, 0, ticket) or ticket
+        self.endpoint.wait()
+        self.endpoint.cas(slot, word, winner)
+        self.endpoint.wait()
+        return winner == ticket
+
+    # ---- hands ----------------------------------------------------------------------------------
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """As of every replicated store; a register that is not linked is given up."""
+        if home & BUFFER:
+            return bool(self.register.names(reference, home))
+        linked: bool = ReplicatedGrowth.resolved(self, reference, home)
+        if not linked and not is_entry(home):
+            self.register.dispose(reference)
+        return linked
+
+    def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
+        ReplicatedGrowth.reconcile(self, _of_slots(pairs), failed)
+
+    def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
+        """As of every replicated store; then each register is made known to the new node."""
+        found: dict[str, int] = ReplicatedGrowth.refill(self, node, _of_slots(pairs))
+        for count, reference in enumerate(self.slots_taken()):
+            if not count & 7:  # each takes reads and writes of a whole register
+                self.pool.membership.progress()
+            level(self.register, reference, node)
+        # A node that failed just now may have had the slots of registers, which were passed over.
+        for other, state in enumerate(self.view.states()):
+            if state == IN_SERVICE and self.endpoint.lost(other):
+                raise NodeFailed(other, "it was lost while another node was filled")
+        return found
+
+    def _require_replicas(self, node: int) -> None:
+        """Of each register on the node a majority has to be left, which has its last tuple."""
+        ReplicatedGrowth._require_replicas(self, node)
+        states = self.view.states()
+        if sum(state != IN_SERVICE for state in states) <= self.losses_survived:
+            return
+        gone = 0
+        for count, reference in enumerate(self.slots_taken()):
+            if not count & 0xFFF:
+                self.pool.membership.progress()
+            places = [self.heap.replica(reference, k) >> NODE_SHIFT for k in range(self.replicas)]
+            left = sum(states[place] == IN_SERVICE for place in places)
+            gone += node in places and left < self.register.majority
+        if gone:
+            raise NodeFailed(
+                node,
+                f"with new memory there, older values of {gone} entries of {self.name!r} could be "
+                "taken for the last ones, since a majority of their replicas was lost; save what "
+                "is left, destroy the pool, and create it again",
+            )
+
+    def left_by(self, ident: int) -> set[str]:
+        """What the hand of a dead client shows of what it did to slots and registers."""
+        found: set[str] = ReplicatedGrowth.left_by(self, ident)
+        return found | points_of(self, ident)
+
+    # ---- the whole table ------------------------------------------------------------------------
+
+    def references(self) -> Any:
+        """References to all registers and to the buffers that they name.
+
+        Those of a register that is being given up are as if in the hand that it is in.
+        """
+        registers = self.pairs()
+        buffers: set[int] = set()
+        for count, reference in enumerate([*registers.tolist(), *self._registers_in_hands()]):
+            self.show_progress(count)
+            if self.register.visit(reference):
+                buffers |= self.register.buffers_named()
+        everything = ReplicatedGrowth.references(self)
+        return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
+
+    def _registers_in_hands(self) -> list[int]:
+        return [
+            reference
+            for reference, home in self.view.hands()
+            if Link.of(home).entry == self.number_of_store
+            and is_slot(home)
+            and not reference & FROZEN
+        ]
+
+    def slots_taken(self) -> list[int]:
+        """References to all registers; of those whose nodes are lost, some."""
+        found: list[int] = self.pairs().tolist()
+        return found
+
+    def __len__(self) -> int:
+        """The number of keys; reads all of them."""
+        return sum(1 for _ in self.keys())
+
+    def _keys_here(self, group: int) -> list[bytes]:
+        found = []
+        lane = self.endpoint.background(True)
+        try:
+            self._attend()
+            self.endpoint.read_words(group, self.slots, GROUP_WORDS)
+            for index in range(GROUP_WORDS):
+                word = self.slots[index]
+                if index & 7 and is_valid(word):
+                    key = self._visit(word & OBJECT_MASK)
+                    if self.register.presence() not in (DELETED, GONE):
+                        found.append(key)
+        finally:
+            self.endpoint.background(lane)
+        return found
+
+    def _visit(self, reference: int) -> bytes:
+        """Turn to a register that a slot links to; its key."""
+        self.logged.load(reference)
+        key: bytes = self.logged.key()
+        self._turn_to(key, reference)
+        return key
+
+    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        wrong: str = ReplicatedGrowth._wrong_with(self, group, slot, word, seen)
+        if not wrong:
+            lane = self.endpoint.background(True)
+            self._visit(word & OBJECT_MASK)
+            wrong = wrong_with(self.register)
+            self.endpoint.background(lane)
+        return wrong
+
+
+def _of_slots(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those pairs of hands that name slots."""
+    return [(reference, home) for reference, home in pairs if not home & BUFFER]
