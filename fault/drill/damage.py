@@ -8,7 +8,7 @@ that opens it now (damage_work.py), with more damage in between. Demanded is
       the stacks are told
     - no allocation without bound: MEMORY bytes more than at the start are refused to a case
     - of each operation a right result, an error that is documented, or a LimpetError
-    - a right value where the kind says that its values are under a checksum (fault_profile.py). Where
+    - a right value where the kind says that a checksum covers its values (fault_profile.py). Where
       it has none, wrong values are counted; so are keys that are missing and values that are old, as
       no index here has a checksum of its words (docs/drills.md says why)
 

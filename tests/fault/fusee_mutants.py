@@ -27,10 +27,10 @@ _PACKAGE: Final = (
     "reconcile",
     "tables",
     "restoring",
-    "survey",
+    "check",
     "snapshot",
     "growth",
-    "table",
+    "store",
 )
 SOURCES: Final = (
     "shm/clients/unique_ids.py",

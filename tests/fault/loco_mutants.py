@@ -13,10 +13,10 @@ from typing import Final
 from mutant_tools import Mutant, store_in_force
 
 _PARTS: Final = (
-    "parameters", "tracker", "data_array", "local_index", "journal", "repair", "survey", "lookup",
-    "table",
+    "parameters", "tracker", "data_array", "local_index", "journal", "repair", "check", "lookup",
+    "store",
 )  # fmt: skip
-SOURCES: Final = tuple(f"stores/loco/kvstore/{name}.py" for name in _PARTS)
+SOURCES: Final = tuple(f"stores/loco/{name}.py" for name in _PARTS)
 
 
 def in_force(mutant: Mutant) -> AbstractContextManager[None]:

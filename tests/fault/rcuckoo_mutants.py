@@ -15,8 +15,8 @@ from mutant_tools import Change, Mutant, sightings_for_ever, store_in_force
 from race_mutants import from_source
 
 _PARTS: Final = (
-    "fields", "dependent_hash", "rows", "journal", "locks", "search", "repair", "survey", "lookup",
-    "table",
+    "layout", "dependent_hash", "rows", "journal", "locks", "search", "repair", "check", "lookup",
+    "store",
 )  # fmt: skip
 SOURCES: Final = (
     "stores/records.py",

@@ -21,10 +21,10 @@ from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.parameters import SwarmParameters
 
-_INDEX: Final = ("log", "cache", "reconcile", "tables", "restoring", "survey", "snapshot", "growth")
+_INDEX: Final = ("log", "cache", "reconcile", "tables", "restoring", "check", "snapshot", "growth")
 _REGISTERS: Final = (
     "words", "in_n_out", "recycling", "max_register", "write_back", "timestamp_lock",
-    "safe_guess", "abd", "registers", "cache", "survey", "table",
+    "safe_guess", "abd", "registers", "cache", "check", "store",
 )  # fmt: skip
 SOURCES: Final = (
     "shm/clients/unique_ids.py",
