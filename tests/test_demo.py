@@ -20,7 +20,7 @@ import limpet
 from limpet.cli.demo_view import Rates, Screen
 from limpet.fault.drill import demo
 from limpet.fault.drill.counters import GETS, Counters
-from limpet.fault.drill.demo_report import CHECKS, DemoParameters
+from limpet.fault.drill.demo import CHECKS, DemoParameters
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.shm.endpoint.layout import control_size

@@ -14,6 +14,7 @@ they hold it back. Either must have changed nothing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import time
@@ -26,16 +27,6 @@ from limpet.fault.check.serializability import check
 from limpet.fault.check.transaction_recorder import TransactionRecorder
 from limpet.fault.check.transactions import Transaction, name_of, write_transactions
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.bank_report import (
-    CHECKS,
-    HISTORY,
-    INVARIANTS,
-    TOTAL,
-    UNORDERED,
-    BankParameters,
-    BankReport,
-    Counts,
-)
 from limpet.fault.drill.bank_worker import (
     LOAD,
     START,
@@ -50,9 +41,60 @@ from limpet.fault.drill.bank_worker import (
 )
 from limpet.fault.drill.counters import PUTS, Counters
 from limpet.fault.drill.drill_base import DrillBase, nameless_pool
-from limpet.fault.drill.drill_report import MOVING, Observer
+from limpet.fault.drill.drill_report import (
+    AUDIT,
+    MOVING,
+    WORKERS,
+    Observer,
+    RunParameters,
+    RunReport,
+)
 from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
 from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict
+
+TOTAL: Final = "the accounts have what they had at first, whenever all are read"
+HISTORY: Final = "the history of transactions is strictly serializable"
+INVARIANTS: Final = "check(), and the store gives what the last transaction read"
+UNORDERED: Final = {"rtx-race": ("rtx-race",), "both": ("rtx-sherman", "rtx-race")}
+"""The kinds of the stores that have the accounts, where these cannot be scanned."""
+CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class BankParameters(RunParameters):
+    """What the bank does; `parameters` are the store's. `store`: a kind, or one of UNORDERED."""
+
+    store: str = "rtx-sherman"
+    kill_rate: float = 50.0
+    nodes: int = 1
+    node_size: int = 32 << 20
+    accounts: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Transactions of the run. totals: committed ones that read every account.
+
+    aborted: attempts after which another was made, or none, as so many had failed (given_up, and
+    where clients are stopped also for want of memory). unknown: the client was killed.
+    """
+
+    transfers: int
+    reads: int
+    totals: int
+    aborted: int
+    given_up: int
+    unknown: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BankReport(RunReport):
+    """What came out."""
+
+    parameters: BankParameters
+    counts: Counts
+    judged: Judged
+
 
 EXAMPLES_MAX: Final = 5
 LOADER: Final = 0

@@ -11,31 +11,21 @@ it, the set of keys, `check()`, and `audit()` after `recover()`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 import limpet
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.check.self_check import Original
-from limpet.fault.check.verify import FINAL, verify
+from limpet.fault.check.verify import FINAL, Verdict, verify
 from limpet.fault.drill.counters import Counters
-from limpet.fault.drill.demo_report import (
-    AUDIT,
-    CHECKS,
-    INVARIANTS,
-    KEYS,
-    READS,
-    WORKERS,
-    DemoParameters,
-    Observer,
-    Report,
-)
 from limpet.fault.drill.workload import Entry, Mix, Mixer, gets_and_puts, judge
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.supervisor import Crew, Progress
@@ -43,6 +33,72 @@ from limpet.shm.backends.location import parse_url
 from limpet.shm.endpoint import backing
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.parameters import KIB, MIB
+
+WORKERS: Final = "workers ended only when killed, and all of them in the end"
+READS: Final = "every read gave a whole value that some write or the load wrote, and no stale one"
+KEYS: Final = "no key is missing, none is extra"
+INVARIANTS: Final = "check(): the invariants of the store"
+AUDIT: Final = "audit() after recover(): 0 bytes leaked"
+CHECKS: Final = (WORKERS, READS, KEYS, INVARIANTS, AUDIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoParameters:
+    """What a demo does. `kill_rate` is per second; `write_share` is the share of rewrites.
+
+    Keys are drawn from Zipf(theta) over all files.
+    """
+
+    url: str
+    data: Path
+    seed: int
+    store: str = "race"
+    clients: int = 4
+    seconds: float = 10.0
+    kill_rate: float = 2.0
+    write_share: float = 0.2
+    theta: float = 0.99
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "data": str(self.data)}
+
+
+class Observer(Protocol):
+    """Is told what the demo is doing, to show it."""
+
+    def loading(self, done: int, total: int) -> None:
+        """`done` of `total` bytes of files are in the pool."""
+
+    def running(self, progress: Progress) -> None:
+        """A few times a second, and once when all workers have ended."""
+
+    def verifying(self, what: str) -> None:
+        """A step of the verification begins."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What came out. `checks` has what was wrong with each thing that was checked, in words."""
+
+    parameters: DemoParameters
+    build: str
+    files: int
+    size: int
+    skipped: list[str]
+    seconds: dict[str, float]
+    last: Progress
+    kills: int
+    restarts: int
+    verdict: Verdict
+    recovered: dict[str, Any]
+    audit: dict[str, int]
+    checks: dict[str, list[str]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return not any(self.checks.values())
+
 
 NODES: Final = 3
 BLOCK_SIZE: Final = 256 * KIB

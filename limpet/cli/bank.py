@@ -11,8 +11,7 @@ from rich.console import Console
 from limpet.cli.common import console, print_json
 from limpet.cli.drill_run import check_outputs, crew_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
-from limpet.fault.drill.bank import run
-from limpet.fault.drill.bank_report import UNORDERED, BankParameters, BankReport
+from limpet.fault.drill.bank import UNORDERED, BankParameters, BankReport, run
 
 KINDS: Final = ("read", "transfer")
 

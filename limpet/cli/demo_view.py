@@ -16,7 +16,7 @@ from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
 from limpet.fault.drill.counters import GETS, PUTS, Snapshot
-from limpet.fault.drill.demo_report import DemoParameters, Report
+from limpet.fault.drill.demo import DemoParameters, Report
 from limpet.fault.inject.supervisor import Progress
 
 PERCENTILES = (50, 99)

@@ -21,7 +21,7 @@ from limpet.__main__ import main
 from limpet.fault.check.serializability import check_file
 from limpet.fault.check.transaction_recorder import TransactionRecorder
 from limpet.fault.drill import bank
-from limpet.fault.drill.bank_report import (
+from limpet.fault.drill.bank import (
     CHECKS,
     HISTORY,
     INVARIANTS,
