@@ -2,7 +2,7 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
-log, they are written in place, and a recovery stops all clients (recovery.py). A baseline. Searches,
+log, they are written in place, a recovery stops all clients (recovery.py). A baseline. Searches,
 inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
 finds no room, or a frozen slot, splits the subtable by one transaction:
 
