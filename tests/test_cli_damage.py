@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from limpet.__main__ import main
 from limpet.fault.drill import damage
 
+pytestmark = pytest.mark.either_build("commands are not compiled")
+
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(main, words)

@@ -87,6 +87,7 @@ def ended(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_demo_holds_and_reports_as_json(started: list[Process], data: Path) -> None:
     process = start(
         started,
@@ -149,6 +150,7 @@ def test_demo_cleans_up_when_interrupted(
     assert segments(process) == []
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_demo_that_is_killed_takes_its_workers_along(started: list[Process], data: Path) -> None:
     process = start(started, data, "--seconds", "60")
     workers = wait_for_workers(process, 4)
@@ -260,6 +262,7 @@ class ReadsLate(Unfaithful):
         return last if self.often() else value
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["LosesWrites*"])
 @pytest.mark.parametrize(
     ("variant", "kind"),
     [(LosesWrites, "stale"), (MixesValues, "torn"), (ReadsLate, "stale")],

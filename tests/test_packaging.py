@@ -142,6 +142,7 @@ def test_nothing_that_is_built_is_tracked() -> None:
     assert [name for name in tracked if name.endswith((".so", ".c", ".pyc", ".egg-info"))] == []
 
 
+@pytest.mark.exhaustive("builds an sdist")
 def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
     with tarfile.open(sdist) as tar:
         members = {name.partition("/")[2]: entry for name in tar.getnames()
@@ -159,6 +160,7 @@ def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
     assert not [name for name in members if name.endswith((".so", ".c"))]
 
 
+@pytest.mark.exhaustive("builds a wheel")
 def test_pure_wheel_works_and_says_that_it_is_pure(sdist: Path, tmp_path: Path) -> None:
     wheel = wheel_of(sdist, tmp_path, pure=True)
     assert wheel.name.endswith("-py3-none-any.whl")

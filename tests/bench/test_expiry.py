@@ -16,6 +16,8 @@ from limpet.bench.figures import expiry
 from limpet.bench.figures.expiry import Setting
 from limpet.bench.peers import stops
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 HOT = Setting(0, 0, objects=1, clients=8, transactions=15, late=0.1, skew_us=2000, seed=2)
 MANY = dataclasses.replace(HOT, drift_us=1000, locks=12, objects=24, clients=5, transactions=5)
 
@@ -65,6 +67,7 @@ def figures(*arguments: str) -> Any:
     return result.stdout
 
 
+@pytest.mark.exhaustive("many runs")
 def test_command_prints_tables_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "OBJECTS_OF_MANY", 20)
     assert "figure 18a" in figures()

@@ -69,6 +69,7 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
     assert len({passed[number] for number in living}) == 1
 
 
+@pytest.mark.exhaustive("hundreds of runs", quick=["continue"])
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 def test_schedules_with_stalls_and_deaths(stage: Stage, on_death: str) -> None:
     for seed in range(SCHEDULES):

@@ -419,6 +419,7 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.exhaustive("every channel", quick=["counter", "ring", "event", "array"])
 @pytest.mark.parametrize("name", SCENES)
 def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
     scene, cls = SCENES[name]

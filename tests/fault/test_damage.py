@@ -38,6 +38,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm", "queue", "lock"])
 @pytest.mark.parametrize("kind", kinds())
 def test_damaged_memory_is_borne(kind: str) -> None:
     """Three hundred cases of all kinds; thousands in `make soak`."""
@@ -126,6 +127,7 @@ def test_a_loop_without_end_is_seen_with_its_stack(monkeypatch: pytest.MonkeyPat
     assert "in spin" in failure
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_a_wait_without_end_is_seen_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage, "WALL_S", 2.0)
 
@@ -149,6 +151,7 @@ def test_an_error_that_is_not_documented_is_seen(monkeypatch: pytest.MonkeyPatch
     assert "UnicodeDecodeError" in failure
 
 
+@pytest.mark.exhaustive("many runs")
 def test_a_damaged_value_is_a_failure_where_there_is_a_checksum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -25,6 +25,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.exhaustive("every kind", quick=["race-_exit", "race-daemon thread", "lock-*"])
 @pytest.mark.parametrize(("subject", "way"), ROWS)
 def test_others_go_on_when_a_client_ends_in_an_operation(
     subject: str, way: str, make_url: Callable[[], str]
@@ -34,6 +35,7 @@ def test_others_go_on_when_a_client_ends_in_an_operation(
     assert result.runs > 1
 
 
+@pytest.mark.exhaustive("both ways", quick=["exec"])
 @pytest.mark.parametrize("way", sorted(EXEC))
 def test_trap_life_that_is_told_by_the_pid_is_caught_by_the_drill(
     way: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch

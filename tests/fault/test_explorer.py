@@ -168,6 +168,7 @@ def test_reports_do_not_depend_on_the_number_of_processes() -> None:
 # ---- race holds ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("both strategies", quick=["pct"])
 @pytest.mark.parametrize("strategy", ["random", "pct"])
 def test_race_holds(strategy: str) -> None:
     report = explore(Exploration(schedules=RUNS, seed=11, strategy=strategy, crashes=2, stalls=1))
@@ -190,6 +191,9 @@ def test_race_holds_with_more_clients_and_longer_programs() -> None:
     assert explore(Exploration(schedules=RUNS // 6, seed=13, clients=5, ops=6, crashes=3)).ok
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every schedule")
+@pytest.mark.soak("thousands of schedules", cases=["da*", "ic|ic*"])
 @pytest.mark.parametrize(("program", "crashes"), [("ic|ic", 0), ("ic|dc", 0), ("da|ua", 1)])
 def test_race_holds_under_every_schedule_with_one_preemption(program: str, crashes: int) -> None:
     report = explore(
@@ -203,6 +207,7 @@ def test_race_holds_under_every_schedule_with_one_preemption(program: str, crash
     assert least < report.schedules < 100_000, "it must come to its own end"
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_race_holds_where_clients_take_memory_from_each_other() -> None:
     parameters = Exploration(seed=16, ops=3, scarce=True, crashes=2)
     taken = 0
@@ -247,6 +252,7 @@ def test_a_stalled_client_is_woken_and_goes_on(stage: Stage) -> None:
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["[!nw]*", "no-tentative-step"])
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
@@ -422,6 +428,7 @@ def test_contended_words_cost_time() -> None:
     assert costly.throughput < cheap.throughput / 2
 
 
+@pytest.mark.exhaustive("hundreds of clients")
 @pytest.mark.skipif(not COMPILED, reason="a pure build takes minutes for this")
 def test_hundreds_of_clients_run() -> None:
     report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])

@@ -165,6 +165,7 @@ def test_drill_fails_when_a_client_blames_a_node_in_service(
     assert "memory node 0 has failed" in report.checks[WORKERS][0]
 
 
+@pytest.mark.exhaustive("every operation", quick=["get", "delete"])
 @pytest.mark.parametrize("operation", ["insert", "update", "put", "get", "delete"])
 def test_only_writes_may_find_the_store_full(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, operation: str
@@ -179,6 +180,7 @@ def test_only_writes_may_find_the_store_full(
         assert report.ok, report.checks
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_ends_when_the_last_reads_do_not(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +290,7 @@ def test_explorer_says_loudly_when_a_failure_does_not_repeat(
 # ---- the matrix ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every signal", quick=["15"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
     process = subprocess.Popen(

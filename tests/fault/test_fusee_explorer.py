@@ -34,6 +34,7 @@ def explored(
         )  # fmt: skip
 
 
+@pytest.mark.exhaustive("more replicas", quick=["fusee-nc-2"])
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> None:
@@ -43,6 +44,7 @@ def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> 
     assert report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_with_five_replicas() -> None:
     report = explored("fusee", 100, 5, 4, clients=4, crashes=2)
     assert report.failures == ()
@@ -70,11 +72,13 @@ def test_fusee_holds_with_one_replica() -> None:
     assert explored("fusee", 200, 1, 0).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_memory_is_scarce() -> None:
     report = explored("fusee", 400, 2, 1, SMALL, value_size=3400, ops=3)
     assert report.failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_clients_take_memory_from_each_other() -> None:
     """Memory on its way from one client to another was not seen by a third: StoreFull."""
     runs = 250 if COMPILED else 10
@@ -84,6 +88,7 @@ def test_fusee_holds_where_clients_take_memory_from_each_other() -> None:
     assert explore(parameters).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_nobody_may_be_fenced() -> None:
     assert explored("fusee", 300, 3, 1, stalls=2, fence="wait").failures == ()
 
@@ -94,6 +99,7 @@ def test_fusee_with_more_lost_than_it_survives_fails_only_of_that() -> None:
     assert report.node_failures > report.schedules / 2
 
 
+@pytest.mark.exhaustive("every step")
 def test_every_moment_to_lose_a_node() -> None:
     with crowded(LARGE):
         report = explore(
@@ -172,6 +178,7 @@ FIRST_LOOK = 30
 """A step of client 0 after which it has pinned, and met nothing yet."""
 
 
+@pytest.mark.exhaustive("every step", quick=["x0-m0-*"])
 @pytest.mark.parametrize("program", ["ua|ga ua|da", "ic|ic gc|id"])
 @pytest.mark.parametrize("lost", ["f0", "m0", "f1", "m2"])
 @pytest.mark.parametrize("moment", ["x0", "s0", "f2", "m1", ">1"])

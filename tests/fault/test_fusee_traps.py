@@ -49,6 +49,7 @@ def _id(mutant: Mutant) -> str:
     return ("trap-" if mutant in TRAPS else "") + mutant.name
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["[!t]*", "trap-f[12346]-*"])
 @compiled_only
 @pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
 def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
@@ -58,6 +59,7 @@ def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
     assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
 
 
+@pytest.mark.exhaustive("hundreds of runs", quick=["2-unchanged"])
 @compiled_only
 @pytest.mark.parametrize("mutant", [UNCHANGED, HASTE], ids=_id)
 @pytest.mark.parametrize("replicas", [2, 3])

@@ -94,6 +94,7 @@ def test_insert_splits_a_subtable(small: None, make_url: Callable[[], str], kind
         limpet.destroy(url)
 
 
+@pytest.mark.exhaustive("every kind", quick=["rtx-race"])
 @compiled_only
 @growing
 def test_who_is_killed_splitting_has_inserted_or_not(small: None, kind: str) -> None:
@@ -103,6 +104,8 @@ def test_who_is_killed_splitting_has_inserted_or_not(small: None, kind: str) -> 
     assert kind != "race" or {"subtable-made", "freezing", "split"} <= set(result.seen)
 
 
+@pytest.mark.exhaustive("every step of two clients")
+@pytest.mark.soak("every step of two clients", cases=["dtx-race*", "fusee*"])
 @compiled_only
 @growing
 def test_who_goes_on_splitting_may_be_killed_too(small: None, kind: str) -> None:
@@ -111,6 +114,7 @@ def test_who_goes_on_splitting_may_be_killed_too(small: None, kind: str) -> None
     assert result.next_tried > 2
 
 
+@pytest.mark.exhaustive("every kind", quick=["wait-race"])
 @compiled_only
 @growing
 @pytest.mark.parametrize("fence", ["wait", "kill"])
@@ -134,6 +138,9 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
+@pytest.mark.exhaustive(
+    "more programs and kinds", quick=["ic gc?ua ga?db gb-*race", "ic gc?ua ga?db gb-fusee"]
+)
 @growing
 @pytest.mark.parametrize("program", ["", "ic gc|ua ga|db gb", "ic dc|ic|pa gc", "ic|id gc|id"])
 def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
@@ -142,6 +149,7 @@ def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
     assert not COMPILED or report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("every kind", quick=["True-fusee"])
 @pytest.mark.parametrize("kind", REPLICATED)
 @pytest.mark.parametrize("replace", [False, True])
 def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -> None:
@@ -149,6 +157,7 @@ def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -
     assert report.failures == ()
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee"])
 @pytest.mark.parametrize("kind", [kind for kind in GROWING if kind != "dtx-race"])
 def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: str) -> None:
     assert explored(kind, 200, program="ic ga|ua gc", stalls=2, fence="wait").failures == ()

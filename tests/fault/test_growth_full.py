@@ -97,6 +97,7 @@ def refused_at_any_step(pools: Any, kind: str) -> list[str]:
     return []
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee"])
 @pytest.mark.parametrize("kind", GROWING)
 def test_keys_of_a_killed_split_are_changed_in_a_full_pool(pools: Any, kind: str) -> None:
     assert refused_at_any_step(pools, kind) == []

@@ -30,6 +30,8 @@ from limpet.fault.check.recorder import NOTES_PER_CHUNK, Operation, Result
 from limpet.fault.check.recording import HistoryRecorder, Recorded, from_notes
 from limpet.shm.errors import KeyExists, NodeFailed
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 PUT = Record(3, "put", b"\x00k", b"\xff", "ok", None, 5, 9)
 GET = Record(4, "get", b"\x00k", None, "ok", b"", 6, 8)
 LOST = Record(5, "delete", b"\x00k", None, "unknown", None, 7, None)
@@ -263,6 +265,7 @@ def test_recorder_continues_after_a_string_that_was_cut(recorder: HistoryRecorde
     ]
 
 
+@pytest.mark.exhaustive("many operations")
 def test_recorder_loses_nothing_of_many_operations(recorder: HistoryRecorder) -> None:
     count = NOTES_PER_CHUNK + 100
 

@@ -11,6 +11,8 @@ import pytest
 
 from limpet.fault.inject.killer import Pace, ProcessKiller, ProcessStopper, Sent, Victims
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 Children = list["subprocess.Popen[bytes]"]
 MS = 1_000_000
 

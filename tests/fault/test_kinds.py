@@ -88,6 +88,7 @@ def test_a_kind_without_a_row_is_proved_with_the_defaults(
 # ---- a replicated kind ---------------------------------------------------------------------------
 
 
+@pytest.mark.soak("a whole matrix")
 @pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize("name", ["insert", "update", "delete"])
 def test_matrix_of_a_replicated_kind(name: str) -> None:
@@ -108,6 +109,7 @@ def _explored(**changes: Any) -> Report:
     return explore(Exploration(store="twin", schedules=runs, seed=3, **changes))
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.usefixtures("replicated")
 def test_explorer_of_a_replicated_kind() -> None:
     report = _explored(node_failures=1)
@@ -117,6 +119,7 @@ def test_explorer_of_a_replicated_kind() -> None:
     assert _explored(node_failures=2).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.usefixtures("replicated")
 def test_every_failure_of_a_node_is_explored() -> None:
     report = explore(
@@ -129,6 +132,7 @@ def test_every_failure_of_a_node_is_explored() -> None:
     assert report.node_failures > (200 if COMPILED else 20)
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 def test_mutant_that_writes_what_is_read_first_is_caught() -> None:
     with twin.registered("twin", twin.FirstSideFirst):
@@ -202,6 +206,7 @@ def test_every_way_to_lose_a_node_is_different() -> None:
 # ---- nodes that are lost, and replaced -----------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm"])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -221,6 +226,7 @@ def test_kind_holds_while_nodes_are_lost_and_replaced(kind: str) -> None:
     assert report.replaced or not COMPILED
 
 
+@pytest.mark.exhaustive("every kind", quick=["loco", "rcuckoo"])
 @pytest.mark.parametrize("kind", ["rtx-race", "fusee", "rcuckoo", "rtx-sherman", "loco"])
 def test_a_run_is_the_same_whatever_was_run_before(kind: str) -> None:
     """A handle of `loco` remembered that a client which then died in a run waited for a lock."""

@@ -31,6 +31,7 @@ def explored(runs: int, **more: Any) -> Report:
     return explore(Exploration(store="loco", schedules=count, **chosen))
 
 
+@pytest.mark.exhaustive("more clients", quick=["*-2"])
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("size", [INLINE, LINKED])
 def test_loco_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:

@@ -56,6 +56,7 @@ BY_MATRIX: Final = (
 )
 
 
+@pytest.mark.exhaustive("many runs", quick=["link*", "l1-torn*"])
 @compiled_only
 @pytest.mark.parametrize(("mutant", "operation"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
 def test_loco_mutant_is_caught_by_the_matrix(

@@ -82,6 +82,9 @@ def past_the_dead(kind: str) -> Result:
     return matrix.past_the_dead([steps - 3, steps - 2, steps - 1])
 
 
+@pytest.mark.exhaustive(
+    "every operation of every kind", quick=["*-update-killed", "race-*-killed", "race-update-*"]
+)
 @pytest.mark.parametrize(("kind", "name", "dimension"), ROWS)
 def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimension: str) -> None:
     result = result_of(kind, name, dimension)
@@ -92,6 +95,7 @@ def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimens
     assert result.next_tried > 0 or dimension != "killed twice"
 
 
+@pytest.mark.exhaustive("every kind", quick=["race"])
 @pytest.mark.parametrize("kind", KINDS if BUILD == "compiled" else ["race", "fusee"])
 def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
     assert past_the_dead(kind).failures == ()
@@ -170,6 +174,7 @@ def without_steps(name: str) -> Operation:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive("every dimension", quick=["killed", "stopped*"])
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_a_read_may_have_no_step(dimension: str) -> None:
     result = run_of(Matrix("race", 60), without_steps("get"), dimension)
@@ -193,6 +198,8 @@ def test_a_fault_that_never_takes_place_is_a_failure(monkeypatch: pytest.MonkeyP
     assert result.failures == ("the fault took place at none of 7 steps",)
 
 
+@pytest.mark.exhaustive("every dimension", quick=["killed", "stopped*"])
+@pytest.mark.soak("every step of two clients", cases=["killed twice"])
 @pytest.mark.skipif(BUILD != "compiled", reason="hundreds of runs")
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_without_a_limit_every_step_is_taken(dimension: str) -> None:
@@ -325,6 +332,9 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.either_build("a mutant of the protocol")
+@pytest.mark.exhaustive("killed twice", quick=["hand*", "old*", "recovery*", "tentative*"])
+@pytest.mark.soak("a span's every step", cases=["pending-overlooked", "span-front-first"])
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, mutant.replaced, mutant.by)
@@ -443,6 +453,7 @@ def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
     return stopped
 
 
+@pytest.mark.exhaustive("many runs")
 def test_one_run_takes_milliseconds() -> None:
     matrix = Matrix("race")
     start = time.perf_counter()

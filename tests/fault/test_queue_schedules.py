@@ -9,6 +9,8 @@ import pytest
 from queue_stage import WAKING, WOKEN, QueueRun, QueueStage
 from race_mutants import from_source
 
+pytestmark = pytest.mark.either_build("schedules of the same lines")
+
 SCHEDULES = 15
 
 

@@ -41,6 +41,7 @@ def explored_paths(runs: int, **more: Any) -> Report:
         return explored(runs, parameters=parameters, **more)
 
 
+@pytest.mark.exhaustive("more clients", quick=["*-2"])
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("size", [INLINE, EXTENTS])
 def test_rcuckoo_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
@@ -63,6 +64,7 @@ def test_rcuckoo_holds_without_hardware_coherence() -> None:
     assert explored(150, coherent=False).failures == ()
 
 
+@pytest.mark.exhaustive("more programs", quick=["3400-ic ic*"])
 @pytest.mark.parametrize("program", ["", "ic ic|id gc|da ga", "ic dc|id ga|pd gc"])
 @pytest.mark.parametrize("size", [INLINE, EXTENTS])
 def test_rcuckoo_holds_while_entries_are_moved(size: int, program: str) -> None:

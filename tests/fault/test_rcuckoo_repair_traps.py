@@ -175,6 +175,7 @@ def test_rcuckoo_repair_holds_beside_clients_at_work(
     scenario(pools)
 
 
+@pytest.mark.exhaustive("many clients", quick=["c12*", "g10*"])
 @every_scenario
 def test_rcuckoo_repair_mutant_is_caught(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
     with in_force(UNCHANGED):

@@ -82,6 +82,7 @@ BY_MATRIX: Final = (
 )
 
 
+@pytest.mark.exhaustive("many runs", quick=["c1-torn*"])
 @compiled_only
 @pytest.mark.parametrize(("mutant", "failures_of"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
 def test_rcuckoo_mutant_is_caught_by_the_matrix(

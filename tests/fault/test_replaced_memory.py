@@ -35,6 +35,7 @@ def insert_through_a_replacement() -> list[str]:
     return broken
 
 
+@pytest.mark.exhaustive("every step")
 def test_who_stood_still_finds_in_new_memory_what_became_of_its_object() -> None:
     """The mark that says that its object was linked, and then replaced by another, was not copied:
     the object was free by then. So its client inserted it once more."""

@@ -181,6 +181,7 @@ def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
 # ---- under the explorer --------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more seeds", quick=["1"])
 @pytest.mark.parametrize("crashes", [0, 1])
 def test_transactions_on_two_nodes_of_which_one_is_lost(crashes: int) -> None:
     runs = 120 if COMPILED else 4

@@ -35,6 +35,7 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
+@pytest.mark.exhaustive("larger values", quick=["short-*"])
 @kinds
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
 def test_random_transactions_hold_while_clients_die_and_stand_still(
@@ -75,6 +76,7 @@ def _without_reads(staging: HashStaging, key: bytes, value: bytes | None) -> int
 STAGE: Final = HashStaging.stage
 
 
+@pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
 @pytest.mark.parametrize("program", ["", "txcpa|ic ga"])
 def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
@@ -83,6 +85,7 @@ def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
     _is_caught(report)
 
 
+@pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
 @pytest.mark.parametrize("program", ["", "txcpa|ic ga"])
 def test_absence_that_is_not_validated_is_caught_in_hash_tables(

@@ -32,6 +32,8 @@ compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 kinds = pytest.mark.parametrize("kind", [HASH, BOTH])
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("more clients", quick=["*-2-*"])
 @kinds
 @pytest.mark.parametrize("clients", [2, 3])
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
@@ -56,6 +58,8 @@ PROGRAMS: Final = ("mab|mab|s gb", "t|p fab d|fba t", "fab i|fba|s gb")
 """The first client's first operation is a transaction: it changes two keys, inserts and splits."""
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every step", quick=["both-fab i*"])
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> None:
@@ -66,6 +70,8 @@ def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> 
     assert logged(made, runs[-1], 0)
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every step", quick=["rtx-race-dies"])
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 def test_repairer_may_stop_at_each_step(kind: str, made: TxStage) -> None:
     """While the owner stands still with slots that it holds, decided or not; or is dead."""

@@ -17,6 +17,8 @@ from limpet.fault.check.linearizability import Verdict
 from limpet.fault.check.serializability import check, check_file
 from limpet.fault.check.transactions import Transaction, dump_line, parse_line, write_transactions
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 START = {("s", name.encode()): b"0" for name in "xyz"}
 
 

@@ -12,6 +12,8 @@ from limpet.fault.check.self_check import (
     unseal,
 )
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 CONTENT = bytes(range(256)) * 3
 ORIGINAL = Original.of(CONTENT)
 

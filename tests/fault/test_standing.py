@@ -32,6 +32,7 @@ def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
     assert {*SUBJECTS} == {*KINDS, *CHANNELS}
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "lock", "queue"])
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_throttled_clients_that_get_on_are_not_killed(
     subject: str, make_url: Callable[[], str]
@@ -46,6 +47,7 @@ def test_throttled_clients_that_get_on_are_not_killed(
     assert not {*report.failures} - {NO_TURN}
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @compiled_only
 def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
@@ -60,6 +62,7 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     assert "after a turn of it had come back" in report.blamed[0]
 
 
+@pytest.mark.exhaustive("every kind", quick=["race-*", "lock-*"])
 @pytest.mark.parametrize(
     ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in roles_of(subject)]
 )

@@ -38,6 +38,7 @@ def nothing_left() -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm"])
 @pytest.mark.parametrize("kind", KINDS if COMPILED else ["race", "loco"])
 def test_a_client_succeeds_a_dead_one_in_its_slot(kind: str) -> None:
     """Of other operations: tests/fault/test_matrix.py."""
@@ -47,6 +48,7 @@ def test_a_client_succeeds_a_dead_one_in_its_slot(kind: str) -> None:
     assert result.runs >= 6 * result.tried
 
 
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"] if COMPILED else ["swarm"])
 def test_a_client_succeeds_one_that_was_killed_within_a_tombstone(kind: str) -> None:
     """The step is one of few: between the two CASes of a delete."""
@@ -54,6 +56,7 @@ def test_a_client_succeeds_one_that_was_killed_within_a_tombstone(kind: str) -> 
     assert result.failures == ()
 
 
+@pytest.mark.exhaustive("every channel", quick=["queue-killed", "counter-killed"])
 @pytest.mark.parametrize("dimension", channel_matrix.DIMENSIONS)
 @pytest.mark.parametrize("kind", CHANNELS)
 def test_a_call_of_a_channel_happens_or_does_not(kind: str, dimension: str) -> None:
@@ -150,6 +153,7 @@ def test_a_successor_that_spins_is_a_verdict(monkeypatch: pytest.MonkeyPatch) ->
     assert failure.endswith("did not end within 20000 steps")
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_a_successor_that_hangs_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "PATIENCE_S", 0.5)
     monkeypatch.setattr(successor, "FIRST", {", its successor begins with put": "put"})
@@ -163,6 +167,7 @@ def test_a_successor_whose_put_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) 
     assert "after the successor's put" in failure
 
 
+@pytest.mark.exhaustive("many runs")
 def test_a_successor_in_another_slot_is_seen() -> None:
     """It would prove nothing."""
 

@@ -134,6 +134,7 @@ if COMPILED:
     ]
 
 
+@pytest.mark.exhaustive("every step", quick=["swarm-1-*", "swarm-3-_get"])
 @pytest.mark.parametrize(("kind", "replicas", "operation"), HEIRS)
 def test_the_next_client_of_a_killed_deletes_slot_is_not_held_up(
     pools: Any, kind: str, replicas: int, operation: Callable[[Any], bytes | None]
@@ -275,6 +276,7 @@ def _damaged(pools: Any, kind: str) -> tuple[Any, bytes]:
 DAMAGE = [("swarm", "get"), ("swarm", "put"), ("swarm", "delete"), ("dm-abd", "delete")]
 
 
+@pytest.mark.exhaustive("every operation", quick=["swarm-put"])
 @pytest.mark.parametrize(("kind", "name"), DAMAGE)
 def test_an_operation_on_a_damaged_register_ends_and_hears_signals(
     pools: Any, kind: str, name: str

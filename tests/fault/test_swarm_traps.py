@@ -50,6 +50,7 @@ def _id(mutant: Mutant) -> str:
     return mutant.name
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["abd*", "s9*"])
 @compiled_only
 @pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
 def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
@@ -59,6 +60,7 @@ def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
     assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @compiled_only
 @pytest.mark.parametrize("failures", [0, 1])
 def test_what_the_mutants_are_made_of_holds(failures: int) -> None:

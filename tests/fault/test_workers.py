@@ -10,6 +10,8 @@ from limpet.fault.inject import workers as module
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.workers import Workers
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 
 def forever(slot: int, incarnation: int) -> None:
     signal.pause()

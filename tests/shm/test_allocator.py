@@ -59,6 +59,7 @@ def test_objects_of_a_block_do_not_overlap(pools: Any) -> None:
         assert not heap.plausible(references[0] + 16 if size > 16 else 1)
 
 
+@pytest.mark.either_build("fills a node with the same lines")
 @pytest.mark.parametrize("size", [1, 100, 3000, 40_000])
 def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, size: int) -> None:
     pool = pools(node_size="512KiB", lease_us=20_000)

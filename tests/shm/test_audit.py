@@ -129,6 +129,7 @@ def leak(pool: limpet.Pool) -> int:
     return int(pool.heap.sizes[reference >> 48])
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_leak_beside_busy_writers_is_told_exactly(pools: Any) -> None:
     """With values from tiny to spans, and so little memory that blocks change hands."""
     pool = pools(node_size="2MiB", clients=16)

@@ -84,6 +84,7 @@ class LosingPool(LinkedPool):
     endpoint_class = LosingEndpoint
 
 
+@pytest.mark.exhaustive("every node", quick=["*-node 0"])
 @pytest.mark.parametrize("lost", [0, 1, 2], ids=["node 0", "node 1", "node 2"])
 @pytest.mark.parametrize("work", [claims, claims_span, puts, puts_span])
 def test_node_may_be_lost_at_any_step(pools: Any, work: Work, lost: int) -> None:
@@ -154,6 +155,7 @@ def test_claim_is_undone_when_only_this_process_loses_a_node_meanwhile(
     assert failures >= 2
 
 
+@pytest.mark.exhaustive("every step")
 def test_claim_is_undone_when_others_take_the_blocks_of_the_mirrors_meanwhile(pools: Any) -> None:
     pool = small(pools, nodes=3)
     client = pools.keep(LosingPool.open(pool.url))
@@ -316,6 +318,7 @@ WORDS = st.builds(
 )
 
 
+@pytest.mark.exhaustive("thousands of words")
 @settings(
     deadline=None,
     max_examples=100 if COMPILED else 12,

@@ -93,6 +93,7 @@ def fused_script():
     ]
 
 
+@pytest.mark.exhaustive("both fabrics", quick=["native"])
 def test_fuse_kills_in_place_of_each_step(fabric):
     """A child dies in place of its k-th step, and memory holds exactly the k - 1 before it."""
     script = fused_script()
@@ -542,6 +543,7 @@ def hammer(fabric, mapping, me, seconds):
         endpoint.write(4104 + 24 * me, struct.pack("3Q", count, cas_won, swapped))
 
 
+@pytest.mark.exhaustive("every pair of fabrics", quick=["native-portable"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_processes_of_any_build_agree_on_the_same_words(pair):
     with mmap.mmap(-1, SIZE) as mapping:

@@ -538,6 +538,7 @@ def killed_in_a_wait(barrier: Any, fuse: int) -> bool:
     return code == -signal.SIGKILL
 
 
+@pytest.mark.exhaustive("every step", quick=["int-break", "None-continue"])
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 @pytest.mark.parametrize("action", [None, int])
 def test_a_kill_at_any_step_of_a_wait(pools: Any, action: Any, on_death: str) -> None:

@@ -347,6 +347,7 @@ def test_who_falls_asleep_while_the_bits_are_cleared_is_woken_the_next_time() ->
     assert not endpoint.word & (SLEEPERS | WOKEN)
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_kill_while_a_channel_is_made_or_removed_leaves_nothing(pools: Any) -> None:
     pool = pools(nodes=1)
     pool.channels.open(AtomicVar, "first")

@@ -61,6 +61,7 @@ def trips(store: Any, work: Callable[[], object]) -> int:
 # ---- the metadata process ------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
     store: Any, pools: Any
 ) -> None:
@@ -78,6 +79,7 @@ def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
     await_end(pid)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_ends_when_the_handle_is_forgotten(pools: Any) -> None:
     pool = pools()
     store = pool.store("clover", capacity=10)
@@ -87,6 +89,7 @@ def test_it_ends_when_the_handle_is_forgotten(pools: Any) -> None:
     await_end(pid)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_outlives_who_started_it(store: Any) -> None:
     def work() -> None:
         store.put(b"k", b"v")
@@ -123,6 +126,7 @@ def test_clients_that_begin_at_once_have_one(store: Any) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_nobody_waits_for_the_end_of_its_output(store: Any) -> None:
     """It was forked by a process whose output somebody reads to the end."""
     code = (
@@ -149,6 +153,7 @@ def kill_metadata(store: Any) -> int:
     return pid
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_when_it_is_killed_the_log_says_so_and_the_next_one_knows_all(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +176,7 @@ def test_when_it_is_killed_the_log_says_so_and_the_next_one_knows_all(
     sound(store)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_may_be_killed_at_any_time(store: Any) -> None:
     keys = [b"%d" % number for number in range(20)]
     over = time.monotonic() + (3 if COMPILED else 6)
@@ -257,6 +263,7 @@ def squat(address: str, uid: int, ready: int) -> None:
         signal.pause()
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @pytest.mark.parametrize("user", ["the same", "another"])
 def test_process_that_binds_the_name_of_one_that_ended_does_no_harm(store: Any, user: str) -> None:
     """Abstract sockets have no owner: each user of the host may bind any name that is free."""
@@ -302,6 +309,7 @@ def test_client_of_another_network_namespace_starts_no_second_one(store: Any) ->
     assert store.get(b"k") == b"v"
 
 
+@pytest.mark.exhaustive("seconds of processes", quick=["True"])
 @pytest.mark.parametrize("ends", [True, False])
 def test_one_that_reads_its_index_has_more_time(
     store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: bool
@@ -455,6 +463,8 @@ def test_check_sees_damage(store: Any) -> None:
 # ---- explorer ------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more faults", quick=["40-{}"])
+@pytest.mark.soak("large values of a slow kind", cases=["3400*"])
 @pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
 @pytest.mark.parametrize("value_size", [40, 3400])
 def test_explorer(changes: dict[str, Any], value_size: int) -> None:

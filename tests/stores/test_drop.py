@@ -86,6 +86,7 @@ def die_dropping(pool: limpet.Pool, fuse: int) -> bool:
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.exhaustive("every kind", quick=["*-race"])
 @pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "loco"])
 @pytest.mark.parametrize("finisher", ["recover", "creator", "dropper"])
 def test_killed_drop_is_finished_by_others(pools: Any, kind: str, finisher: str) -> None:
@@ -175,6 +176,9 @@ def test_drop_before_an_operation_has_pinned(pools: Any, kind: str, number: int)
     assert in_use(pool) == before
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 @pytest.mark.parametrize("kind", ALL)
 def test_drop_while_others_write_leaves_nothing(pools: Any, kind: str) -> None:
     """Three writers go on until they have met two drops, while it is made anew again and again."""
@@ -255,6 +259,7 @@ def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
 # ---- many, and full memory ----------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of stores")
 def test_thousands_of_stores_come_and_go_in_one_pool(pools: Any) -> None:
     pool = pools(node_size="256MiB")
     before = in_use(pool)

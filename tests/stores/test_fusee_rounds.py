@@ -249,6 +249,8 @@ TRIPS_MAX = 80
 RETRIES_MAX = 2 * PATIENCE
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["update-*-2", "*-fusee-2"])
 @pytest.mark.parametrize("replicas", [2, 3, 4] if COMPILED else [3])
 @pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
 @pytest.mark.parametrize(

@@ -321,6 +321,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROOFS, "dtx-sherman", Proof(SMALL, matrix_nodes=1, waits_for_stopped=True))
 
 
+@pytest.mark.exhaustive("every step", quick=["killed-*"])
 @compiled_only
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("case", CASES)
@@ -351,6 +352,7 @@ def test_without_validation_updates_are_lost(monkeypatch: pytest.MonkeyPatch) ->
     assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
 
 
+@pytest.mark.exhaustive("many runs")
 @compiled_only
 @pytest.mark.usefixtures("small")
 def test_what_is_decided_and_not_carried_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ DOES_NOT_APPLY = {
 """Tests of test.lock_tests."""
 
 
+@pytest.mark.exhaustive("they sleep a lot")
 @pytest.mark.parametrize("suite", ["LockTests", "RLockTests"])
 def test_the_standard_library_s_tests_pass(pools: Any, suite: str) -> None:
     lock_tests = pytest.importorskip("test.lock_tests")

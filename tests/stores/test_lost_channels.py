@@ -278,6 +278,7 @@ def test_a_handle_of_what_is_no_more_is_closed_all_the_same(pools: Any, how: str
         assert handle.closed
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_kill_in_a_removal_or_a_new_beginning_leaves_nothing(pools: Any) -> None:
     """Of channels with something lost; the first of them are those who need a new directory."""
     pool = pools(nodes=2)

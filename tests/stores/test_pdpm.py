@@ -222,6 +222,7 @@ def until_redo(store: Any, then: Callable[[], None]) -> Iterator[int]:
         store.recover()
 
 
+@pytest.mark.exhaustive("every step")
 def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
     met = 0
     for _ in until_redo(store, die):
@@ -234,12 +235,14 @@ def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
     assert met > 5  # two words of header, the key, five of the value
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_reader_finishes_for_a_dead_writer(store: Any) -> None:
     for _ in until_redo(store, die):
         assert store.get(b"k") == NEW
         assert lock_and_redo(store) == (0, 0)
 
 
+@pytest.mark.exhaustive("every step")
 def test_the_dead_may_be_recovered_before_anybody_wants_the_lock(store: Any) -> None:
     """The lock then names a client that there is no more."""
     met = 0
@@ -259,6 +262,7 @@ def test_the_dead_may_be_recovered_before_anybody_wants_the_lock(store: Any) -> 
     assert met > 5
 
 
+@pytest.mark.exhaustive("every step of two clients")
 def test_who_finishes_may_be_killed_at_it(store: Any) -> None:
     def finish(at_step: int) -> None:
         pool = StoppingPool.open(store.pool.url)
@@ -324,6 +328,7 @@ def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: A
     sound(store)
 
 
+@pytest.mark.exhaustive("more faults", quick=["200-{}"])
 @pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
 @pytest.mark.parametrize("value_size", [200, 3400])
 def test_explorer(changes: dict[str, Any], value_size: int) -> None:
@@ -453,6 +458,7 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
     return cast(Mutant, request.param)
 
 
+@pytest.mark.exhaustive("many runs", quick=["old*", "lock-of*"])
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 @pytest.mark.parametrize("mutant", KILLED, indirect=True, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:

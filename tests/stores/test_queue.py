@@ -181,6 +181,7 @@ def test_sleepers_are_woken(pools: Any) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every step", quick=["0-*"])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_a_producer_killed_at_any_step(pools: Any, before: int, large: bool) -> None:

@@ -73,6 +73,8 @@ def test_what_a_consumer_had_is_given_back(pools: Any, how: str, size: int) -> N
     nothing_leaked(pool)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["3"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
     pools: Any, size: int
@@ -126,6 +128,8 @@ def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
     assert seen == {"lost", "there", "done"}
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_what_was_lost_survives_who_is_killed_in_taking_over_or_forgetting(
     pools: Any, size: int

@@ -184,6 +184,7 @@ def test_who_waits_is_told_of_a_death(pools: Any) -> None:
         timer.join()
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.parametrize("large", [False, True])
 def test_a_kill_at_any_step_of_get_and_task_done(pools: Any, large: bool) -> None:
     """The element is there for another, is lost, or is done with; and join says so."""

@@ -33,6 +33,7 @@ def test_who_waits_for_a_dead_client_is_told(pools: Any) -> None:
     assert pool.audit()["leaked"] == 0
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 @pytest.mark.parametrize("whose", ["ours", "of one at other work"])
 def test_locks_that_nobody_has_taken_keep_nobody_waiting(pools: Any, whose: str) -> None:
     """Damage, or an operation of ours that was cut off: a lock names a client that is not at it."""

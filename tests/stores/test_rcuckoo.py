@@ -373,6 +373,7 @@ def test_check_leaves_out_what_a_client_that_stands_still_is_writing(pools: Any)
     clients.sound()
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_check_sees_a_row_that_nobody_is_writing_and_a_lock_of_nobodys(pools: Any) -> None:
     clients = Clients(pools, 0)
     store = clients.store

@@ -78,6 +78,8 @@ FORMS = [
 forms = pytest.mark.parametrize(("moves", "form"), FORMS)
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_is_killed_loses_nothing(
@@ -86,6 +88,8 @@ def test_path_insert_that_is_killed_loses_nothing(
     sound(make(moves, **form).killed(INSERT), POINTS)
 
 
+@pytest.mark.exhaustive("every step of two clients")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_who_repairs_a_path_may_be_killed_at_it(
@@ -97,6 +101,8 @@ def test_who_repairs_a_path_may_be_killed_at_it(
     assert "repairing" in result.seen
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_stands_still_is_killed_and_repaired(
@@ -105,6 +111,8 @@ def test_path_insert_that_stands_still_is_killed_and_repaired(
     sound(make(moves, **form).stopped(INSERT, "kill"))
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_stands_still_is_waited_for(

@@ -36,6 +36,7 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.mark.exhaustive("every kind", quick=["swarm"])
 def test_a_recovery_makes_one_handle_without_a_cache(
     pools: Any, kind: str, handles: list[Any]
 ) -> None:

@@ -257,6 +257,7 @@ def test_a_process_that_does_not_know_a_kind_changes_nothing(pools: Any, tiny: t
 # ---- by a package ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every command")
 def test_commands_know_the_kinds_of_installed_packages(
     pools: Any, tiny: type, tmp_path: Path
 ) -> None:

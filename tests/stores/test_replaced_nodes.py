@@ -56,6 +56,8 @@ def served_or_lost(store: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive("every size", quick=["*-1"])
 @pytest.mark.parametrize("losses", [1, 2])
 def test_every_node_is_replaced_in_turn(
     make_store: Callable[..., Any], kind: str, losses: int
@@ -78,6 +80,7 @@ def test_every_node_is_replaced_in_turn(
         assert kinds.count("node restored") == NODES
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("losses", [1, 2])
 def test_what_was_copied_outlives_the_rest(
     make_store: Callable[..., Any], kind: str, losses: int
@@ -178,6 +181,7 @@ def test_a_node_with_the_last_replica_is_not_replaced(make_store: Callable[..., 
     assert all(read())
 
 
+@pytest.mark.exhaustive("every kind", quick=["swarm-*", "fusee-[0-9]*"])
 @pytest.mark.parametrize("at", range(1, 11) if COMPILED else [5])
 def test_another_node_is_lost_while_one_is_replaced(
     make_store: Callable[..., Any], kind: str, at: int, monkeypatch: pytest.MonkeyPatch
@@ -302,6 +306,7 @@ def _works(store: Any, notes: Notes, keys: range, seed: int) -> None:
         notes.set(key, 1, intended + 1)
 
 
+@pytest.mark.exhaustive("every kind", quick=["fusee-2"])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_nodes_are_replaced_while_clients_work_and_are_killed(
     make_store: Callable[..., Any], kind: str, replicas: int
@@ -354,6 +359,7 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
     assert [node["state"] for node in store.pool.nodes()] == ["in service"] * 4
 
 
+@pytest.mark.exhaustive("every kind", quick=["fusee"])
 def test_the_leader_is_killed_while_clients_wait(make_store: Callable[..., Any], kind: str) -> None:
     """A waiting client puts the node back, and goes on."""
     store = make_store(pool_nodes=4, capacity=300, replicas=replicas_of(kind, 1))

@@ -346,6 +346,7 @@ def test_a_ring_is_pickled_by_name_and_iterated_over(pair: Any) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("longer messages", quick=["5"])
 @pytest.mark.parametrize("size", [5, 150])
 def test_a_writer_killed_at_any_step_leaves_a_message_or_none(pools: Any, size: int) -> None:
     """With small messages, and with such that wrap around and overwrite others."""

@@ -158,6 +158,7 @@ CASES: Final = {
 }
 
 
+@pytest.mark.exhaustive("every step", quick=["update-True"])
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_who_stands_still_is_worked_around(pools: Any, case: str, interrupted: bool) -> None:

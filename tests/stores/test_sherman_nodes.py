@@ -129,6 +129,7 @@ def test_the_operations_change_so_many_nodes(
         limpet.destroy(url)
 
 
+@pytest.mark.exhaustive("every step", quick=["leaf split", "transaction"])
 @compiled_only
 @cases
 def test_who_is_killed_has_done_all_or_nothing(make: Make, case: str) -> None:
@@ -136,6 +137,7 @@ def test_who_is_killed_has_done_all_or_nothing(make: Make, case: str) -> None:
     sound(matrix.killed(operation))
 
 
+@pytest.mark.exhaustive("every step of two clients")
 @compiled_only
 @cases
 def test_who_repairs_may_be_killed_at_it(make: Make, case: str) -> None:
@@ -145,6 +147,7 @@ def test_who_repairs_may_be_killed_at_it(make: Make, case: str) -> None:
     assert result.next_tried > 20
 
 
+@pytest.mark.exhaustive("every step", quick=["wait-leaf split"])
 @compiled_only
 @cases
 @pytest.mark.parametrize("fence", ["wait", "kill"])
@@ -153,6 +156,7 @@ def test_who_stands_still_is_worked_around(make: Make, case: str, fence: str) ->
     sound(matrix.stopped(operation, fence))
 
 
+@pytest.mark.soak("a whole matrix")
 @compiled_only
 def test_points_of_logged_transactions_are_met(make: Make) -> None:
     """All but those of who meets another one at work: tests/fault/test_rtx_traps.py has them."""

@@ -393,6 +393,7 @@ def test_killed_at_every_step_of_waiting(pools: Any, work: Callable[[Any], objec
     assert lock.acquire(5)
 
 
+@pytest.mark.exhaustive("every step")
 def test_killed_at_every_step_of_helping(pools: Any) -> None:
     """Of passing over a dead waiter and freeing the lock of a dead holder."""
     pool = pools()
