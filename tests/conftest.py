@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import re
 import signal
 import time
 import uuid
@@ -126,9 +127,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _used_by_others() -> set[str]:
-    """Segments that processes which are not ours have mapped: other runs on this machine."""
+    """Segments of other runs on this machine: mapped by a process that is not ours, or named after
+    one (as Pools.url does), which may have them closed at the moment."""
     ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
-    used: set[str] = set()
+    used = {
+        name
+        for name in _segments()
+        if (found := re.match(r"limpet\.test-(\d+)-", name))
+        and int(found[1]) not in ours
+        and psutil.pid_exists(int(found[1]))
+    }
     for process in psutil.process_iter():
         if process.pid in ours:
             continue
