@@ -14,8 +14,7 @@ import os
 import random
 from typing import Any, Final
 
-from greenlet import getcurrent, greenlet
-
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.simulated import (

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from endpoint_tools import WatchedEndpoint, WatchedPool
-from greenlet import getcurrent, greenlet
 
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.errors import StoreFull
 

@@ -28,12 +28,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from greenlet import GreenletExit
 from rich.table import Table
 
 from limpet.bench.peers.stops import Stops
 from limpet.cli.common import table, time_text
 from limpet.fault.check.recorder import Operation
+from limpet.fault.explore.greenlets import GreenletExit
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import TimedClient, Workload, World, key_of, peopled
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT

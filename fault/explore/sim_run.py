@@ -18,10 +18,9 @@ import traceback
 from collections import deque
 from typing import Any, Final
 
-from greenlet import getcurrent, greenlet
-
 from limpet.fault.check.history import Record
 from limpet.fault.check.linearizability import check
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.schedule import (
     CRASH,
     CUT,

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from greenlet import getcurrent, greenlet
 
 from limpet.fault.check.recorder import Operation
 from limpet.fault.drill.workload import Mix, gets_and_puts
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
 from limpet.fault.explore.sim_latency import LatencyModel
 from limpet.fault.matrix.fault_profile import proof_of

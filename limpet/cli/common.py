@@ -89,9 +89,7 @@ def simulation(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "greenlet":
             raise
-        raise click.ClickException(
-            "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
-        ) from error
+        raise click.ClickException(str(error)) from error
 
 
 def octets(text: str, as_hex: bool) -> bytes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from greenlet import getcurrent, greenlet
-
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.sim_cluster import Player, Stage
 from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, at_once
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -351,17 +352,30 @@ def test_command_reports_as_json() -> None:
     assert report["failures"] == []
 
 
-def test_command_line_works_without_greenlet() -> None:
-    code = (
-        "import sys; sys.modules['greenlet'] = None\n"
-        "from limpet.__main__ import main; main(['drill', 'explore'])"
-    )
-    done = subprocess.run(
+def without_greenlet(code: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.modules['greenlet'] = None; {code}"
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60,
         env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
     )  # fmt: skip
+
+
+def test_command_line_works_without_greenlet() -> None:
+    done = without_greenlet("from limpet.__main__ import main; main(['drill', 'explore'])")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: simulated clients need the package greenlet")
+
+
+@pytest.mark.parametrize("module", ["test_swarm_rounds", "test_ticket_lock", "test_explorer"])
+def test_tests_say_what_they_need_without_greenlet(module: str) -> None:
+    folder = Path(__file__).parent.parent / ("fault" if module == "test_explorer" else "stores")
+    done = without_greenlet(
+        f"import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', "
+        f"'--collect-only', {str(folder / module)!r} + '.py']))"
+    )
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    needed = "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
+    assert f"E   ModuleNotFoundError: {needed}" in done.stdout
 
 
 def test_command_prints_every_step_of_a_schedule() -> None:
