@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import children, gather
+from kit.processes import children, gather
 
 import limpet
 

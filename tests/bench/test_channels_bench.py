@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from process_tools import start
+from kit.processes import start
 
 import limpet
 from limpet.bench.cli import bench

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from channel_stage import Play
-from race_mutants import from_source
+from kit.channels import Play
+from kit.mutants.source import from_source
 
 import limpet
 from limpet.fault.explore.sim_cluster import Player, Stage

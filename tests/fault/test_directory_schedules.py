@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from channel_stage import Play
+from kit.channels import Play
 
 import limpet
 from limpet.fault.explore.sim_cluster import Stage

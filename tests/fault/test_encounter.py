@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
-from swarm_mutants import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
+from kit.mutants.swarm import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
 
 from limpet.__main__ import main
 from limpet.fault.matrix import encounter

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from race_mutants import MUTANTS, Mutant, in_force
+from kit.mutants.race import MUTANTS, Mutant, in_force
 
 from limpet.__main__ import main
 from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of

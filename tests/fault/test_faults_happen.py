@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
-from race_mutants import GET, Mutant, in_force
+from kit.mutants.race import GET, Mutant, in_force
 
 import limpet
 from limpet.__main__ import main

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fusee_mutants import LARGE, SMALL, crowded
+from kit.mutants.fusee import LARGE, SMALL, crowded
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.schedule import Schedule, parse_schedule, schedule_text

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from fusee_mutants import (
+from kit.mutants.fusee import (
     ACTS_EARLY,
     EXPLORED,
     HASTE,
@@ -29,7 +29,7 @@ from fusee_mutants import (
     crowded,
     in_force,
 )
-from puppets import Puppet, after, verb_on, verb_on_address
+from kit.puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore

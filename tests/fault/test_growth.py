@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from growth_scenes import (
+from kit.growth import (
     SMALL,
     Crowded,
     crowded,
@@ -18,7 +18,7 @@ from growth_scenes import (
     replicated_from_source,
     rtx_growing_from_source,
 )
-from puppets import Puppet, verb_on, verb_on_address
+from kit.puppets import Puppet, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from growth_scenes import SMALL, fill, rtx_growing_from_source
-from process_tools import children
+from kit.growth import SMALL, fill, rtx_growing_from_source
+from kit.processes import children
 
 import limpet
 from limpet.fault.matrix.operations import KEY

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process_tools import children, gather
+from kit.processes import children, gather
 
 from limpet.fault.check.history import (
     RESULTS,

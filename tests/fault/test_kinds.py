@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import twin
 from click.testing import CliRunner
+from kit import twin
 
 import limpet
 from limpet.__main__ import main

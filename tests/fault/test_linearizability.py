@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from history_tools import KEY, delete, get, insert, possible, put, update
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.histories import KEY, delete, get, insert, possible, put, update
 
 from limpet.fault.check.history import HistoryError, Record, write_history
 from limpet.fault.check.linearizability import Verdict, check, check_file, check_key

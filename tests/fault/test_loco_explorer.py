@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from loco_mutants import (
+from kit.mutants.loco import (
     LAP_OVERLOOKED,
     NOT_UP_TO_DATE,
     POSITION_LAST,
     in_force,
 )
-from mutant_tools import UNCHANGED, Mutant
+from kit.mutants.source import UNCHANGED, Mutant
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.sim_shrink import kind_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from queue_mutants import MUTANTS
+from kit.mutants.queue import MUTANTS
 
 import limpet
 from limpet.fault.check.history import Record

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from queue_stage import WAKING, WOKEN, QueueRun, QueueStage
-from race_mutants import from_source
+from kit.mutants.source import from_source
+from kit.queues import WAKING, WOKEN, QueueRun, QueueStage
 
 pytestmark = pytest.mark.either_build("schedules of the same lines")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mutant_tools import UNCHANGED, Mutant
-from rcuckoo_mutants import (
+from kit.cuckoo import SMALL_RING, crowded
+from kit.mutants.rcuckoo import (
     SPINS,
     UNFENCED,
     in_force,
 )
-from rcuckoo_scenes import SMALL_RING, crowded
+from kit.mutants.source import UNCHANGED, Mutant
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.sim_cluster import Stage

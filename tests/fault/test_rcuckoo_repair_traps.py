@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from mutant_tools import UNCHANGED, Mutant
-from puppets import PuppetPool, verb_on
-from rcuckoo_mutants import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
-from rcuckoo_scenes import Clients
+from kit.cuckoo import Clients
+from kit.mutants.rcuckoo import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
+from kit.mutants.source import UNCHANGED, Mutant
+from kit.puppets import PuppetPool, verb_on
 
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from mutant_tools import UNCHANGED, Mutant
-from puppets import Where, verb_on, verb_on_address
-from rcuckoo_mutants import (
+from kit.cuckoo import RING, Clients, path_scene, some
+from kit.mutants.rcuckoo import (
     ANYBODYS_BIT,
     BLESSED,
     BUSY_IS_SUSPECT,
@@ -34,7 +33,8 @@ from rcuckoo_mutants import (
     in_force,
     places_of_variant,
 )
-from rcuckoo_scenes import RING, Clients, path_scene, some
+from kit.mutants.source import UNCHANGED, Mutant
+from kit.puppets import Where, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.matrix import crash_matrix as matrix

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rtx_mutants import (
+from kit.mutants.rtx import (
     APPLIES_FIRST,
     CUT_WITHOUT_LOCKS,
     FREES_NEW,
@@ -20,8 +20,8 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
-from rtx_runs import explore as explore_transactions
+from kit.transaction_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
+from kit.transaction_runs import explore as explore_transactions
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay

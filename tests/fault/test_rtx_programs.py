@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from rtx_mutants import BLIND_DELETE, UNCHANGED, in_force
+from kit.mutants.rtx import BLIND_DELETE, UNCHANGED, in_force
 
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order

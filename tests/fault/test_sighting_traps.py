@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from mutant_tools import sightings_for_ever
-from puppets import Puppet, PuppetPool, verb_on, verb_on_address
+from kit.mutants.source import sightings_for_ever
+from kit.puppets import Puppet, PuppetPool, verb_on, verb_on_address
 
 import limpet
 from limpet.stores.channels.ticket_layout import HOLDER

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutant_tools import sightings_for_ever
+from kit.mutants.source import sightings_for_ever
 
 import limpet
 from limpet.fault.drill import beside

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from puppets import Puppet
-from swarm_mutants import crowded
+from kit.mutants.swarm import crowded
+from kit.puppets import Puppet
 
 import limpet
 from limpet.fault.explore import sim_run

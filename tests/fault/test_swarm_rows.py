@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import verb_on, verb_on_address
-from swarm_mutants import (
+from kit.mutants.swarm import (
     COPY_IS_REMEMBERED,
     NUMBER_IS_EMPTY,
     NUMBER_IS_LEFT,
@@ -21,7 +20,8 @@ from swarm_mutants import (
     Mutant,
     in_force,
 )
-from swarm_scenes import Scene
+from kit.puppets import verb_on, verb_on_address
+from kit.registers import Scene
 
 import limpet
 from limpet.fault.inject.workers import Workers

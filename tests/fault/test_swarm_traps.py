@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import Puppet, PuppetEndpoint, PuppetPool, after, verb_on, verb_on_address
-from swarm_mutants import (
+from kit.mutants.swarm import (
     CLOCK_STARTS_ANEW,
     EXPLORED,
     GUESSED_AGAIN,
@@ -27,7 +26,8 @@ from swarm_mutants import (
     Mutant,
     in_force,
 )
-from swarm_scenes import Scene
+from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, after, verb_on, verb_on_address
+from kit.registers import Scene
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore

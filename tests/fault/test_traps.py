@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from race_mutants import MUTANTS, Mutant, in_force
+from kit.mutants.race import MUTANTS, Mutant, in_force
+from kit.processes import gather
 
 from limpet.fault.explore.explorer import Exploration, explore, explore_one
 from limpet.fault.explore.schedule import STALL, parse_schedule

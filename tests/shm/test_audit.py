@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 import pytest
-from client_tools import pair_references, pinned
-from process_tools import children
+from kit.clients import pair_references, pinned
+from kit.processes import children
 
 import limpet
 from limpet.shm import pool as pool_module

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from segment_tools import (
+from kit.segments import (
     ALIGN,
     CONTROL_SIZE,
     DEVICE_SIZE,

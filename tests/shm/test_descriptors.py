@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import child, churn, ids
-from process_tools import children
+from kit.clients import churn, ids
+from kit.processes import child, children
 
 import limpet
 

@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from client_tools import child
-from process_tools import gather
+from kit.processes import child, gather
 
 import limpet
 from limpet.shm.catalogue.directory import READY, VOID

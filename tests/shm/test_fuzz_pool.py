@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.backends import superblock

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_tools import child
-from endpoint_tools import Interrupted, WatchedEndpoint
-from group_tools import (
+from kit.endpoints import Interrupted, WatchedEndpoint
+from kit.groups import (
     SIZE,
     STEPS_MAX,
     LinkedPool,
@@ -30,7 +29,7 @@ from group_tools import (
     sound,
     strays,
 )
-from process_tools import start
+from kit.processes import child, start
 
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from segment_tools import (
+from kit.segments import (
     CONTROL_SIZE,
     NODE_SIZE,
     SCHEMES,

@@ -8,8 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from client_tools import child
-from group_tools import (
+from kit.groups import (
     LINKS,
     SIZE,
     WHOLE,
@@ -21,7 +20,7 @@ from group_tools import (
     small,
     sound,
 )
-from process_tools import start
+from kit.processes import child, start
 
 import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint

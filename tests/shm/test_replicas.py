@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_tools import pinned
-from endpoint_tools import WatchedEndpoint
-from group_tools import (
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from kit.clients import pinned
+from kit.endpoints import WatchedEndpoint
+from kit.groups import (
     SIZE,
     STEPS_MAX,
     WHOLE,
@@ -35,9 +37,7 @@ from group_tools import (
     sound,
     strays,
 )
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR

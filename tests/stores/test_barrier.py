@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import NappingPool, dies_at
-from process_tools import children, gather, start
+from kit.endpoints import NappingPool
+from kit.processes import children, dies_at, gather, start
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
-from process_tools import children, gather, start
+from kit.processes import children, dies_at, gather, start
 
 import limpet
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import WatchedPool
-from process_tools import gather
+from kit.endpoints import WatchedPool
+from kit.processes import dies_at, gather
+from kit.stores import nothing_leaked
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR

@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from process_tools import children, gather
-from store_tools import sound
+from kit.processes import children, gather
+from kit.stores import sound
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_tools import KEY_MAX, SLACK, key_max, linked, sound
+from kit.stores import KEY_MAX, SLACK, key_max, linked, sound
 
 import limpet
 from limpet.shm.endpoint.layout import object_sizes

@@ -13,8 +13,8 @@ import types
 from typing import Any
 
 import pytest
-from process_tools import gather, start
-from puppets import Puppet, verb_on_address
+from kit.processes import gather, start
+from kit.puppets import Puppet, verb_on_address
 
 import limpet
 from limpet.shm.catalogue.directory import DROPPING, EMPTYING, VOID

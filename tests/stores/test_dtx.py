@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import children
-from puppets import Puppet, Where, verb_on_address
-from store_tools import sound
+from kit.processes import children
+from kit.puppets import Puppet, Where, verb_on_address
+from kit.stores import sound
 
 from limpet.fault.inject.doomed import Doom, DoomedPool
 from limpet.fault.matrix.testbed import look_away

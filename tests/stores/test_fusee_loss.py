@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
-from store_tools import sound
+from kit.processes import gather
+from kit.stores import sound
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR

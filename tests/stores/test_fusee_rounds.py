@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from endpoint_tools import WatchedPool
-from store_tools import sound
+from kit.endpoints import WatchedPool
+from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children
-from store_tools import sound
-from tree_tools import LeafSplit, Merge
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children
+from kit.stores import sound
+from kit.trees import LeafSplit, Merge
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore

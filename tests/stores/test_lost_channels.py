@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
+from kit.processes import dies_at
+from kit.stores import accounted
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
@@ -82,8 +83,7 @@ NAMES = [f"{kind}{number}" for kind in KINDS for number in range(4 if COMPILED e
 
 def no_leaks(pool: Any) -> None:
     pool.recover()
-    audit = pool.audit()
-    assert audit["leaked"] == audit["held"] == 0, audit
+    accounted(pool)
 
 
 def lose(pool: Any, node: int) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children, gather
-from store_tools import sound
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children, gather
+from kit.stores import sound
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import children, gather
-from store_tools import linked, sound
+from kit.processes import children, gather
+from kit.stores import linked, sound
 
 import limpet
 from limpet.stores.registry import store_class

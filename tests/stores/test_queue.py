@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children, gather, start
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children, dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
 from limpet.stores.channels.layout import CLAIMED, SLEEPERS

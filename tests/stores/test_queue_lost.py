@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from process_tools import gather, start
+from kit.processes import dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
 from limpet.stores.channels.queue_layout import KEPT_MAX, KIND, PENDING

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from process_tools import children, gather, start
+from kit.processes import children, dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import gather
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import gather
 
 import limpet
 

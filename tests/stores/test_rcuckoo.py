@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from puppets import verb_on
-from rcuckoo_scenes import RING, ROWS, Clients, Ring, places_of, some
+from kit.cuckoo import RING, ROWS, Clients, Ring, places_of, some
+from kit.puppets import verb_on
 
 import limpet
 from limpet.fault.matrix.operations import OLD

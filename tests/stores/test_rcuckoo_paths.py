@@ -1,6 +1,6 @@
 """Inserts that move entries, killed and stopped at each step: no key is lost, none is there twice.
 
-The crash matrix has them in a table that is full but for one entry (rcuckoo_scenes.py).
+The crash matrix has them in a table that is full but for one entry (kit/cuckoo.py).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted
-from puppets import PuppetPool
-from rcuckoo_scenes import RING, Clients, Ring, path_scene
+from kit.cuckoo import RING, Clients, Ring, path_scene
+from kit.endpoints import Interrupted
+from kit.puppets import PuppetPool
 
 from limpet.fault.matrix import crash_evidence as remains
 from limpet.fault.matrix.crash_matrix import Matrix

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
-from rcuckoo_scenes import Clients
+from kit.cuckoo import Clients
+from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
 
 import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from process_tools import gather
+from kit.processes import gather
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores import pool as stores_pool

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import gather, start
+from kit.processes import gather, start
 
 import limpet
 from limpet.stores import registry

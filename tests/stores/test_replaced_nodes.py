@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import start
-from store_tools import sound
+from kit.processes import start
+from kit.stores import sound
 
 import limpet
 from limpet.shm.replicas.replacement import Replacement

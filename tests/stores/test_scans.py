@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from puppets import Puppet
-from store_tools import sound
+from kit.processes import gather
+from kit.puppets import Puppet
+from kit.stores import sound
 
 from limpet.shm.endpoint.fabric import BUILD
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from store_tools import sound
-from tree_tools import VALUE, Tree
+from kit.stores import sound
+from kit.trees import VALUE, Tree
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD

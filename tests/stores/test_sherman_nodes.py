@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from tree_tools import LeafSplit, Merge, RootSplit, nodes
+from kit.trees import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
 from limpet.fault.matrix import crash_evidence as remains

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
-from puppets import Puppet, verb_on
-from store_tools import sound
+from kit.processes import dies_at
+from kit.puppets import Puppet, verb_on
+from kit.stores import sound
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
-from puppets import Puppet, verb_on
-from store_tools import sound
+from kit.processes import gather
+from kit.puppets import Puppet, verb_on
+from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint

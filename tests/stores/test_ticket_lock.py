@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import process_tools
 import pytest
-from channel_tools import NappingPool
-from endpoint_tools import Interrupted, WatchedPool
-from lock_stage import PLACES, LockStage, Run
+from kit import processes
+from kit.endpoints import Interrupted, NappingPool, WatchedPool
+from kit.locks import PLACES, LockStage, Run
 
 import limpet
 from limpet.shm.errors import ChannelRemoved, ParameterError
@@ -326,7 +325,7 @@ def killed_at_every_step(pool: limpet.Pool, work: Callable[[Any], object]) -> It
             lock.endpoint.fuse = 0
             mine.close()
 
-        with process_tools.children([child]) as ((pid, out),):
+        with processes.children([child]) as ((pid, out),):
             out.read()
             _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -412,7 +411,7 @@ def test_killed_at_every_step_of_helping(pools: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
         for function in (holder, waiter):
-            with process_tools.children([function]) as ((pid, out),):
+            with processes.children([function]) as ((pid, out),):
                 out.read()
                 os.waitpid(pid, 0)
 
@@ -445,7 +444,7 @@ def test_what_the_killed_have_done_is_counted(pools: Any) -> None:
             endpoint.store(counted, value)
             mine.release()
 
-    with process_tools.children([worker] * 4) as started:
+    with processes.children([worker] * 4) as started:
         for pid, _ in started:
             before = lock.endpoint.load(counted)
             end = time.monotonic() + 10
@@ -470,7 +469,7 @@ def test_a_death_is_noticed_after_ten_milliseconds_of_sleep(pools: Any) -> None:
         signal.pause()
 
     for _ in range(3):
-        with process_tools.children([holder]) as ((pid, _),):
+        with processes.children([holder]) as ((pid, _),):
             while not lock.locked():
                 time.sleep(0.001)
             assert not lock.acquire(0.01)
@@ -493,7 +492,7 @@ def test_a_stopped_waiter_keeps_nobody_waiting(pools: Any) -> None:
         lock.acquire()
         lock.release()
 
-    with process_tools.children([waiter, waiter]) as started:
+    with processes.children([waiter, waiter]) as started:
         (stopped, _), (other, _) = started
         end = time.monotonic() + 10
         while word_of(lock) & QUEUED == 0 or word_of(lock, 24) == 0 or word_of(lock, 32) == 0:
@@ -520,7 +519,7 @@ def test_waiters_stopped_with_a_handover_delay_the_next_one_by_no_lease(
         assert lock_of(limpet.open(pool.url), overtaking=overtaking).acquire()
         signal.pause()
 
-    with process_tools.children([waiter] * waiters) as started:
+    with processes.children([waiter] * waiters) as started:
         places = [FIRST_PLACE + 8 * (ticket + 1) for ticket in range(waiters)]
         end = time.monotonic() + 20
         while not (word_of(lock) & HANDOFF and all(word_of(lock, at) for at in places)):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from store_tools import key_of, once, sound
+from kit.processes import gather
+from kit.stores import key_of, once, sound
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD

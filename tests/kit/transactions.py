@@ -5,16 +5,19 @@ Time passes only by pauses of who waits, and when it is told to: see `Clients.pa
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-import pytest
-from process_tools import gather
-from puppets import Puppet, PuppetEndpoint, PuppetPool, Where, verb_on_address
-
-from limpet.fault.matrix.testbed import look_away
+from kit.processes import gather
+from kit.puppets import (
+    Puppet,
+    PuppetEndpoint,
+    PuppetPool,
+    Testbed,
+    Where,
+    kills_at,
+    verb_on_address,
+)
 from limpet.shm.endpoint.slots import START_US, TX_LOG
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import INIT, LOCKED, POINTER, STATE, STATE_MASK
@@ -56,38 +59,34 @@ class Actor(Puppet):
 
     pool_class = StillPool
 
-    def __init__(self, pools: Any, url: str) -> None:
-        super().__init__(pools, url, "rtx-sherman")
 
-    def stay_away(self) -> None:
-        """Recover nobody."""
-        look_away(self.pool)
+class StillTestbed(Testbed):
+    """Its clients have such a clock."""
+
+    puppet_class = Actor
+
+    def __init__(self, pools: Any, puppets: int, *given: Any, **parameters: Any) -> None:
+        StillEndpoint.pauses = 0
+        super().__init__(pools, puppets, *given, **parameters)
+
+    def decides(self, actor: Puppet) -> Where:
+        return deciding(self.store, actor.pool)
+
+    def log_of(self, actor: Puppet) -> int:
+        return log_of(self.store, actor.pool)
 
 
-def _death(where: Where) -> Callable[[str, int], None]:
-    def before(verb: str, address: int) -> None:
-        if where(verb, address):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return before
-
-
-class Clients:
+class Clients(StillTestbed):
     """A tree with three leaves, x, y and z, and of each one key, kx, ky and kz.
 
     x, y and z are the objects of the leaves; their locks are taken in this order.
     """
 
+    kind = "rtx-sherman"
+    dies = True
+
     def __init__(self, pools: Any, puppets: int, **parameters: Any) -> None:
-        StillEndpoint.pauses = 0
-        self.url = pools().url
-        self.pool = pools.keep(StillPool.open(self.url))
-        self.store = self.pool.store("rtx-sherman", name="test", **{**TREE, **parameters})
-        for letter in b"xyz":
-            for number in range(4):
-                self.store.put(b"%c%d" % (letter, number), OLD.ljust(36))
-        self.mortal = Actor(pools, self.url)
-        self.puppets = [Actor(pools, self.url) for _ in range(puppets)]
+        super().__init__(pools, puppets, **{**TREE, **parameters})
         # Locks are taken in the order of addresses, so that is the order of these.
         found = sorted((self.at(key), key) for key in (b"x0", b"y0", b"z0"))
         (self.x, self.kx), (self.y, self.ky), (self.z, self.kz) = found
@@ -97,13 +96,15 @@ class Clients:
         for key in (self.kx, self.ky, self.kz):
             self.store.put(key, OLD)
 
+    def prepare(self) -> None:
+        for letter in b"xyz":
+            for number in range(4):
+                self.store.put(b"%c%d" % (letter, number), OLD.ljust(36))
+
     def at(self, key: bytes) -> int:
         """The object of the leaf that a key is in."""
         self.store.get(key)
         return int(self.store.at)
-
-    def load(self, at: int) -> int:
-        return int(self.store.endpoint.load(at))
 
     def value(self, key: bytes) -> bytes | None:
         found: bytes | None = self.store.get(key)
@@ -128,10 +129,6 @@ class Clients:
         """Address of the data of an object."""
         return self.load(at + POINTER) & ADDRESS_MASK
 
-    def log_of(self, actor: Actor) -> int:
-        """Address of a client's present log."""
-        return self.load(int(actor.pool.client.slot) + TX_LOG) & ADDRESS_MASK
-
     def keys_of(self, key: bytes) -> list[bytes]:
         """The keys with the same letter."""
         return [key[:1] + b"%d" % number for number in range(4)]
@@ -151,17 +148,13 @@ class Clients:
         """Let so much time pass that all leases are over."""
         StillEndpoint.now_us += 20 * DRIFT_US
 
-    def die(self, where: Where, work: Callable[[Actor], object]) -> None:
+    def die(self, where: Where, work: Callable[[Puppet], object]) -> None:
         """A client begins `work`, and dies just before that verb."""
 
-        def client() -> None:
-            self.mortal.stay_away()
-            self.mortal.store.get(b"as another process")
-            self.mortal.pool.endpoint.before = _death(where)
-            work(self.mortal)
+        def warm(store: Any) -> None:
+            store.get(b"as another process")
 
-        with pytest.raises(AssertionError, match="ended with -9"):
-            gather(client)
+        super().die(where, lambda store: work(self.mortal), warm)
 
     def die_after_abort(self) -> None:
         """A client dies that has locked x and, after others have aborted its transaction, y."""
@@ -171,7 +164,7 @@ class Clients:
 
             def before(verb: str, address: int) -> None:
                 if locks(verb, address):
-                    actor.pool.endpoint.before = _death(verb_on_address("load", self.y + POINTER))
+                    actor.pool.endpoint.before = kills_at(verb_on_address("load", self.y + POINTER))
                     self.pass_lease()
                     with StillPool.open(self.url) as pool:
                         pool.store("rtx-sherman", name="test").put(self.kx, LATER)
@@ -181,27 +174,30 @@ class Clients:
 
         self.die(lambda verb, address: False, work)
 
-    def dead(self) -> list[int]:
-        """The slots of dead clients."""
-
-        def look() -> list[int]:
-            membership = self.pool.membership
-            return [slot for slot, word in membership.occupied() if membership.dead(slot, word)]
-
-        return list(self.pool.exclusively(look))
-
     def ends(self, actor: Actor, work: Callable[[], Any], at: int) -> bool:
         """Whether a puppet's work ends, and does not look at this lock for ever."""
         return actor.begin(work, verb_on_address("load", at, LOOKS_MAX))
 
     def sound(self) -> None:
         """Nothing is wrong, leaked or locked."""
-        self.pool.recover()
-        self.store.check()
-        audit = self.pool.audit()
-        assert audit["leaked"] == audit["held"] == 0, audit
+        super().sound()
         for at in (self.x, self.y, self.z):
             assert not self.is_locked(at), f"{at:#x} is locked"
+
+
+def log_of(beside: Any, pool: Any) -> int:
+    """Address of the present log of a pool's client, as another client's store reads it; or 0."""
+    return int(beside.endpoint.load(int(pool.client.slot) + TX_LOG)) & ADDRESS_MASK
+
+
+def deciding(beside: Any, pool: Any) -> Where:
+    """When the pool's client is about to decide its transaction; read by another client's store."""
+
+    def there(verb: str, address: int) -> bool:
+        log = log_of(beside, pool) if verb == "cas" else 0
+        return log != 0 and address == log + STATE
+
+    return there
 
 
 def look_after(store: Any, at: int) -> None:

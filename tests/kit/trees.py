@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
-import pytest
-from process_tools import gather
-from puppets import Puppet, PuppetPool, Where
 
+from kit.puppets import Puppet, PuppetPool, Where, dies_before
 from limpet.fault.matrix.operations import KEY, NEW, OLD, demand
 from limpet.fault.matrix.testbed import Scene, look_away
 from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
@@ -112,18 +108,11 @@ class Tree:
         door = self.pools.keep(PuppetPool.open(self.pool.url))
         mortal = door.store(KIND, name="test")
 
-        def die_there(verb: str, address: int) -> None:
-            if where(verb, address):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def client() -> None:
+        def prepare() -> None:
             look_away(door)
             mortal.get(warm)
-            door.endpoint.before = die_there
-            work(mortal)
 
-        with pytest.raises(AssertionError, match="ended with -9"):
-            gather(client)
+        dies_before(door, where, lambda: work(mortal), prepare)
         door.close()
 
     def levels(self) -> int:

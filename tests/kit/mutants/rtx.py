@@ -1,6 +1,6 @@
 """Known-bad variants of the `rtx-sherman` store and of transactions, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from race_mutants import ReusesAtOnce, from_source
 
+from kit.mutants.race import ReusesAtOnce
+from kit.mutants.source import from_source
 from limpet.shm import pool as shm_pool
 from limpet.stores import pool as stores_pool
 

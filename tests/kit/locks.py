@@ -2,7 +2,7 @@
 
 As in the explorer, clients are greenlets, and hand over before each verb
 (limpet.shm.endpoint.simulated); time is simulated. Here they can also sleep in the kernel: until
-they are woken, or in vain. A client may die before it wakes another one. queue_stage.py has the
+they are woken, or in vain. A client may die before it wakes another one. queues.py has the
 same for queues.
 """
 

@@ -1,13 +1,23 @@
-"""Clients that go on when they are told to, and stop just before a verb of one's choice."""
+"""Clients that go on when they are told to, and stop just before a verb of one's choice.
+
+A `Puppet` is such a client. `dies_before` kills a real one there. A `Testbed` has a pool and a
+store with puppets, and a client that dies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from endpoint_tools import WatchedEndpoint, WatchedPool
+import pytest
 
+from kit.endpoints import WatchedEndpoint, WatchedPool
+from kit.processes import gather
+from kit.stores import sound
 from limpet.fault.explore.greenlets import getcurrent, greenlet
+from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.errors import StoreFull
 
@@ -118,3 +128,103 @@ class Puppet:
         if self._at.dead:
             self._at = None
         return self._at is None
+
+
+def kills_at(where: Where) -> Callable[[str, int], None]:
+    """For `endpoint.before`: kills the process just before that verb."""
+
+    def before(verb: str, address: int) -> None:
+        if where(verb, address):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return before
+
+
+def dies_before(
+    pool: PuppetPool,
+    where: Where,
+    work: Callable[[], object],
+    prepare: Callable[[], object] = lambda: None,
+) -> None:
+    """A forked client of the pool prepares, works, and is killed just before that verb."""
+
+    def client() -> None:
+        prepare()
+        pool.endpoint.before = kills_at(where)
+        work()
+
+    with pytest.raises(AssertionError, match="ended with -9"):
+        gather(client)
+
+
+class Testbed:
+    """A store of a kind in a new pool, puppets of it and, if `dies`, a client to die.
+
+    `of_pool`: parameters of the pool; the others are the store's.
+    """
+
+    __test__ = False
+    kind = ""
+    dies = False
+    puppet_class: type[Puppet] = Puppet
+
+    def __init__(
+        self,
+        pools: Any,
+        puppets: int = 0,
+        of_pool: Mapping[str, Any] | None = None,
+        **parameters: Any,
+    ) -> None:
+        self.pools = pools
+        self.url = pools(**(of_pool or {})).url
+        self.pool = pools.keep(self.puppet_class.pool_class.open(self.url))
+        self.store = self.pool.store(self.kind, name="test", **parameters)
+        if self.dies:
+            self.mortal = self.newcomer()
+        self.prepare()
+        self.puppets = [self.newcomer() for _ in range(puppets)]
+
+    def prepare(self) -> None:
+        """Put what is to be there before the puppets come."""
+
+    def newcomer(self) -> Puppet:
+        """A client that has read nothing yet."""
+        return self.puppet_class(self.pools, self.url, self.kind)
+
+    def die(
+        self,
+        where: Where,
+        work: Callable[[Any], object],
+        warm: Callable[[Any], object] = lambda store: store.get(b"x"),
+        recovers: bool = False,
+    ) -> None:
+        """A client that is warm begins an operation on the store, and dies just before that verb.
+
+        It leaves alone the dead that it meets, unless it `recovers`.
+        """
+        door, store = self.mortal.pool, self.mortal.store
+
+        def prepare() -> None:
+            sweep = door.membership.sweep
+            look_away(door)
+            warm(store)
+            if recovers:
+                door.membership.sweep = sweep
+
+        dies_before(door, where, lambda: work(store), prepare)
+
+    def dead(self) -> list[int]:
+        """The slots of dead clients."""
+
+        def look() -> list[int]:
+            membership = self.pool.membership
+            return [slot for slot, word in membership.occupied() if membership.dead(slot, word)]
+
+        return list(self.pool.exclusively(look))
+
+    def load(self, at: int) -> int:
+        return int(self.store.endpoint.load(at))
+
+    def sound(self) -> None:
+        """Nothing is wrong or leaked."""
+        sound(self.store)

@@ -1,11 +1,12 @@
-"""What the tests of stores share."""
+"""What the tests of stores and channels share: sizes, keys, and whether all is sound afterwards."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.fabric import BUILD, hash64
 
 KEY_MAX: Final = 65535
 OUT_OF_PLACE: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -26,14 +27,24 @@ def key_max(store: Any) -> int:
     return int(getattr(store.parameters, "key_size", KEY_MAX))
 
 
-def sound(store: Any) -> dict[str, int]:
-    """Recover the dead, check the store, audit its pool; nothing may be leaked or in hand."""
-    store.recover()
-    store.check()
-    audit = store.pool.audit()
+def accounted(pool: Any) -> dict[str, int]:
+    """Audit a pool, in which nothing may be leaked or in hand."""
+    audit = dict(pool.audit())
     assert sum(audit[name] for name in audit if name != "total") == audit["total"]
     assert audit["leaked"] == audit["held"] == 0, audit
-    return dict(audit)
+    return audit
+
+
+def checked(store: Any) -> dict[str, int]:
+    """Check the store, audit its pool."""
+    store.check()
+    return accounted(store.pool)
+
+
+def sound(store: Any) -> dict[str, int]:
+    """Recover the dead; then the same."""
+    store.recover()
+    return checked(store)
 
 
 def linked(store: Any) -> int:
@@ -56,3 +67,36 @@ def once(work: Callable[[], object]) -> Callable[[], None]:
             left.pop()()
 
     return do
+
+
+def nothing_leaked(pool: Any) -> None:
+    """After recovery, all memory of channels is accounted for."""
+    pool.recover()
+    accounted(pool)
+    pool.channels.memory.check()
+
+
+# ---- keys and values of few bytes ----
+
+KEYS: Final = (b"", b"a", b"b", b"ab", b"abcdefgh")
+SIZES: Final = (0, 0, 1, 10, 40)
+STEPS: Final = 300 if BUILD == "compiled" else 100
+
+
+def come_and_go(store: Any, seed: int, steps: int = STEPS) -> None:
+    """Random puts and deletes of such keys; after each, all is as in a dict."""
+    rng = random.Random(seed)
+    expected: dict[bytes, bytes] = {}
+    for _ in range(steps):
+        key = rng.choice(KEYS)
+        if key in expected and rng.random() < 0.5:
+            store.delete(key)
+            del expected[key]
+        else:
+            expected[key] = rng.randbytes(rng.choice(SIZES))
+            store.put(key, expected[key])
+        assert {each: store.get(each) for each in KEYS} == {
+            each: expected.get(each) for each in KEYS
+        }
+    assert dict(store.items()) == expected
+    store.check()

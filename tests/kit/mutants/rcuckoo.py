@@ -1,6 +1,6 @@
 """Known-bad variants of the `rcuckoo` store, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mutant_tools import Change, Mutant, sightings_for_ever, store_in_force
-from race_mutants import from_source
+from kit.mutants.source import Change, Mutant, from_source, sightings_for_ever, store_in_force
 
 _PARTS: Final = (
     "layout", "dependent_hash", "rows", "journal", "locks", "search", "repair", "check", "lookup",

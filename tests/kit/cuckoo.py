@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from puppets import Puppet, PuppetPool, Where
 
+from kit.puppets import Testbed, Where
 from limpet.fault.explore.sim_cluster import Stage
 from limpet.fault.explore.sim_program import ABSENT
 from limpet.fault.matrix import crash_evidence as remains
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD
-from limpet.fault.matrix.testbed import Scene, look_away
+from limpet.fault.matrix.testbed import Scene
 from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.layout import SLOTS
@@ -123,16 +120,14 @@ def path_scene(count: int) -> type[PathScene]:
     return Scene
 
 
-class Clients:
+class Clients(Testbed):
     """A store with a ring of rows, puppets of it, and clients that die where they are told to."""
 
+    kind = "rcuckoo"
+    dies = True
+
     def __init__(self, pools: Any, puppets: int, fence: str = "kill", **parameters: Any) -> None:
-        self.url = pools(fence=fence).url
-        self.pool = pools.keep(PuppetPool.open(self.url))
-        self.store = self.pool.store("rcuckoo", name="test", **{**RING, **parameters})
-        self.door = pools.keep(PuppetPool.open(self.url))
-        self.mortal = self.door.store("rcuckoo", name="test")
-        self.puppets = [Puppet(pools, self.url, "rcuckoo") for _ in range(puppets)]
+        super().__init__(pools, puppets, {"fence": fence}, **{**RING, **parameters})
         self.table = int(self.store.tables[0])
         self.locks = self.table + int(self.store.locks_at)
         """The word of all rows' locks."""
@@ -144,35 +139,13 @@ class Clients:
             self.store.put(key, value)
         return key
 
-    def die(self, where: Where, work: Callable[[Any], object], recovers: bool = False) -> None:
-        """A client begins an operation, and dies just before that verb.
-
-        It leaves alone the dead that it meets, unless it `recovers`.
-        """
-
-        def die_there(verb: str, address: int) -> None:
-            if where(verb, address):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def client() -> None:
-            sweep = self.door.membership.sweep
-            look_away(self.door)
-            self.mortal.get(b"x0")
-            if recovers:
-                self.door.membership.sweep = sweep  # type: ignore[method-assign]
-            self.door.endpoint.before = die_there
-            work(self.mortal)
-
-        with pytest.raises(AssertionError, match="ended with -9"):
-            gather(client)
-
     def looks(self) -> Where:
         """The look at the locks of who has been refused, before it tries again."""
         return lambda verb, address: verb == "load" and address == self.locks
 
     def locked(self) -> int:
         """The bits of the locks that are set."""
-        return int(self.store.endpoint.load(self.locks))
+        return self.load(self.locks)
 
     def points(self) -> set[str]:
         """The crash points that the dead show."""
@@ -186,10 +159,7 @@ class Clients:
 
     def sound(self) -> None:
         """Nothing is wrong, leaked or locked."""
-        self.pool.recover()
-        self.store.check()
-        audit = self.pool.audit()
-        assert audit["leaked"] == audit["held"] == 0, audit
+        super().sound()
         assert self.locked() == 0
 
 

@@ -47,3 +47,20 @@ class WatchedPool(limpet.Pool):
     """A pool with such an endpoint."""
 
     endpoint_class = WatchedEndpoint
+
+
+class NappingEndpoint(Endpoint):
+    """Notes for how long, at most, each sleep in the kernel is, in us."""
+
+    def __init__(self) -> None:
+        self.naps: list[int] = []
+
+    def futex_wait(self, addr: int, expected: int, timeout_us: int) -> int:
+        self.naps.append(timeout_us)
+        return super().futex_wait(addr, expected, timeout_us)
+
+
+class NappingPool(limpet.Pool):
+    """A pool with such an endpoint."""
+
+    endpoint_class = NappingEndpoint

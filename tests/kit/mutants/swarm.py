@@ -1,6 +1,6 @@
 """Known-bad variants of the `swarm` store, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from race_mutants import GROWING, from_source
 
+from kit.mutants.race import GROWING
+from kit.mutants.source import from_source
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import PROOFS
 from limpet.shm import pool as pool_module

@@ -1,6 +1,6 @@
 """Known-bad variants of the `loco` store, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (race_mutants.py). Those named
+Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from mutant_tools import Mutant, store_in_force
+from kit.mutants.source import Mutant, store_in_force
 
 _PARTS: Final = (
     "parameters", "tracker", "data_array", "local_index", "journal", "repair", "check", "lookup",

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
-from race_mutants import race_from_source
 
+from kit.mutants.race import race_from_source
 from limpet.fault.matrix.fault_profile import PROOFS, Proof
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from fusee_mutants import SOURCES as FUSEE
-from race_mutants import GROWING as SOURCES
-from race_mutants import from_source
 
+from kit.mutants.fusee import SOURCES as FUSEE
+from kit.mutants.race import GROWING as SOURCES
+from kit.mutants.source import from_source
 from limpet.fault.explore.sim_cluster import Stage
 from limpet.fault.matrix.operations import KEY, OLD
 from limpet.fault.matrix.testbed import Scene

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from puppets import Puppet
-
+from kit.puppets import Puppet
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 

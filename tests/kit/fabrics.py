@@ -1,10 +1,8 @@
-"""What the tests of the fabric share: both builds, endpoints over plain memory, forked children."""
+"""What the tests of the fabric share: both builds, endpoints over plain memory."""
 
 import mmap
 import os
-import signal
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,37 +49,3 @@ def file_mapping(size: int = SIZE) -> Iterator[tuple[int, mmap.mmap]]:
         yield descriptor, mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
-
-
-def start_child(function: Callable[[], object]) -> int:
-    """Run `function` in a forked child that ends itself after 30 s; its pid."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        signal.alarm(30)
-        function()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def wait_children(pids: list[int]) -> list[int]:
-    """Exit codes of the children; what still runs when the test is interrupted is killed."""
-    running = list(pids)
-    codes = []
-    try:
-        while running:
-            _, status = os.waitpid(running[0], 0)
-            running.pop(0)
-            codes.append(os.waitstatus_to_exitcode(status))
-    finally:
-        for pid in running:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-    return codes
-
-
-def run_child(function: Callable[[], object]) -> int:
-    return wait_children([start_child(function)])[0]

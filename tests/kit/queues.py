@@ -1,4 +1,4 @@
-"""Simulated clients of one queue that wait for each other: a lock_stage.py of queues.
+"""Simulated clients of one queue that wait for each other: a locks.py of queues.
 
 Fewer than half of the clients put, two or more get. Nobody but they wakes who sleeps, or its time
 is over; a sleep is in vain if there was an element, or room, for long, and nobody was on the way.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lock_stage import LockStage, Player, Run
-
+from kit.locks import LockStage, Player, Run
 from limpet.shm.endpoint.simulated import PID_FIRST, Crashed
 from limpet.stores.channels.shared_queue import SharedQueue
 

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
-import sys
-import types
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, Final
-from unittest import mock
 
-import limpet
+from kit.mutants.source import from_source
 from limpet.fault.explore.sim_program import VALUE_SIZE
 from limpet.fault.matrix.fault_profile import PROOFS, Proof
 from limpet.shm import pool as pool_module
@@ -28,36 +23,11 @@ from limpet.shm.clients.recovery import recover_client
 from limpet.shm.endpoint.slots import HAND, HAND_SIZE
 from limpet.stores import registry
 
-FOLDER: Final = Path(limpet.__file__).parent
 SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/race/table.py")
 """What a `race` store of fixed size is made of; each is derived from the one before."""
 GROWING: Final = (*SOURCES, "stores/race/directory.py", "stores/race/store.py")
 """And of one that grows."""
 FIXED: Final = Proof(capacity_never=2600, matrix_spare=1)
-
-
-def from_source(sources: Sequence[str], cls: str, *changes: tuple[str, str]) -> Any:
-    """A class of the last of these sources, run with each text replaced, which must be there once.
-
-    Each source imports the ones before it as they are made here; what is put in may also use the
-    names that those have.
-    """
-    texts = [(FOLDER / source).read_text() for source in sources]
-    for old, new in changes:
-        found = [index for index, text in enumerate(texts) for _ in range(text.count(old))]
-        assert len(found) == 1, f"{len(found)} times in the sources: {old}"
-        texts[found[0]] = texts[found[0]].replace(old, new)
-    module: types.ModuleType | None = None
-    with mock.patch.dict(sys.modules):
-        for source, text in zip(sources, texts, strict=True):
-            name = "limpet." + source.removesuffix(".py").replace("/", ".")
-            names = {} if module is None else vars(module)
-            module = sys.modules[name] = types.ModuleType(name)
-            module.__dict__.update({**names, **vars(module)})
-            # What the compiled base class counts, it alone can write.
-            text = re.sub(r"self\.(operations|retries) \+= .*", "pass", text)
-            exec(compile(text, source, "exec"), module.__dict__)
-    return getattr(module, cls)
 
 
 def race_from_source(*changes: tuple[str, str]) -> Any:
