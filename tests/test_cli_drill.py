@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
@@ -62,13 +63,6 @@ def start(started: list[Process], *arguments: str) -> Process:
 
 def segments(process: Process) -> list[Path]:
     return list(Path("/dev/shm").glob(f"limpet.drill-{process.pid}.*"))
-
-
-def ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def wait_for_clients(process: Process, count: int) -> list[psutil.Process]:
@@ -204,10 +198,7 @@ def test_drill_that_is_killed_leaves_no_process_and_no_segment(started: list[Pro
     clients = wait_for_clients(process, 5)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
-    while not all(ended(client) for client in clients):
-        assert time.monotonic() < deadline, "clients outlived the drill"
-        time.sleep(0.01)
+    until(lambda: all(ended(client) for client in clients), "clients outlived the drill")
     assert segments(process) == []
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
@@ -78,13 +79,6 @@ def wait_for_workers(process: Process, count: int) -> list[psutil.Process]:
         assert time.monotonic() < deadline, "the workers did not start"
         time.sleep(0.01)
     return children
-
-
-def ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.exhaustive("seconds of processes")
@@ -156,10 +150,7 @@ def test_demo_that_is_killed_takes_its_workers_along(started: list[Process], dat
     workers = wait_for_workers(process, 4)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
-    while not all(ended(worker) for worker in workers):
-        assert time.monotonic() < deadline, "workers outlived the demo"
-        time.sleep(0.01)
+    until(lambda: all(ended(worker) for worker in workers), "workers outlived the demo")
     assert len(segments(process)) == 4
     command = [sys.executable, "-m", "limpet", "destroy", f"demo-{process.pid}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

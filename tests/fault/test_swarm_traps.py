@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,7 +25,13 @@ from kit.mutants.swarm import (
     Mutant,
     in_force,
 )
-from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, after, verb_on, verb_on_address
+from kit.puppets import (
+    Puppet,
+    ShiftedPool,
+    after,
+    verb_on,
+    verb_on_address,
+)
 from kit.registers import Scene
 
 import limpet
@@ -106,20 +111,6 @@ def test_a_clock_at_the_end_of_time_is_an_error_and_no_tombstone(pools: Any, yea
 
 
 # ---- step by step --------------------------------------------------------------------------------
-
-
-class ShiftedEndpoint(PuppetEndpoint):
-    """Of a host whose clock is ahead by `shift` us."""
-
-    shift = 0
-
-    def microseconds(self) -> int:
-        return time.time_ns() // 1000 + self.shift
-
-
-class ShiftedPool(PuppetPool):
-    endpoint_class = ShiftedEndpoint
-    endpoint: ShiftedEndpoint
 
 
 def _lock_is_refused(pools: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,20 @@ class PuppetEndpoint(WatchedEndpoint):
 
 class PuppetPool(WatchedPool):
     endpoint_class = PuppetEndpoint
+
+
+class ShiftedEndpoint(PuppetEndpoint):
+    """Of a host whose clock is ahead by `shift` us; below 0, behind."""
+
+    shift = 0
+
+    def microseconds(self) -> int:
+        return time.time_ns() // 1000 + self.shift
+
+
+class ShiftedPool(PuppetPool):
+    endpoint_class = ShiftedEndpoint
+    endpoint: ShiftedEndpoint
 
 
 Where = Callable[[str, int], bool]

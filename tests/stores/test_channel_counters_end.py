@@ -7,12 +7,12 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kit.processes import children, dies_at, gather, start
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
@@ -34,14 +34,6 @@ ROUND_SHIFT = 33
 RESETS_AT = 8
 LATER = ROUNDS >> 1
 AGAIN = 0xFFFF << 16
-
-
-def until(ready: Callable[[], object]) -> None:
-    for _ in range(5000):
-        if ready():
-            return
-        time.sleep(0.001)
-    pytest.fail("it never came")
 
 
 # ---- waiting, locks -----------------------------------------------------------------------------

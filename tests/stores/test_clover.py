@@ -22,6 +22,7 @@ import psutil
 import pytest
 from kit.processes import children, gather
 from kit.stores import sound
+from kit.waiting import until
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
@@ -46,10 +47,7 @@ def again(pools: Any, store: Any) -> Any:
 
 
 def await_end(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline, f"the metadata process {pid} goes on"
-        time.sleep(0.005)
+    until(lambda: not psutil.pid_exists(pid), f"the metadata process {pid} goes on")
 
 
 def trips(store: Any, work: Callable[[], object]) -> int:

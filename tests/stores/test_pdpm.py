@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from kit.endpoints import Interrupted, WatchedPool
 from kit.processes import children, gather
 from kit.stores import sound
+from kit.waiting import until
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore
@@ -315,9 +315,7 @@ def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: A
 
     with children([wait]) as running:
         waiting, out = running[0]
-        deadline = time.monotonic() + 20
-        while not any(e["kind"] == "suspended" for e in store.pool.events()):
-            assert time.monotonic() < deadline
+        until(lambda: any(e["kind"] == "suspended" for e in store.pool.events()))
         assert os.waitpid(waiting, os.WNOHANG) == (0, 0)
         os.kill(pid, signal.SIGCONT)
         assert NEW in out.read()

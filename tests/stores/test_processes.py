@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kit.processes import children, gather
 from kit.stores import linked, sound
+from kit.waiting import until
 
 import limpet
 from limpet.stores.registry import store_class
@@ -277,9 +278,7 @@ def test_processes_killed_at_any_time_leave_a_sound_store(make_store: Make) -> N
 def test_a_dead_client_is_recovered_by_whoever_checks_in(make_store: Make, pools: Any) -> None:
     store = make_store(capacity=1000)
     with children([lambda: (store.put(b"theirs", b"v"), signal.pause())]) as running:
-        deadline = time.monotonic() + 20
-        while store.get(b"theirs") is None:
-            assert time.monotonic() < deadline
+        until(lambda: store.get(b"theirs") is not None)
         os.kill(running[0][0], signal.SIGKILL)
         os.waitpid(running[0][0], 0)
     states = {client["pid"]: client["state"] for client in store.pool.clients()}

@@ -8,13 +8,13 @@ import mmap
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kit.processes import start
 from kit.stores import sound
+from kit.waiting import until
 
 import limpet
 from limpet.shm.replicas.replacement import Replacement
@@ -321,6 +321,9 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
     notes, workers = Notes(), 3
     running: dict[int, int] = {}
 
+    def puts() -> int:
+        return sum(notes.get(key)[1] for key in range(len(KEYS)))
+
     def begin(number: int) -> None:
         keys = range(number, len(KEYS), workers)
         seed = rng.getrandbits(32)
@@ -337,12 +340,9 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
             begin(number)
         for _ in range(12 if COMPILED else 3):
             node = rng.randrange(4)
-            before = sum(notes.get(key)[1] for key in range(len(KEYS)))
+            before = puts()
             store.pool.fail_node(node)
-            deadline = time.monotonic() + 60
-            while sum(notes.get(key)[1] for key in range(len(KEYS))) < before + 20:
-                assert time.monotonic() < deadline, "nobody gets on"
-                time.sleep(0.001)
+            until(lambda goal=before + 20: puts() >= goal, "nobody gets on", within_s=60)
             number = rng.randrange(workers)
             end(number)
             assert store.pool.replace_node(node)["node"] == node

@@ -17,6 +17,7 @@ import pytest
 from kit.endpoints import WatchedPool
 from kit.processes import children, dies_at, gather, start
 from kit.stores import nothing_leaked
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
@@ -465,10 +466,7 @@ def test_all_readers_get_all_messages_while_some_are_killed(pools: Any) -> None:
             pass
 
     with children([doomed, doomed, reader, reader]) as started:
-        limit = time.monotonic() + 20
-        while pool.counter("ready").value < 2:
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        until(lambda: pool.counter("ready").value >= 2)
         ring = pool.ring("r", 4096)
         for number in range(rounds):
             ring.send(number, timeout=20)

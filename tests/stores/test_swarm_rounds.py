@@ -9,17 +9,15 @@ import functools
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kit.processes import gather
-from kit.puppets import Puppet, verb_on
+from kit.puppets import Puppet, ShiftedPool, verb_on
 from kit.stores import sound
 
 import limpet
-from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm.recycling import area_of
 
@@ -33,20 +31,6 @@ AT_ONCE = 4096 - 32
 GUESS_STALE = 3
 """WRITE; TRYLOCK; WRITE again. One more when the lock has a timestamp already."""
 HOUR_US = 3_600_000_000
-
-
-class ShiftedEndpoint(Endpoint):
-    """The clock of a host that is ahead by `shift` us; below 0, behind."""
-
-    shift = 0
-
-    def microseconds(self) -> int:
-        return time.time_ns() // 1000 + self.shift
-
-
-class ShiftedPool(limpet.Pool):
-    endpoint_class = ShiftedEndpoint
-    endpoint: ShiftedEndpoint
 
 
 def warm(store: Any) -> Any:
