@@ -62,10 +62,10 @@ def test_drill_matrix_takes_channels_and_single_steps() -> None:
 
 
 def test_drill_matrix_tells_how_to_repeat_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from limpet.fault.matrix.channel_matrix import ChannelScene
+    from limpet.fault.matrix.channel_matrix import ChannelTestbed
     from limpet.fault.matrix.operations import demand
 
-    monkeypatch.setattr(ChannelScene, "inspect", lambda self: demand(False, "nothing is right"))
+    monkeypatch.setattr(ChannelTestbed, "inspect", lambda self: demand(False, "nothing is right"))
     shown = run("drill", "matrix", "event", "--op", "set", "--only", "killed")
     assert shown.exit_code == 1
     assert 'limpet drill matrix event --op "set" --only "killed" --step 1' in shown.stdout

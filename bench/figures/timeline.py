@@ -38,7 +38,7 @@ from limpet.fault.inject.doomed import Doom, DoomedPool
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.crash_evidence import defined
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.registry import kind_named
 
@@ -103,7 +103,7 @@ class Setting:
 def points_of(kind: str) -> frozenset[str]:
     """The named crash points of a kind. ParameterError if there is no such kind."""
     kind_named(kind)
-    return proof_of(kind).not_met | defined(kind).keys()
+    return profile_of(kind).not_met | defined(kind).keys()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +144,8 @@ def run(setting: Setting) -> Result:
     Raises LimpetError when the victim did not die, a worker failed, or the store is damaged.
     """
     setting.check()
-    with _stage(setting) as stage:
-        return stage.play()
+    with _prepared(setting) as run:
+        return run.play()
 
 
 class _Shared:
@@ -162,7 +162,7 @@ class _Shared:
         return times[: np.count_nonzero(times)]
 
 
-class _Stage:
+class _TimelineRun:
     """A filled store, the victim's handle of it, and what its clients tell."""
 
     def __init__(self, setting: Setting, pools: tuple[Any, Any], interrupt: Interrupt) -> None:
@@ -385,7 +385,7 @@ def longest_run(low: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _stage(setting: Setting) -> Iterator[_Stage]:
+def _prepared(setting: Setting) -> Iterator[_TimelineRun]:
     """The pool is unlinked as soon as it is mapped, so nothing is left however this ends."""
     url = f"shm://limpet-timeline-{os.getpid()}"
     with contextlib.ExitStack() as stack:
@@ -395,7 +395,7 @@ def _stage(setting: Setting) -> Iterator[_Stage]:
             doomed = stack.enter_context(DoomedPool.open(url))
         finally:
             limpet.destroy(url)
-        yield _Stage(setting, (pool, doomed), interrupt)
+        yield _TimelineRun(setting, (pool, doomed), interrupt)
 
 
 def key_of(number: int) -> bytes:

@@ -37,9 +37,9 @@ from typing import Any, Final
 from rich.table import Table
 
 from limpet.bench.peers import mpi
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.mpi import MPI
 from limpet.cli.common import table, time_text
+from limpet.fault.inject.children import die_with_parent
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.pool import Pool

@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from limpet.bench.peers.channels import ACCOUNTS, CASES
-from limpet.bench.peers.children import die_with_parent
+from limpet.fault.inject.children import die_with_parent
 
 
 class _Lock:

@@ -24,7 +24,7 @@ from limpet.fault.check.explanation import Explanation, explain
 from limpet.fault.check.history import Record, read_history
 from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
 from limpet.fault.check.models import KeyModel, Values
-from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.inject.children import end_with_parent
 
 BUDGET: Final = 2_000_000
 BUDGET_PER_OPERATION: Final = 500

@@ -74,7 +74,7 @@ def unseal(value: bytes, key: int) -> int | None:
     return _identity_in(whole[-TRAILER_SIZE:], xxhash.xxh64(whole[:-TRAILER_SIZE]), key)
 
 
-def stamp(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
+def reseal(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
     """The next value of `key`: the content of its whole `value` with a new trailer."""
     return seal(memoryview(value)[: original.size], key, incarnation, sequence)
 

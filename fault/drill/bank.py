@@ -2,8 +2,8 @@
 
 Transactions move money between two or three accounts of a store, or read ten accounts, or all.
 Each attempt is noted, before it can take effect, in memory that survives its client
-(`transaction_recorder`). The crew kills and stops the clients at random and puts others in their
-place. In the end all accounts are read in one transaction, the dead are recovered, and all are read
+(`transaction_recorder`). The supervisor kills and stops the clients at random and replaces them. In
+the end all accounts are read in one transaction, the dead are recovered, and all are read
 again; the money must be all there, in every transaction that read all accounts; the whole history
 must be strictly serializable, `check()` hold and nothing be leaked. Nobody may have been blocked.
 
@@ -33,7 +33,7 @@ from limpet.fault.drill.bank_worker import (
     STORE,
     Act,
     Acts,
-    Teller,
+    BankWorker,
     account,
     balance_of,
     items,
@@ -166,12 +166,12 @@ class _Bank(DrillBase[BankParameters]):
             counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
             log = self.recorder.log(slot, incarnation)
-            teller = Teller(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
-            teller.work(random.Random(self.parameters.seed << 32 | incarnation))
+            worker = BankWorker(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
+            worker.work(random.Random(self.parameters.seed << 32 | incarnation))
 
-        self.run_crew(client, counters)
+        self.run_clients(client, counters)
         self.given_up = self.last.snapshot.refused()
-        if not self.crew.failed and not self.last.snapshot.operations(PUTS):
+        if not self.supervisor.failed and not self.last.snapshot.operations(PUTS):
             self.checks[MOVING].append("no transfer was committed in the whole run")
 
     def verify(self, history: str | None) -> BankReport:

@@ -216,7 +216,7 @@ def items(values: dict[bytes, Any]) -> dict[Item, Any]:
     return {(STORE, name): value for name, value in values.items()}
 
 
-class Teller:
+class BankWorker:
     """One incarnation at work. A transaction that raises one of `allowed` has changed nothing."""
 
     def __init__(

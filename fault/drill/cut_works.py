@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
 from limpet.stores.channels.power_controller import PowerController
@@ -91,8 +91,8 @@ class Dropping:
 
 def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     """All operations of one store of the kind."""
-    proof = proof_of(kind)
-    given: dict[str, Any] = {"capacity": 300, **proof.parameters}
+    profile = profile_of(kind)
+    given: dict[str, Any] = {"capacity": 300, **profile.parameters}
     if "sherman" in kind:
         del given["capacity"]
     store = pool.store(kind, name="cut", **given)

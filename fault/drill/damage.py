@@ -38,7 +38,7 @@ from typing import Any, Final
 import psutil
 
 from limpet.fault.drill.damage_work import Subject, subject_of
-from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.segments import destroy

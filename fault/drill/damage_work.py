@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from limpet.fault.matrix.channel_kinds import CHANNELS
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken
 from limpet.shm.errors import KeyExists, LimpetError, StoreCorrupt
 from limpet.stores.pool import Pool
@@ -129,22 +129,22 @@ class StoreSubject(Subject):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.proof = proof_of(kind)
-        self.checksum = self.proof.checksum.text
-        self.fresh = self.proof.metadata_process
+        self.profile = profile_of(kind)
+        self.checksum = self.profile.checksum.text
+        self.fresh = self.profile.metadata_process
 
     def is_found(self, wrong: str) -> bool:
         what, _, rest = wrong.partition(": ")
-        return what == "damaged" and int(rest.split()[0]) <= self.proof.checksum.size_max
+        return what == "damaged" and int(rest.split()[0]) <= self.profile.checksum.size_max
 
     def make(self, url: str) -> int:
-        proof = self.proof
-        nodes = proof.matrix_nodes
+        profile = self.profile
+        nodes = profile.matrix_nodes
         with Pool.create(
-            url, nodes=nodes, node_size=2 * proof.matrix_node_size, clients=6, lease_us=LEASE_US,
+            url, nodes=nodes, node_size=2 * profile.matrix_node_size, clients=6, lease_us=LEASE_US,
             fence="wait",
         ) as pool:  # fmt: skip
-            store = pool.store(self.kind, name="store", **proof.damage_parameters)
+            store = pool.store(self.kind, name="store", **profile.damage_parameters)
             for number in range(KEYS):
                 store.put(key_of(number), value_of(number, 0))
             store.delete(key_of(KEYS - 1))

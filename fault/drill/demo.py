@@ -2,10 +2,10 @@
 
 A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
 and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
-its place. A rewrite gets a value, checks it and puts its content back with a new trailer (`stamp`),
-so damage would be handed on, not painted over. Every get and put is in a history that survives its
-worker (`recorder`). In the end all of it is verified (`verify`): each read during the run and after
-it, the set of keys, `check()`, and `audit()` after `recover()`.
+its place. A rewrite gets a value, checks it and puts its content back with a new trailer
+(`reseal`): a damaged value stays damaged and is found. Every get and put is in a history that
+survives its worker (`recorder`). In the end all of it is verified (`verify`): each read during the
+run and after it, the set of keys, `check()`, and `audit()` after `recover()`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.check.self_check import Original
 from limpet.fault.check.verify import FINAL, Verdict, verify
 from limpet.fault.drill.counters import Counters
-from limpet.fault.drill.workload import Entry, Mix, Mixer, gets_and_puts, judge
+from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_and_puts, judge
 from limpet.fault.inject.interrupt import Interrupt
-from limpet.fault.inject.supervisor import Crew, Progress
+from limpet.fault.inject.supervisor import Progress, Supervisor
 from limpet.shm.backends.location import parse_url
 from limpet.shm.endpoint import backing
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
@@ -244,26 +244,28 @@ class _Demo:
         """Have the workers work and be killed for the given time, then end by themselves."""
         parameters = self.parameters
         shares = gets_and_puts(parameters.write_share)
-        mix = Mix(len(self.entries), parameters.theta, shares, parameters.seed)
+        mix = ZipfWorkload(len(self.entries), parameters.theta, shares, parameters.seed)
 
         def worker(slot: int, incarnation: int) -> None:
             log = self.recorder.log(slot, incarnation)
             counter = self.counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
-            Mixer(self.store, self.entries, incarnation, log, counter).work(mix.draw(incarnation))
+            DemoWorker(self.store, self.entries, incarnation, log, counter).work(
+                mix.draw(incarnation)
+            )
             self.pool.close()
 
         with (
             self._timed("run"),
-            Crew(
+            Supervisor(
                 worker, self.pool, self.counters, self.interrupt,
                 seed=parameters.seed, kill_rate=parameters.kill_rate,
-            ) as crew,
+            ) as supervisor,
         ):  # fmt: skip
-            crew.run(parameters.seconds, self.observer.running)
-            self.last = crew.stop(self.observer.running)
-        self.kills, self.restarts = sum(crew.kills), crew.restarts
-        self.checks[WORKERS] += crew.ends + crew.blocked
+            supervisor.run(parameters.seconds, self.observer.running)
+            self.last = supervisor.stop(self.observer.running)
+        self.kills, self.restarts = sum(supervisor.kills), supervisor.restarts
+        self.checks[WORKERS] += supervisor.ends + supervisor.blocked
 
     def verify(self) -> Report:
         """Judge everything."""

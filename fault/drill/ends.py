@@ -35,8 +35,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.fault.inject.children import end_with_parent
 from limpet.fault.inject.stopping import StoppingPool
-from limpet.fault.inject.workers import Workers, end_with_parent
+from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.subjects import CHANGES, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within

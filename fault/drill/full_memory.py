@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
@@ -102,7 +102,7 @@ class Run:
         self.kind = kind
         self.model: dict[bytes, bytes] = {}
         self.refused = self.reads = 0
-        self.nodes = max(2, proof_of(kind).matrix_nodes)
+        self.nodes = max(2, profile_of(kind).matrix_nodes)
         self.pool = Pool.create(
             url, nodes=self.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE, clients=CLIENTS
         )
@@ -189,7 +189,7 @@ class StoreRun(Run):
         """The handle of a pool that is ours, or a new one of another."""
         if id(pool) in self.stores:
             return self.stores[id(pool)]
-        made = pool.store(self.kind, name="store", **proof_of(self.kind).matrix_parameters)
+        made = pool.store(self.kind, name="store", **profile_of(self.kind).matrix_parameters)
         if pool in (self.pool, self.other):
             self.stores[id(pool)] = made
         return made

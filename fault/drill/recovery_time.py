@@ -24,7 +24,7 @@ import traceback
 from typing import Any, Final
 
 import limpet
-from limpet.bench.peers.children import die_with_parent
+from limpet.fault.inject.children import die_with_parent
 from limpet.shm.clients.recovery import recover_client
 
 STEPS: Final = ("open", "attach", "hand", "objects", "blocks", "slot")

@@ -30,7 +30,7 @@ from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.inject.stopping import StoppingPool
-from limpet.fault.inject.supervisor import BLOCKED_S, Crew, Progress
+from limpet.fault.inject.supervisor import BLOCKED_S, Progress, Supervisor
 from limpet.fault.inject.workers import Exit
 from limpet.fault.matrix.subjects import StoreSubject, opened, pool_sizes
 from limpet.shm.errors import ParameterError
@@ -140,8 +140,8 @@ class _Halts:
             self._endpoint.stop_at = self._random.randint(1, STEPS_MAX)
 
 
-class _Crew(Crew):
-    """A crew in which the worker of one slot is left alone. Others may be fenced."""
+class _SparingSupervisor(Supervisor):
+    """Leaves the worker of one slot alone. Others may be fenced."""
 
     spared: int = -1
 
@@ -201,7 +201,7 @@ def _run(
         pool.close()
 
     low, high = parameters.stops_s
-    crew = _Crew(
+    supervisor = _SparingSupervisor(
         target, pool, counters, interrupt,
         seed=parameters.seed,
         kill_rate=parameters.kill_rate,
@@ -210,15 +210,15 @@ def _run(
         blocked_s=parameters.blocked_s,
     )  # fmt: skip
     if parameters.busy:
-        crew.spared = parameters.clients
-    with crew:
-        crew.run(parameters.seconds, lambda progress: None)
-        last = crew.stop(lambda progress: None)
-    return _report(parameters, pool, crew, last, notes)
+        supervisor.spared = parameters.clients
+    with supervisor:
+        supervisor.run(parameters.seconds, lambda progress: None)
+        last = supervisor.stop(lambda progress: None)
+    return _report(parameters, pool, supervisor, last, notes)
 
 
 def _report(
-    parameters: ThrottleParameters, pool: Any, crew: Crew, last: Progress, notes: _Notes
+    parameters: ThrottleParameters, pool: Any, supervisor: Supervisor, last: Progress, notes: _Notes
 ) -> ThrottleReport:
     clocks_ns = time.time_ns() - time.monotonic_ns()
     lease_ns = 1_000_000 * parameters.lease_ms
@@ -233,7 +233,7 @@ def _report(
                 f"process {event['pid']} was killed as standing still {since_ns / 1e6:.1f} ms "
                 f"after a turn of it had come back; the lease is {parameters.lease_ms} ms"
             )
-    failures = [*crew.ends, *crew.blocked, *blamed]
+    failures = [*supervisor.ends, *supervisor.blocked, *blamed]
     turns = sum(last.snapshot.operations(kind) for kind in (GETS, PUTS))
     if not failures:
         failures += _aftermath(parameters, pool)
@@ -243,8 +243,8 @@ def _report(
         parameters,
         turns=turns,
         halts=notes.halts,
-        stops=sum(sent.signal == signal.SIGSTOP for sent in crew.stopper.sent),
-        kills=sum(crew.kills),
+        stops=sum(sent.signal == signal.SIGSTOP for sent in supervisor.stopper.sent),
+        kills=sum(supervisor.kills),
         fenced=len(fenced),
         blamed=tuple(blamed),
         failures=tuple(failures),

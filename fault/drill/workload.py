@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.fault.check.recorder import Log, Operation, Result
-from limpet.fault.check.self_check import Original, identify, identity, stamp
+from limpet.fault.check.self_check import Original, identify, identity, reseal
 from limpet.fault.drill.counters import GETS, PUTS, Counter
 
 BATCH: Final = 64
@@ -31,7 +31,7 @@ def gets_and_puts(put_share: float) -> dict[Operation, float]:
     return {Operation.GET: 1 - put_share, Operation.PUT: put_share}
 
 
-class Mix:
+class ZipfWorkload:
     """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys;
     not `shuffled`: the key is the rank.
 
@@ -66,7 +66,7 @@ class Mix:
             )  # fmt: skip
 
 
-class Mixer:
+class DemoWorker:
     """One worker at work on `store`. A wrong value is noted, and not put back."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Mixer:
     def _put(self, key: int, value: bytes) -> None:
         entry = self._entries[key]
         self._sequence += 1
-        value = stamp(value, entry.original, key, self._incarnation, self._sequence)
+        value = reseal(value, entry.original, key, self._incarnation, self._sequence)
         self._log.call(Operation.PUT, key, identity(self._incarnation, self._sequence))
         start = time.perf_counter_ns()
         self._store.put(entry.key, value)

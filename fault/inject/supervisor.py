@@ -1,11 +1,10 @@
-"""The workers of a run: started, killed, stopped, replaced, watched and ended. Demo and drill share
-it.
+"""The supervisor of a run's workers: it starts, kills, stops, replaces, watches and ends them.
 
-A worker may end in these ways only: by a kill that the crew sent; by being fenced, if the crew had
-stopped it and the pool's policy is to kill; of its own accord, with status 0, when it was asked to.
-Then a replacement takes its slot, while the run lasts. Anything else, and a worker that makes no
-progress for `blocked_s` while it is not stopped, is a failure, and ends the run; so is one that
-does not end within that time when it is asked to.
+Demo and drills share it. A worker may end in three ways only: by a kill that the supervisor sent;
+by being fenced, if the supervisor had stopped it and the pool's policy is to kill; by itself, with
+status 0, when it was asked to. Then a replacement takes its slot, while the run lasts. Any other
+end is a failure, and ends the run. So is a worker that makes no progress for `blocked_s` while it
+is not stopped, and a worker that does not end within that time when it is asked to.
 
 The pool's events say which client repaired which, and how long that took. Delays are measured from
 the moment before SIGKILL is sent, so they include the dying. Wall-clock times of events are turned
@@ -122,7 +121,7 @@ class EventLog:
         return self._lost + len(self._gaps)
 
 
-class Crew:
+class Supervisor:
     """One run's workers; `target(slot, incarnation)` is what each does. A context manager.
 
     Slots count from 0. Those up to the number of rows in `counters` are workers that heed its stop
@@ -171,7 +170,7 @@ class Crew:
         self._repairs: dict[int, int] = {}
         self._moved: dict[int, tuple[int, int]] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -42,8 +42,8 @@ def run_watched(
 
         who = describe("its beginning")
         try:
-            with within(2 * PATIENCE_S, who), Workers(target) as crew:
-                ended = crew.reap(crew.start(0))
+            with within(2 * PATIENCE_S, who), Workers(target) as workers:
+                ended = workers.reap(workers.start(0))
         except Broken as error:
             raise Broken(f"{error}: {_text(told)}") from error
         who = describe(_text(told))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.catalogue.directory import CLAIMED, PLANNED
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
@@ -54,12 +54,12 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 def defined(kind: str) -> dict[str, str]:
     """Every named crash point that a client of this kind may come by, and the file it is in."""
     package = "/".join(kind_named(kind).module.split(".")[2:-1])
-    sources = proof_of(kind).sources or (f"{package}/*.py",)
+    sources = profile_of(kind).sources or (f"{package}/*.py",)
     files = [*_ROOT.glob("shm/**/*.py"), *_ROOT.glob("stores/*.py")]
     files += [path for each in sources for path in (_ROOT / "stores").glob(each)]
     found = {}
     for path in sorted(files):
-        for name in set(_TAG.findall(path.read_text())) - proof_of(kind).not_met:
+        for name in set(_TAG.findall(path.read_text())) - profile_of(kind).not_met:
             found[name] = str(path.relative_to(_ROOT))
     return found
 

@@ -38,10 +38,10 @@ from limpet.fault.check.linearizability import check
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.crash_matrix import Matrix, quiet
-from limpet.fault.matrix.fault_profile import proof_of
-from limpet.fault.matrix.matrix_result import Findings, Result
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD, demand
-from limpet.fault.matrix.testbed import PATIENCE_S, Scene, look_away, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, within
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
@@ -96,8 +96,8 @@ def kinds() -> list[str]:
     return [kind for kind in KINDS if store_class(kind).replicated]
 
 
-def run(kind: str, failures: int, limit: int | None) -> Iterator[Result]:
-    """Every meeting of a kind, with that many lost memory nodes; a Result for each."""
+def run(kind: str, failures: int, limit: int | None) -> Iterator[MatrixResult]:
+    """Every meeting of a kind, with that many lost memory nodes; a MatrixResult for each."""
     for meeting in MEETINGS:
         yield Encounter(kind, failures, limit).meet(meeting)
 
@@ -139,7 +139,7 @@ class CountingPool(StoppingPool):
     endpoint: CountingEndpoint
 
 
-class Cluster(Scene):
+class EncounterTestbed(StoreTestbed):
     """A pool with a store that survives the loss of `failures` nodes, the survivor and its keys.
 
     Nobody is fenced: a client that was stopped goes on.
@@ -148,18 +148,18 @@ class Cluster(Scene):
     def __init__(self, url: str, kind: str, failures: int) -> None:
         self.kind = kind
         self.url = url
-        proof = proof_of(kind)
+        profile = profile_of(kind)
         self.pool = Pool.create(
-            url, nodes=2 * failures + 1, node_size=proof.matrix_node_size, clients=8,
+            url, nodes=2 * failures + 1, node_size=profile.matrix_node_size, clients=8,
             lease_us=1_000, fence="wait",
         )  # fmt: skip
-        self.doors = [self.pool]
+        self.handles = [self.pool]
         self.shared = mmap.mmap(-1, 1 << 16)
         self.wanted = BYSTANDER
         """The key that the third client asks for."""
         self.majorities = bool(store_class(kind).majorities)
         replicas = 2 * failures + 1 if self.majorities else failures + 1
-        parameters = {**proof.matrix_parameters, "replicas": replicas}
+        parameters = {**profile.matrix_parameters, "replicas": replicas}
         self.store = self.pool.store(kind, name="store", **parameters)
         survived = self.store.losses_survived
         demand(survived >= failures, f"{replicas} replicas survive {survived} lost nodes")
@@ -180,7 +180,7 @@ class Cluster(Scene):
     @functools.cached_property
     def stopping(self) -> tuple[CountingPool, Any]:
         pool = CountingPool.open(self.url)
-        self.doors.append(pool)
+        self.handles.append(pool)
         return pool, pool.store(self.kind, name="store")
 
     # ---- the two clients ------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Cluster(Scene):
         whole += self.did(SURVIVOR, self.store, *after)
         report = check(whole, initial={KEY: FIRST} if present else None, processes=1)
         demand(report.ok, f"it is not linearizable: {'; '.join(map(str, whole))}")
-        self.inspect(len(self.doors))
+        self.inspect(len(self.handles))
 
 
 def perform(store: Any, op: str, value: bytes) -> tuple[str, bytes | None]:
@@ -331,13 +331,13 @@ class Encounter:
         self._count = 0
 
     @contextlib.contextmanager
-    def _cluster(self) -> Iterator[Cluster]:
+    def _cluster(self) -> Iterator[EncounterTestbed]:
         self._count += 1
         url = f"shm://limpet-matrix-{os.getpid()}-e{self._count}"
         cluster = None
         try:
             with within(PATIENCE_S, "the survivor, who prepares a pool"):
-                cluster = Cluster(url, self.kind, self.failures)
+                cluster = EncounterTestbed(url, self.kind, self.failures)
             yield cluster
         finally:
             if cluster is not None:
@@ -356,11 +356,13 @@ class Encounter:
         places = self._matrix.chosen(len(telling), math.isqrt(self.limit))
         return [*(telling[place - 1] for place in places), steps + 1]
 
-    def meet(self, meeting: Meeting, ks: Sequence[int] = (), js: Sequence[int] = ()) -> Result:
+    def meet(
+        self, meeting: Meeting, ks: Sequence[int] = (), js: Sequence[int] = ()
+    ) -> MatrixResult:
         """Have the clients meet at each of the chosen steps of both; or at `ks` of the first one,
         and at `js` of the second."""
         what = f"{self.failures} node{'s' * (self.failures > 1)} lost"
-        found = Findings(self.kind, str(meeting), what)
+        found = ResultCollector(self.kind, str(meeting), what)
         undisturbed = found.counted("undisturbed", lambda: self.steps(meeting))
         found.steps, _, later = undisturbed or (0, 0, b"")
         if not found.steps and not found.failures:
@@ -379,7 +381,7 @@ class Encounter:
                     found.tried.add(k)
         return found.result()
 
-    def _ways(self, found: Findings) -> list[tuple[tuple[int, ...], bool]]:
+    def _ways(self, found: ResultCollector) -> list[tuple[tuple[int, ...], bool]]:
         """Which nodes are lost in the next runs, and whether their memory is."""
         count = len(self.choices)
         if self.limit is not None:
@@ -399,7 +401,13 @@ class Encounter:
             return steps, cluster.noted(1 - first, STEPS), cluster.shared[at : at + steps]
 
     def _run(
-        self, found: Findings, meeting: Meeting, k: int, j: int, nodes: tuple[int, ...], gone: bool
+        self,
+        found: ResultCollector,
+        meeting: Meeting,
+        k: int,
+        j: int,
+        nodes: tuple[int, ...],
+        gone: bool,
     ) -> tuple[bool, bool]:
         """One run, noted; whether the first and the second of the clients were struck."""
         how = "gone" if gone else "marked"
@@ -412,7 +420,13 @@ class Encounter:
         return struck
 
     def _once(
-        self, cluster: Cluster, meeting: Meeting, k: int, j: int, nodes: tuple[int, ...], gone: bool
+        self,
+        cluster: EncounterTestbed,
+        meeting: Meeting,
+        k: int,
+        j: int,
+        nodes: tuple[int, ...],
+        gone: bool,
     ) -> tuple[bool, bool]:
         steps = (k, j) if meeting.first == STOPPED else (j, k)
         struck = [False, False]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from limpet.fault.inject.interrupt import Interrupted
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.operations import Broken
 from limpet.shm.errors import LimpetError
 
@@ -18,7 +18,7 @@ Counted = TypeVar("Counted")
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class MatrixResult:
     """What one dimension of the matrix found for one operation of one store.
 
     `steps` of the operation, and how many of them were `tried`: the fault took place there.
@@ -49,8 +49,8 @@ class Result:
         return self.tried == self.steps and self.next_tried == self.next_steps
 
 
-class Findings:
-    """A Result in the making. `at`: which run is being made."""
+class ResultCollector:
+    """A MatrixResult in the making. `at`: which run is being made."""
 
     def __init__(self, store: str, operation: str, dimension: str) -> None:
         self.store = store
@@ -84,15 +84,15 @@ class Findings:
             return count()
         return None
 
-    def result(self) -> Result:
+    def result(self) -> MatrixResult:
         """What was found. A fault that never took place is a failure, too."""
         steps = max(self.steps, *self.tried, 0)
         if steps and not self.tried and not self.failures:
             self.failures.append(f"the fault took place at none of {steps} steps")
-        seen = self.seen - {remains.UNLINKED}
-        if remains.UNLINKED in self.seen and self.operation == "delete":
+        seen = self.seen - {crash_evidence.UNLINKED}
+        if crash_evidence.UNLINKED in self.seen and self.operation == "delete":
             seen.add("deleted")
-        return Result(
+        return MatrixResult(
             self.store, self.operation, self.dimension, steps, len(self.tried),
             self.next_steps, self.next_tried, self.runs, frozenset(seen), tuple(self.failures),
         )  # fmt: skip

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import ChannelFull, StoreFull
 from limpet.stores.channels.sst import SST
 from limpet.stores.registry import KINDS
@@ -62,8 +62,8 @@ class StoreSubject(Subject):
     phased = False
 
     def __init__(self, pool: Any, kind: str) -> None:
-        proof = proof_of(kind)
-        given = {"capacity": CAPACITY, **proof.parameters, **PARAMETERS.get(kind, {})}
+        profile = profile_of(kind)
+        given = {"capacity": CAPACITY, **profile.parameters, **PARAMETERS.get(kind, {})}
         self.store = pool.store(kind, name="subject", **given)
         self.keys = [b"key-%d" % number for number in range(KEYS)]
         self.random = random.Random(pool.client_id)
@@ -255,5 +255,5 @@ def opened(pool: Any, name: str) -> Subject:
 
 def pool_sizes(name: str) -> dict[str, Any]:
     """Sizes of a pool for a subject: those of the crash matrix, with ample memory."""
-    proof = proof_of(name)
-    return {"nodes": proof.matrix_nodes, "node_size": max(proof.matrix_node_size, 8 << 20)}
+    profile = profile_of(name)
+    return {"nodes": profile.matrix_nodes, "node_size": max(profile.matrix_node_size, 8 << 20)}

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from limpet.cli.common import console, print_json
-from limpet.cli.drill_run import check_outputs, crew_options, run_parameters, shown
+from limpet.cli.drill_run import check_outputs, fault_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
 from limpet.fault.drill.bank import UNORDERED, BankParameters, BankReport, run
 
@@ -17,7 +17,7 @@ KINDS: Final = ("read", "transfer")
 
 
 @click.command()
-@crew_options(kill_rate=50.0)
+@fault_options(kill_rate=50.0)
 @click.option(
     "--store",
     type=click.Choice(["rtx-sherman", *UNORDERED]),

@@ -111,8 +111,8 @@ class Bucket(click.ParamType):
         return bucket
 
 
-def crew_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a drill in which a crew of clients is killed and stopped."""
+def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a drill in which clients are killed and stopped at random."""
     options = (
         click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
                      help="Client processes."),
@@ -151,7 +151,7 @@ def crew_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[.
 
 
 def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """What `crew_options` gave, with a seed and a URL where it has none."""
+    """What `fault_options` gave, with a seed and a URL where it has none."""
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     return {**given, "seed": seed, "url": given["url"] or f"shm://drill-{os.getpid()}"}
 
@@ -175,7 +175,7 @@ def shown(
 
 @click.command()
 @click.argument("store", type=click.Choice(sorted(KINDS)), metavar="STORE")
-@crew_options(kill_rate=20.0)
+@fault_options(kill_rate=20.0)
 @click.option("--fail-node", "losses", type=FailNode(), multiple=True,
               help="Lose a memory node so many seconds into the run; may be repeated.  "
               "[NODE: drawn]")  # fmt: skip

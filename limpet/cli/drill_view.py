@@ -166,7 +166,7 @@ def print_clients(console: Console, report: RunReport, kinds: tuple[str, str]) -
 
 
 def faults_text(report: RunReport, per_second: str = "") -> str:
-    """The clients that the crew killed and stopped, in a line."""
+    """The clients that the supervisor killed and stopped, in a line."""
     return (
         f"{report.kills} kills ({report.watcher_kills} of the watcher), "
         f"{per_second}{report.last.stops} stops, {report.fenced} fenced, "

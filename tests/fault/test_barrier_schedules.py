@@ -10,19 +10,21 @@ from kit.channels import Play
 from kit.mutants.source import from_source
 
 import limpet
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.stores.channels.barrier import Barrier
 
 SCHEDULES = 120 if limpet.build == "compiled" else 25
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 4) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 4) as made:
         yield made
 
 
-def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = True) -> None:
+def schedule(
+    stage: SimulatedCluster, seed: int, cls: Any, on_death: str, crash: bool = True
+) -> None:
     """Three simulated processes, one with a stall or a death now and then, and four rounds."""
     stage.reset()
     rounds, parties = 4, 3
@@ -31,7 +33,7 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
     barriers = [
         cls(player.pool.channels, "b", parties=parties, on_death=on_death,
             action=int if seed % 2 else None)
-        for player in stage.players[:parties]
+        for player in stage.clients[:parties]
     ]  # fmt: skip
     learned: dict[int, list[int]] = {}
 
@@ -47,18 +49,18 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
                 passed[number] += 1
                 indices[turn].append(index)
                 early = [n for n in range(parties) if begun[n] <= turn]
-                assert all(stage.players[n].dead for n in early), "somebody passed early"
+                assert all(stage.clients[n].dead for n in early), "somebody passed early"
                 assert on_death == "continue" or not early, "somebody passed without the dead"
 
         return lives
 
     play = Play(
         stage, seed, [life(number) for number in range(parties)],
-        lambda: crash and min(passed) > 0 and not any(one.dead for one in stage.players),
+        lambda: crash and min(passed) > 0 and not any(one.dead for one in stage.clients),
     )  # fmt: skip
     play.go()
     gone = [player.pid for player in play.dead]
-    living = [player.number for player in play.players if not player.dead]
+    living = [player.number for player in play.clients if not player.dead]
     for found in indices:
         assert len(set(found)) == len(found)
     if on_death == "continue" or not gone:
@@ -71,7 +73,7 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
 
 @pytest.mark.exhaustive("hundreds of runs", quick=["continue"])
 @pytest.mark.parametrize("on_death", ["break", "continue"])
-def test_schedules_with_stalls_and_deaths(stage: Stage, on_death: str) -> None:
+def test_schedules_with_stalls_and_deaths(stage: SimulatedCluster, on_death: str) -> None:
     for seed in range(SCHEDULES):
         try:
             schedule(stage, seed, Barrier, on_death)
@@ -108,7 +110,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
+def test_known_bad_variants_are_caught(stage: SimulatedCluster, name: str) -> None:
     on_death, change = MUTANTS[name]
     bad = from_source(("stores/channels/barrier.py",), "Barrier", change)
     for seed in range(200):

@@ -13,7 +13,7 @@ from kit.channels import Play
 from kit.mutants.source import from_source
 
 import limpet
-from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.shm.endpoint.simulated import PAUSE, SimulatedEndpoint
 from limpet.stores.channels.array import Array
 from limpet.stores.channels.counter import Counter
@@ -27,38 +27,40 @@ MUTANT_SCHEDULES = 300
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 4) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 4) as made:
         yield made
 
 
 class Scene:
     """Channels of the class `cls`, one for each of four simulated processes."""
 
-    def __init__(self, stage: Stage, seed: int, cls: Any, *, crashes: bool = True, **given: Any):
+    def __init__(
+        self, stage: SimulatedCluster, seed: int, cls: Any, *, crashes: bool = True, **given: Any
+    ):
         stage.reset()
         self.seed = seed
         self.stage = stage
-        self.players = stage.players
+        self.clients = stage.clients
         self.crashes = crashes
-        self.channels = [cls(player.pool.channels, "c", **given) for player in self.players]
+        self.channels = [cls(player.pool.channels, "c", **given) for player in self.clients]
         self.pauses = collections.Counter[int]()
 
-    def go(self, lives: list[Callable[[], None]]) -> list[Player]:
+    def go(self, lives: list[Callable[[], None]]) -> list[SimulatedClient]:
         """Each process lives its life, but one, perhaps, who dies in it; the living."""
 
         def may_crash() -> bool:
-            return self.crashes and not any(player.dead for player in self.players)
+            return self.crashes and not any(player.dead for player in self.clients)
 
         play = Counting(self.stage, self.seed, lives, may_crash)
         play.pauses = self.pauses
         play.go()
-        return [player for player in play.players if not player.dead]
+        return [player for player in play.clients if not player.dead]
 
     def await_(self, number: int, condition: Callable[[], bool]) -> None:
         """Process `number` pauses until it holds."""
         while not condition():
-            self.players[number].endpoint.pause(0)
+            self.clients[number].endpoint.pause(0)
 
 
 class Counting(Play):
@@ -75,7 +77,7 @@ class Counting(Play):
 # ---- the ring -----------------------------------------------------------------------------------
 
 
-def ring(stage: Stage, seed: int, cls: Any) -> None:
+def ring(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """A writer, and one who goes on when it is dead or has closed; two readers, one from the first
     message on. Messages go round some times."""
     overrun = "skip" if seed % 2 else "block"
@@ -89,7 +91,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
         return b"%03d" % number + bytes([number]) * (number * 7 % 40)
 
     def listened() -> bool:
-        return all(ready[n] or scene.players[2 + n].dead for n in range(2))
+        return all(ready[n] or scene.clients[2 + n].dead for n in range(2))
 
     def writes() -> None:
         scene.await_(0, listened)
@@ -99,7 +101,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
         writer.close()
 
     def succeeds() -> None:
-        scene.await_(1, lambda: scene.players[0].ended and listened())
+        scene.await_(1, lambda: scene.clients[0].ended and listened())
         for number in range(100, 104):
             successor.send(message(number))
         successor.send(b"end")
@@ -109,23 +111,23 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
             readers[number].subscribe()
             ready[number] = True
             while b"end" not in got[number]:
-                over = scene.players[0].ended and scene.players[1].ended
+                over = scene.clients[0].ended and scene.clients[1].ended
                 try:
                     got[number].append(readers[number].receive_nowait())
                 except queue.Empty:
                     if over:
                         return
-                    scene.players[2 + number].endpoint.pause(0)
+                    scene.clients[2 + number].endpoint.pause(0)
 
         return life
 
     living = scene.go([writes, succeeds, reads(0), reads(1)])
-    if scene.players[1] not in living:
+    if scene.clients[1] not in living:
         return
     said = [*sent, *(message(number) for number in range(100, 104)), b"end"]
-    found = {n: got[n] for n in range(2) if scene.players[2 + n] in living}
+    found = {n: got[n] for n in range(2) if scene.clients[2 + n] in living}
     # The last message of a writer that died is one for all, or for none.
-    cut = {sent[-1]} if sent and scene.players[0] not in living else set()
+    cut = {sent[-1]} if sent and scene.clients[0] not in living else set()
     totals = {len(each) + readers[n].lost for n, each in found.items()}
     assert len(totals) <= 1, "some have lost what they do not know of"
     assert totals <= {len(said), len(said) - len(cut)}, "not all is got or known as lost"
@@ -137,7 +139,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
 # ---- the event ----------------------------------------------------------------------------------
 
 
-def event(stage: Stage, seed: int, cls: Any) -> None:
+def event(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two wait time and again; it is set, and at once cleared, when both have looked."""
     rounds = 4
     scene = Scene(stage, seed, cls)
@@ -149,7 +151,7 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
     def looked(turn: int) -> Callable[[], bool]:
         """Whether all have looked, as they have paused since they began to wait."""
         return lambda: all(
-            passed[n] > turn or scene.players[n].dead
+            passed[n] > turn or scene.clients[n].dead
             or begun.get((turn, n), scene.pauses[n]) < scene.pauses[n] for n in range(2)
         )  # fmt: skip
 
@@ -170,7 +172,7 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
     def setter(number: int) -> Callable[[], None]:
         def life() -> None:
             if number == 3:
-                scene.await_(3, lambda: scene.players[2].ended)
+                scene.await_(3, lambda: scene.clients[2].ended)
             for turn in range(clears[0], rounds):
                 scene.await_(number, looked(turn))
                 sets[0] = turn + 1
@@ -181,8 +183,8 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
         return life
 
     living = scene.go([waiter(0), waiter(1), setter(2), setter(3)])
-    if scene.players[3] in living:
-        assert all(passed[n] == rounds for n in range(2) if scene.players[n] in living)
+    if scene.clients[3] in living:
+        assert all(passed[n] == rounds for n in range(2) if scene.clients[n] in living)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -190,8 +192,8 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
 
 def additions(scene: Scene, add: Callable[[Any], float]) -> None:
     """All add 1, five times."""
-    told: list[list[float]] = [[] for _ in scene.players]
-    begun = [0] * len(scene.players)
+    told: list[list[float]] = [[] for _ in scene.clients]
+    begun = [0] * len(scene.clients)
 
     def life(number: int) -> Callable[[], None]:
         def adds() -> None:
@@ -201,7 +203,7 @@ def additions(scene: Scene, add: Callable[[Any], float]) -> None:
 
         return adds
 
-    living = scene.go([life(number) for number in range(len(scene.players))])
+    living = scene.go([life(number) for number in range(len(scene.clients))])
     found = [one for each in told for one in each]
     assert len(set(found)) == len(found), "two were told the same"
     assert all(each == sorted(each) for each in told)
@@ -209,11 +211,11 @@ def additions(scene: Scene, add: Callable[[Any], float]) -> None:
     assert len(found) <= total <= sum(begun), "additions were lost"
 
 
-def counter(stage: Stage, seed: int, cls: Any) -> None:
+def counter(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     additions(Scene(stage, seed, cls), lambda one: one.add(1))
 
 
-def array(stage: Stage, seed: int, cls: Any) -> None:
+def array(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     scene = Scene(stage, seed, cls, length=2, typecode="qd"[seed % 2])
     additions(scene, lambda one: one.add(1, 1))
 
@@ -221,7 +223,7 @@ def array(stage: Stage, seed: int, cls: Any) -> None:
 # ---- owned variables ----------------------------------------------------------------------------
 
 
-def table(stage: Stage, seed: int, cls: Any) -> None:
+def table(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two push values of five words, and two look at them, who may join only later."""
     words, pushes = 5, 8
     scene = Scene(stage, seed, cls, participants=4, size=8 * words, join=False)
@@ -242,7 +244,7 @@ def table(stage: Stage, seed: int, cls: Any) -> None:
             if seed % 3 == number % 2:
                 scene.channels[number].mine()
             known = [0, 0]
-            while not all(player.ended for player in scene.players[:2]):
+            while not all(player.ended for player in scene.clients[:2]):
                 look(scene.channels[number], known)
             look(scene.channels[number], known)
 
@@ -262,13 +264,13 @@ def table(stage: Stage, seed: int, cls: Any) -> None:
     living = scene.go([owner(0), owner(1), reader(2), reader(3)])
     known = [0, 0]
     look(scene.channels[living[-1].number], known)
-    assert all(known[n] == pushes for n in range(2) if scene.players[n] in living)
+    assert all(known[n] == pushes for n in range(2) if scene.clients[n] in living)
 
 
 # ---- join ---------------------------------------------------------------------------------------
 
 
-def join(stage: Stage, seed: int, cls: Any) -> None:
+def join(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two workers, who put another element before they are done with one; two who join."""
     scene = Scene(stage, seed, cls, crashes=seed % 2 == 1, maxsize=4, codec="bytes")
     for channel in scene.channels:
@@ -292,7 +294,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
                 try:
                     item = channel.get_nowait()
                 except queue.Empty:
-                    scene.players[number].endpoint.pause(0)
+                    scene.clients[number].endpoint.pause(0)
                     continue
                 there.add(item)
                 if len(item) < 8:
@@ -313,10 +315,10 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
         except limpet.TasksLost as error:
             count = error.count
         else:
-            dead = any(player.dead for player in scene.players)
+            dead = any(player.dead for player in scene.clients)
             assert dead or empty[0] > before, f"{there} was not done"
             return True
-        assert any(player.dead for player in scene.players), "nobody has died"
+        assert any(player.dead for player in scene.clients), "nobody has died"
         assert count <= 1, "more than one was lost"
         channel.forget_lost()
         return False
@@ -329,7 +331,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
         over[0] = True
 
     def watches() -> None:
-        while not over[0] and not scene.players[2].dead:
+        while not over[0] and not scene.clients[2].dead:
             joins(scene.channels[3], 0)
         over[0] = True
 
@@ -338,7 +340,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
 
 # ---- all of them --------------------------------------------------------------------------------
 
-SCENES: dict[str, tuple[Callable[[Stage, int, Any], None], Any]] = {
+SCENES: dict[str, tuple[Callable[[SimulatedCluster, int, Any], None], Any]] = {
     "ring": (ring, RingBuffer),
     "event": (event, Event),
     "counter": (counter, Counter),
@@ -421,7 +423,7 @@ MUTANTS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.exhaustive("every channel", quick=["counter", "ring", "event", "array"])
 @pytest.mark.parametrize("name", SCENES)
-def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
+def test_schedules_with_stalls_and_deaths(stage: SimulatedCluster, name: str) -> None:
     scene, cls = SCENES[name]
     for seed in range(SCHEDULES):
         try:
@@ -431,7 +433,7 @@ def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
+def test_known_bad_variants_are_caught(stage: SimulatedCluster, name: str) -> None:
     what, sources, *changes = MUTANTS[name]
     scene, cls = SCENES[what]
     bad = from_source([LOCO + source for source in sources], cls.__name__, *changes)

@@ -16,7 +16,7 @@ import limpet
 from limpet.fault.drill import damage, damage_work
 from limpet.fault.drill.damage import OUTCOMES, Draw, Drill, kinds, run
 from limpet.fault.drill.damage_work import Findings, StoreSubject
-from limpet.fault.matrix.fault_profile import Checksum, proof_of
+from limpet.fault.matrix.fault_profile import Checksum, profile_of
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import BUILD
@@ -69,7 +69,7 @@ def test_a_case_is_drawn_from_seed_kind_and_number_alone() -> None:
 
 def test_every_kind_says_what_is_under_a_checksum() -> None:
     for kind in (*KINDS, *UNRECOVERED, *UNPROVED):
-        assert proof_of(kind).checksum.text
+        assert profile_of(kind).checksum.text
     with Drill("queue", SEED) as drill:
         assert drill.subject.checksum.startswith("none: ")
 
@@ -79,7 +79,7 @@ def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> N
     """A timestamp above all ones would be 0, which compiled code took for an exception's: a signal
     (SIGSEGV)."""
     pool = pools(nodes=3, node_size="4MiB")
-    pool.store(kind, name="store", **proof_of(kind).matrix_parameters).put(b"key", b"value")
+    pool.store(kind, name="store", **profile_of(kind).matrix_parameters).put(b"key", b"value")
     pools.again(pool).close()
     for clock in ((1 << 64) - 1, 1 << 50):
         pool.endpoint.store(slot_address(1) + CLOCK, clock)
@@ -161,7 +161,9 @@ def test_a_damaged_value_is_a_failure_where_there_is_a_checksum(
 
     def boasting(self: StoreSubject, kind: str) -> None:
         made(self, kind)
-        self.proof = dataclasses.replace(self.proof, checksum=Checksum(1 << 40, "of everything"))
+        self.profile = dataclasses.replace(
+            self.profile, checksum=Checksum(1 << 40, "of everything")
+        )
 
     monkeypatch.setattr(StoreSubject, "__init__", boasting)
     report = run("race", 12, SEED)

@@ -10,7 +10,7 @@ from kit.mutants.fusee import LARGE, SMALL, crowded
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.schedule import Schedule, parse_schedule, schedule_text
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.shm.endpoint.fabric import BUILD
@@ -122,7 +122,7 @@ def test_delete_that_others_completed_takes_effect_once(lost: str) -> None:
     """
     calls = parse_program("da|ua ia ga gb")
     helped = 0
-    with crowded(LARGE), Stage("fusee", 2, nodes=2, value_size=40) as made:
+    with crowded(LARGE), SimulatedCluster("fusee", 2, nodes=2, value_size=40) as made:
         for step in range(1, 60, 1 if COMPILED else 4):
             schedule = f"0.0.{step}s0,1.2.1{lost},1.2.2w0"
             run = replay(made, calls, parse_schedule(schedule))
@@ -139,16 +139,18 @@ CHANGE = 400
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage() -> Iterator[SimulatedCluster]:
     """Three replicas on three nodes; two of them may be lost."""
     with (
         crowded(LARGE),
-        Stage("fusee", 3, nodes=3, parameters={"replicas": 3}, value_size=40) as made,
+        SimulatedCluster("fusee", 3, nodes=3, parameters={"replicas": 3}, value_size=40) as made,
     ):
         yield made
 
 
-def swept(stage: Stage, program: str, schedule: str, moment: str, step: int) -> tuple[int, int]:
+def swept(
+    stage: SimulatedCluster, program: str, schedule: str, moment: str, step: int
+) -> tuple[int, int]:
     """Run with the schedule and a departure more, `moment`, at steps of client 0 from `step` on.
 
     Until it comes too late. How many took place, and how many runs there were.
@@ -183,7 +185,7 @@ FIRST_LOOK = 30
 @pytest.mark.parametrize("lost", ["f0", "m0", "f1", "m2"])
 @pytest.mark.parametrize("moment", ["x0", "s0", "f2", "m1", ">1"])
 def test_every_step_of_a_change_of_the_view(
-    stage: Stage, program: str, lost: str, moment: str
+    stage: SimulatedCluster, program: str, lost: str, moment: str
 ) -> None:
     """The leader dies, stands still and is fenced, loses another node, or others come in.
 
@@ -198,7 +200,7 @@ def test_every_step_of_a_change_of_the_view(
 def test_an_insert_that_stands_still_at_any_step_undoes_no_other() -> None:
     """It may have proposed to one backup, been made void, and find another one's on the next."""
     took = 0
-    with Stage("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
+    with SimulatedCluster("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
         for step in range(1, 400):
             schedule = parse_schedule(f"0.0.{step}s0")
             run = replay(stage, parse_program("ic|ic"), schedule)

@@ -24,8 +24,8 @@ import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import KEY, NEW, Operation
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator, Slab
@@ -51,14 +51,14 @@ growing = pytest.mark.parametrize("kind", GROWING)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in GROWING:
         parameters = {name: value for name, value in SMALL.items() if name != "capacity"}
-        known = PROOFS[kind]
+        known = FAULT_PROFILES[kind]
         nodes = known.parameters.get("replicas", 2) if kind in REPLICATED else 1
         parameters = {**known.parameters, **parameters}
-        proof = Proof(
+        profile = FaultProfile(
             parameters, matrix_nodes=nodes, matrix_capacity=1, sources=known.sources,
             waits_for_stopped=known.waits_for_stopped,
         )  # fmt: skip
-        monkeypatch.setitem(PROOFS, kind, proof)
+        monkeypatch.setitem(FAULT_PROFILES, kind, profile)
 
 
 def warm(pool: Any, store: Any) -> None:
@@ -72,7 +72,7 @@ def warm(pool: Any, store: Any) -> None:
 INSERT = Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, warm, fresh=True)
 
 
-def sound(result: Result) -> None:
+def sound(result: MatrixResult) -> None:
     assert result.failures == ()
     assert result.steps > 100
     assert result.tried > 2
@@ -130,11 +130,11 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
-    proof = proof_of(kind)
+    profile = profile_of(kind)
     if kind in REPLICATED:  # groups of blocks take more of a node than blocks
-        proof = dataclasses.replace(proof, explorer_node_size=2 << 20)
+        profile = dataclasses.replace(profile, explorer_node_size=2 << 20)
     with crowded(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROOFS, kind, proof)
+        patch.setitem(FAULT_PROFILES, kind, profile)
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
@@ -272,7 +272,9 @@ def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
 def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     program, changes = REPLICATED_MUTANTS[name]
     monkeypatch.setitem(
-        PROOFS, "mutated", dataclasses.replace(PROOFS["fusee"], explorer_node_size=2 << 20)
+        FAULT_PROFILES,
+        "mutated",
+        dataclasses.replace(FAULT_PROFILES["fusee"], explorer_node_size=2 << 20),
     )
     caught(monkeypatch, replicated_from_source(*changes), program, crashes=2)
 

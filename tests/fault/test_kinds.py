@@ -15,16 +15,16 @@ from kit import twin
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import FAIL, GONE, parse_schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
 from limpet.fault.explore.sim_time import Workload, run_timed
 from limpet.fault.matrix.crash_matrix import Matrix, uncovered
-from limpet.fault.matrix.fault_profile import proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.node_loss import WAYS, Way
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD
@@ -162,14 +162,14 @@ def test_mutant_that_does_not_survive_what_it_says_is_caught() -> None:
     report = explore(Exploration(store="boastful", schedules=500, seed=1, node_failures=1))
     assert report.failures[0].what.startswith("node: ")
     assert "--nodes 2" in report.failures[0].command
-    result: Result = Matrix("boastful", 36).node_lost(OPERATIONS["update"])
+    result: MatrixResult = Matrix("boastful", 36).node_lost(OPERATIONS["update"])
     assert result.verdict == "FAILED"
     assert any("NodeFailed" in failure for failure in result.failures)
 
 
 @pytest.mark.parametrize("kind", [FAIL, GONE])
 def test_operations_on_a_lost_node_have_an_unknown_outcome(kind: str) -> None:
-    with Stage("race", 2, nodes=2) as stage:
+    with SimulatedCluster("race", 2, nodes=2) as stage:
         program = parse_program("ua ub|ga gb")
         found = {}
         for node in (0, 1):
@@ -184,12 +184,12 @@ def test_operations_on_a_lost_node_have_an_unknown_outcome(kind: str) -> None:
 
 
 def test_a_node_that_is_not_there_does_not_fail() -> None:
-    with Stage("race", 1) as stage:
+    with SimulatedCluster("race", 1) as stage:
         assert replay(stage, parse_program("ua"), parse_schedule("0.0.1f1,0.0.2m7")).failed == set()
 
 
 def test_pools_have_a_node_more_than_fail() -> None:
-    assert Exploration().node_count == proof_of("race").explorer_nodes
+    assert Exploration().node_count == profile_of("race").explorer_nodes
     assert Exploration(node_failures=2).node_count == 3
     with pytest.raises(limpet.ParameterError, match="node_failures"):
         Exploration(nodes=1, node_failures=2)
@@ -232,7 +232,7 @@ def test_a_run_is_the_same_whatever_was_run_before(kind: str) -> None:
     """A handle of `loco` remembered that a client which then died in a run waited for a lock."""
     numbers = list(range(35 if COMPILED else 3))
     parameters = Exploration(store=kind, seed=9, crashes=2, stalls=2, scarce=True)
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         there = [numbered_run(stage, parameters, number).digest() for number in numbers]
         back = [numbered_run(stage, parameters, number).digest() for number in reversed(numbers)]
     assert there == back[::-1]

@@ -30,8 +30,7 @@ from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, Testbed, verb_on, ve
 
 import limpet
 from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result as findings
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD, hash64
@@ -58,9 +57,9 @@ BY_MATRIX: Final = (
 def test_loco_mutant_is_caught_by_the_matrix(
     mutant: Mutant, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (scene, matrix):
+    for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 3.0)
-    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
     with in_force(mutant):
         assert Matrix("loco").killed(OPERATIONS[operation]).failures
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from limpet.fault.inject.stopping import StoppingEndpoint
-from limpet.fault.matrix import crash_evidence as remains
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import crash_evidence, testbed
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -66,17 +65,17 @@ def nothing_left() -> Iterator[None]:
     assert not list(SHM_DIR.glob(f"limpet.limpet-matrix-{os.getpid()}-*"))
 
 
-def run_of(matrix: Matrix, operation: Operation, dimension: str) -> Result:
+def run_of(matrix: Matrix, operation: Operation, dimension: str) -> MatrixResult:
     return matrix.run(operation, dimension)
 
 
 @functools.cache
-def result_of(kind: str, name: str, dimension: str) -> Result:
+def result_of(kind: str, name: str, dimension: str) -> MatrixResult:
     return run_of(Matrix(kind, LIMIT), OPERATIONS[name], dimension)
 
 
 @functools.cache
-def past_the_dead(kind: str) -> Result:
+def past_the_dead(kind: str) -> MatrixResult:
     matrix = Matrix(kind, LIMIT)
     steps = matrix.steps(OPERATIONS["insert"])
     return matrix.past_the_dead([steps - 3, steps - 2, steps - 1])
@@ -111,7 +110,7 @@ def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
 )
 def test_every_named_crash_point_is_covered(kind: str) -> None:
     """Of a kind whose memory is that of `race`, those in its own packages."""
-    points = remains.defined(kind)
+    points = crash_evidence.defined(kind)
     assert len(points) >= 12
     names = {
         name
@@ -134,9 +133,9 @@ def test_every_named_crash_point_is_covered(kind: str) -> None:
 
 
 def test_report_names_the_run_that_failed() -> None:
-    def unlucky(url: str, kind: str, fence: str) -> Scene:
-        made = Scene(url, kind, fence)
-        made.inspect = lambda clients: scene.demand(False, "nothing is right")  # type: ignore[method-assign]
+    def unlucky(url: str, kind: str, fence: str) -> StoreTestbed:
+        made = StoreTestbed(url, kind, fence)
+        made.inspect = lambda clients: testbed.demand(False, "nothing is right")  # type: ignore[method-assign]
         return made
 
     result = Matrix("race", 4, unlucky).killed(OPERATIONS["get"])
@@ -151,8 +150,8 @@ def test_a_survivor_that_raises_is_a_verdict(where: str) -> None:
     def refuse(*_: Any) -> None:
         raise KeyError("not there")
 
-    def made(url: str, kind: str, fence: str) -> Scene:
-        scene = Scene(url, kind, fence)
+    def made(url: str, kind: str, fence: str) -> StoreTestbed:
+        scene = StoreTestbed(url, kind, fence)
         if where == "reset" and fence == "wait":
             scene.reset = refuse  # type: ignore[method-assign]
         return scene
@@ -363,9 +362,9 @@ class Wrapped:
         return len(self.store)
 
 
-def worse_scene(**worse: Callable[..., Any]) -> Callable[[str, str, str], Scene]:
-    def make(url: str, kind: str, fence: str) -> Scene:
-        made = Scene(url, kind, fence)
+def worse_scene(**worse: Callable[..., Any]) -> Callable[[str, str, str], StoreTestbed]:
+    def make(url: str, kind: str, fence: str) -> StoreTestbed:
+        made = StoreTestbed(url, kind, fence)
         made.store = Wrapped(made.store, **worse)
         return made
 
@@ -382,7 +381,7 @@ def test_mutant_update_in_two_operations_is_caught() -> None:
 
 
 def test_mutant_lock_that_dies_with_its_holder_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(testbed, "PATIENCE_S", 0.2)
 
     def update(store: Any, key: bytes, value: bytes) -> None:
         pool = store.pool
@@ -433,7 +432,7 @@ def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
     for name in ("insert", "update", "delete"):
         operation = OPERATIONS[name]
         steps = matrix.steps(operation)
-        with matrix.scene(operation) as made:
+        with matrix.testbed(operation) as made:
             pool, store = made.stopping
             for k, stops in ((steps, True), (steps + 1, False)):
                 made.reset(operation)
@@ -441,7 +440,7 @@ def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
                 assert stopped == stops, (name, k)
 
 
-def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
+def _stops(made: StoreTestbed, target: Callable[[int, int], None]) -> bool:
     from limpet.fault.inject.workers import Workers
 
     with Workers(target) as workers:
@@ -462,6 +461,6 @@ def test_one_run_takes_milliseconds() -> None:
 
 
 def test_names_of_crash_points_are_in_their_files() -> None:
-    root = Path(remains.__file__).resolve().parents[2]
-    for name, path in remains.defined("race").items():
+    root = Path(crash_evidence.__file__).resolve().parents[2]
+    for name, path in crash_evidence.defined("race").items():
         assert f"# CRASH({name}):" in (root / path).read_text()

@@ -14,7 +14,7 @@ from kit.mutants.rcuckoo import (
 from kit.mutants.source import UNCHANGED, Mutant
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
 from limpet.fault.explore.sim_shrink import kind_of
@@ -83,7 +83,10 @@ def test_rcuckoo_holds_while_entries_are_moved_where_nobody_may_be_fenced() -> N
 
 def test_inserts_of_the_explorer_move_entries() -> None:
     """Besides the redo image, there are two writes of each row: an entry, version and CRC."""
-    with crowded(), Stage("rcuckoo", 1, parameters=SMALL_RING, value_size=INLINE) as made:
+    with (
+        crowded(),
+        SimulatedCluster("rcuckoo", 1, parameters=SMALL_RING, value_size=INLINE) as made,
+    ):
         for program, moves in (("ic", 1), ("id", 2)):
             run = replay(made, parse_program(program), {})
             assert run.failure == ""

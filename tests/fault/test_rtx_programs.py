@@ -10,7 +10,7 @@ from kit.mutants.rtx import BLIND_DELETE, UNCHANGED, in_force
 
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.sim_program import ABSENT, parse_program, program_text
 from limpet.fault.explore.sim_program import PRESENT as PRESENT_KEYS
 from limpet.fault.explore.sim_shrink import kind_of
@@ -110,7 +110,7 @@ def test_what_the_variant_of_trees_is_made_of_holds() -> None:
 
 
 def test_keys_of_programs_are_in_leaves_of_their_own() -> None:
-    with stage_of(Exploration(store="rtx-sherman", transactions=True, value_size=40)) as stage:
+    with cluster_of(Exploration(store="rtx-sherman", transactions=True, value_size=40)) as stage:
         found = set()
         for key in (*PRESENT_KEYS, *ABSENT):
             stage.store.get(key)
@@ -124,7 +124,7 @@ def test_runs_are_the_same_in_whatever_order_they_are_run(kind: str, transaction
     """What a client knew of the last pin was kept from one run to the next."""
     explored = Exploration(store=kind, value_size=40, seed=5, transactions=transactions)
     numbers = range(12 if COMPILED else 3)
-    with stage_of(explored) as stage:
+    with cluster_of(explored) as stage:
         first = [numbered_run(stage, explored, number).digest() for number in numbers]
         again = [numbered_run(stage, explored, number).digest() for number in numbers[::-1]]
     assert first == again[::-1]

@@ -15,10 +15,10 @@ import pytest
 from limpet.fault.inject import watched
 from limpet.fault.matrix import channel_matrix, successor
 from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
-from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelScene, calls_of
+from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelTestbed, calls_of
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OPERATIONS, Operation
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import CLOCK
@@ -77,7 +77,7 @@ def test_every_kind_of_channel_is_registered() -> None:
         waiting += cls.__subclasses__()
         if cls.__module__.startswith("limpet.") and cls is not Channel:
             there.add(cls.__name__)
-    with channel_matrix.ChannelMatrix("counter").scene() as scene:
+    with channel_matrix.ChannelMatrix("counter").testbed() as scene:
         opened = {type(kind.open(scene.pool, name)).__name__ for name, kind in CHANNELS.items()}
     assert there - parts == opened - parts
 
@@ -171,12 +171,12 @@ def test_a_successor_whose_put_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_a_successor_in_another_slot_is_seen() -> None:
     """It would prove nothing."""
 
-    class Crowded(Scene):
+    class Crowded(StoreTestbed):
         def victim(self, operation: Operation, fuse: int, *others: Any) -> Any:
             target = super().victim(operation, fuse, *others)
 
             def elsewhere(slot: int, incarnation: int) -> None:
-                self.tell = lambda word, value: Scene.tell(  # type: ignore[method-assign]
+                self.tell = lambda word, value: StoreTestbed.tell(  # type: ignore[method-assign]
                     self, word, value + (1 << 36) if word == 0 else value
                 )
                 target(slot, incarnation)
@@ -224,8 +224,8 @@ def test_a_lock_that_dies_with_its_holder_is_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def test_scenes_of_channels_leave_nothing_when_they_fail() -> None:
-    def unlucky(url: str, kind: str) -> ChannelScene:
-        made = ChannelScene(url, kind)
+    def unlucky(url: str, kind: str) -> ChannelTestbed:
+        made = ChannelTestbed(url, kind)
         made.inspect = lambda: channel_matrix.demand(False, "nothing is right")  # type: ignore[method-assign]
         return made
 

@@ -15,12 +15,12 @@ from kit.puppets import Puppet
 
 import limpet
 from limpet.fault.explore import sim_run
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import parse_schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
-from limpet.fault.matrix.fault_profile import PROOFS
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.fabric import BUILD
 
@@ -90,7 +90,7 @@ def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
     """The client that wrote it reads it afterwards, and so does one that has never met it."""
     stride = 1 if COMPILED else 23
     met = 0
-    with crowded(), Stage("swarm", 2, nodes=3, value_size=40) as made:
+    with crowded(), SimulatedCluster("swarm", 2, nodes=3, value_size=40) as made:
         for moment in ("f0", "f1", "f2", "m0", "m1", "m2"):
             for step in range(1, 400, stride):
                 schedule = parse_schedule(f"0.0.{step}{moment}")
@@ -104,7 +104,10 @@ def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
 
 def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
     """There was room for one or the other, made ready by turns, and an insert never ended."""
-    with contextlib.suppress(limpet.StoreFull), Stage("swarm", 1, nodes=3, value_size=40) as made:
+    with (
+        contextlib.suppress(limpet.StoreFull),
+        SimulatedCluster("swarm", 1, nodes=3, value_size=40) as made,
+    ):
         assert replay(made, parse_program("ua ga"), {}).failure == ""
 
 
@@ -114,11 +117,11 @@ def test_who_take_memory_from_each_other_are_told_that_it_is_full(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Two that each need a register and a buffer took the last blocks by turns, without end."""
-    sized = dataclasses.replace(PROOFS["dm-abd"], explorer_node_size=256 << 10)
-    monkeypatch.setitem(PROOFS, "dm-abd", sized)
+    sized = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=256 << 10)
+    monkeypatch.setitem(FAULT_PROFILES, "dm-abd", sized)
     monkeypatch.setattr(sim_run, "STEPS_MAX", 100_000)
     parameters = Exploration(store="dm-abd", ops=4, seed=9)
-    with stage_of(parameters) as made:
+    with cluster_of(parameters) as made:
         assert "StoreFull" in numbered_run(made, parameters, number).failure
 
 

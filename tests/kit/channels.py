@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from limpet.fault.explore.greenlets import getcurrent, greenlet
-from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.shm.endpoint.simulated import PAUSE, WAIT, Crashed, SimulatedEndpoint, at_once
 
 STEPS_MAX = 30_000
@@ -21,7 +21,7 @@ class Play:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: SimulatedCluster,
         seed: int,
         lives: list[Callable[[], None]],
         may_crash: Callable[[], bool] = lambda: False,
@@ -30,7 +30,7 @@ class Play:
         self.rng = random.Random(seed)
         self.lives = lives
         self.may_crash = may_crash
-        self.players = stage.players[: len(lives)]
+        self.clients = stage.clients[: len(lives)]
         self.steps = 0
         self.crash_at = self.rng.randrange(1, 250)
         self.awake = dict.fromkeys(range(len(lives)), 0)
@@ -38,19 +38,19 @@ class Play:
         self.hub = getcurrent()
 
     @property
-    def dead(self) -> list[Player]:
-        return [player for player in self.players if player.dead]
+    def dead(self) -> list[SimulatedClient]:
+        return [player for player in self.clients if player.dead]
 
     def go(self) -> None:
         """Run it to its end; raises what a player raised."""
-        for player, life in zip(self.players, self.lives, strict=True):
+        for player, life in zip(self.clients, self.lives, strict=True):
             player.endpoint.turn = self.turn
             player.greenlet = greenlet(lambda player=player, life=life: self.live(player, life))
         try:
             while (current := self.some()) is not None and self.failure is None:
                 current.greenlet.switch()
         finally:
-            for player in self.players:
+            for player in self.clients:
                 if player.greenlet and not player.greenlet.dead:
                     player.dead = True
                     player.greenlet.throw(Crashed)
@@ -58,7 +58,7 @@ class Play:
         if self.failure is not None:
             raise self.failure
 
-    def live(self, player: Player, life: Callable[[], None]) -> None:
+    def live(self, player: SimulatedClient, life: Callable[[], None]) -> None:
         try:
             life()
         except Crashed:
@@ -67,13 +67,13 @@ class Play:
             self.failure = self.failure or error
         player.finished = True
 
-    def some(self) -> Player | None:
-        able = [player for player in self.players if not player.ended]
+    def some(self) -> SimulatedClient | None:
+        able = [player for player in self.clients if not player.ended]
         woken = [player for player in able if self.awake[player.number] <= self.steps]
         return self.rng.choice(woken or able) if able else None
 
     def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
-        player = self.players[endpoint.number]
+        player = self.clients[endpoint.number]
         if player.dead:
             raise Crashed
         if verb is WAIT:
@@ -87,7 +87,7 @@ class Play:
         if self.may_crash():
             self.crash_at -= 1
             if self.crash_at == 0:
-                victim = self.rng.choice([one for one in self.players if not one.ended])
+                victim = self.rng.choice([one for one in self.clients if not one.ended])
                 victim.dead = True
                 self.stage.processes.gone.add(victim.pid)
         if self.rng.random() < 0.01:

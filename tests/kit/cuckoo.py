@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 
 from kit.puppets import Testbed, Where
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import ABSENT
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import hash64
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.layout import SLOTS
@@ -90,7 +90,7 @@ class Ring:
         return tuple(itertools.chain.from_iterable(self.keys.values()))
 
 
-class PathScene(Scene):
+class PathScene(StoreTestbed):
     """A pool of the crash matrix whose table is such a ring: inserts of KEY move entries."""
 
     moves = 1
@@ -153,7 +153,7 @@ class Clients(Testbed):
         def look() -> set[str]:
             membership = self.pool.membership
             there = [each for each in membership.occupied() if membership.dead(*each)]
-            return set().union(*(remains.seen(self.pool, *each) for each in there))
+            return set().union(*(crash_evidence.seen(self.pool, *each) for each in there))
 
         return set(self.pool.exclusively(look))
 
@@ -175,15 +175,15 @@ SPARE: Final = 4
 @contextlib.contextmanager
 def crowded() -> Iterator[None]:
     """Have the explorer's stages be rings with empty entries in one row, far from absent keys'."""
-    prepare = Stage._prepare
+    prepare = SimulatedCluster._prepare
 
-    def prepared(stage: Stage) -> None:
+    def prepared(stage: SimulatedCluster) -> None:
         prepare(stage)
         fill_but_one(stage.store)
-        stage.image = stage.founder.image()
+        stage.image = stage.setup_client.image()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stage, "_prepare", prepared)
+        patch.setattr(SimulatedCluster, "_prepare", prepared)
         yield
 
 

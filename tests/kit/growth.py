@@ -11,9 +11,9 @@ import pytest
 from kit.mutants.fusee import SOURCES as FUSEE
 from kit.mutants.race import GROWING as SOURCES
 from kit.mutants.source import from_source
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.matrix.operations import KEY, OLD
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 
 SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
@@ -64,7 +64,7 @@ def _has_room(plain: Any, key: bytes) -> bool:
         plain.client.leave()
 
 
-class Crowded(Scene):
+class Crowded(StoreTestbed):
     """An insert of KEY splits a subtable with other keys."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
@@ -75,13 +75,13 @@ class Crowded(Scene):
 @contextlib.contextmanager
 def crowded() -> Iterator[None]:
     """Have the explorer's stages be tables in which an insert of c splits a subtable."""
-    prepare = Stage._prepare
+    prepare = SimulatedCluster._prepare
 
-    def prepared(stage: Stage) -> None:
+    def prepared(stage: SimulatedCluster) -> None:
         prepare(stage)
         fill(stage.store, b"c", b"")
-        stage.image = stage.founder.image()
+        stage.image = stage.setup_client.image()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stage, "_prepare", prepared)
+        patch.setattr(SimulatedCluster, "_prepare", prepared)
         yield

@@ -15,7 +15,7 @@ import random
 from typing import Any, Final
 
 from limpet.fault.explore.greenlets import getcurrent, greenlet
-from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
+from limpet.fault.explore.sim_cluster import RestorablePool, SimulatedPool
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.simulated import (
     PAUSE,
@@ -97,30 +97,30 @@ class LockStage:
         self.run: Run | None = None
         self.processes = SimulatedProcesses(lambda pid: None)
         url = f"shm://test-lock-{os.getpid()}-{next(_numbers)}"
-        self.founder: Any = StagePool.create(
+        self.setup_client: Any = RestorablePool.create(
             url, nodes=1, node_size=1 << 20, block_size=16 << 10, clients=clients + 2,
             lease_us=LEASE_US,
         )  # fmt: skip
-        pools = [SleepyPool.beside(self.founder) for _ in range(clients)]
+        pools = [SleepyPool.beside(self.setup_client) for _ in range(clients)]
         destroy(url)
         self.players = [Player(number, pool) for number, pool in enumerate(pools)]
-        for pool in (self.founder, *pools):
+        for pool in (self.setup_client, *pools):
             pool.membership.watcher = self.processes
             pool.membership.now = lambda: self.clock
         self.overtaking = overtaking
-        self.channel = self._open(self.founder)
+        self.channel = self._open(self.setup_client)
         for player in self.players:
             pool = player.pool
             player.channel = self._open(pool)
             pool.endpoint.number = player.number
             incarnation = pool.client.word & (1 << 36) - 1
             word = state_word(LIVE, PID_FIRST + player.number, incarnation)
-            self.founder.endpoint.store(pool.client.slot, word)
+            self.setup_client.endpoint.store(pool.client.slot, word)
             slot = pool.client.ident >> 36
             player.identity = (client_id(slot, word), pool.client.slot, word)
-        client = self.founder.client
-        self._founder = (client.ident, client.slot, client.word)
-        self._image = self.founder.image()
+        client = self.setup_client.client
+        self._setup_identity = (client.ident, client.slot, client.word)
+        self._image = self.setup_client.image()
 
     def _open(self, pool: Any) -> Any:
         """The channel, by this handle of the pool."""
@@ -131,8 +131,8 @@ class LockStage:
         player.lock = self.kind(player.channel, player.channel.address, PLACES, self.overtaking)
 
     def reset(self) -> None:
-        self.founder.restore(self._image)
-        self.founder.client.assume(*self._founder)
+        self.setup_client.restore(self._image)
+        self.setup_client.client.assume(*self._setup_identity)
         self.processes.gone.clear()
         for player in self.players:
             player.begin()
@@ -148,7 +148,7 @@ class LockStage:
         self.reset()
         for player in reversed(self.players):
             player.pool.close()
-        self.founder.close()
+        self.setup_client.close()
 
 
 class Run:
@@ -247,7 +247,7 @@ class Run:
 
     def _look(self) -> None:
         lock = self.players[0].lock
-        if self.stage.founder.endpoint.load(lock.address) & HOLDER:
+        if self.stage.setup_client.endpoint.load(lock.address) & HOLDER:
             self._held = self.stage.clock
 
     def _vainly(self, addr: int) -> bool:
@@ -255,7 +255,7 @@ class Run:
         if self.stage.clock - self._held <= VAIN_S:
             return False
         lock = self.players[0].lock
-        ticket = self.stage.founder.endpoint.load(lock.address + HEAD) + 1
+        ticket = self.stage.setup_client.endpoint.load(lock.address + HEAD) + 1
         return bool(addr == lock.address + 16 + 8 * (ticket % PLACES))
 
     # ---- the players ----------------------------------------------------------------------------
@@ -328,5 +328,5 @@ class Run:
 
     def _wrong(self) -> str:
         """What is wrong in the end; "": nothing."""
-        counted = self.stage.founder.endpoint.load(self.stage.channel.address + PROTECTED)
+        counted = self.stage.setup_client.endpoint.load(self.stage.channel.address + PROTECTED)
         return "" if counted == self.done else f"{counted} was counted, {self.done} were done"

@@ -100,7 +100,7 @@ class QueueRun(Run):
 
     def _taken(self) -> int:
         """Places that are no room, whatever is in there."""
-        load, channel = self.stage.founder.endpoint.load, self.stage.channel
+        load, channel = self.stage.setup_client.endpoint.load, self.stage.channel
         return int(load(channel.tail) - load(channel.head))
 
     def _vainly(self, addr: int) -> bool:

@@ -44,7 +44,7 @@ from limpet.fault.explore.schedule import (
     draw_faults,
     schedule_text,
 )
-from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.endpoint.slots import TX_TIME
@@ -211,31 +211,31 @@ class Judge:
 # ---- running -------------------------------------------------------------------------------------
 
 
-class TxStage(Stage):
+class TxStage(SimulatedCluster):
     """A stage with accounts; clocks go by the scheduler's."""
 
     seconds: dict[int, Any]
-    """The second stores of the players, by their number, and of the founder, -1."""
+    """The second stores of the clients, by their number, and of the setup client, -1."""
 
     def _prepare(self) -> None:
         super()._prepare()
         self.seconds = {}
         if self.both:
-            self.seconds[-1] = self.founder.store("rtx-race", name="second", **SLOTS)
-            for player in self.players:
+            self.seconds[-1] = self.setup_client.store("rtx-race", name="second", **SLOTS)
+            for player in self.clients:
                 self.seconds[player.number] = player.pool.store("rtx-race", name="second")
         for account in ACCOUNTS:
             self.store_of(None, key_of(account)).put(key_of(account), encoded(BALANCE, ()))
             for number in range(3):
                 self.store.put(b"%s beside%d" % (key_of(account), number), bytes(BESIDE_SIZE))
-        for player in self.players:
+        for player in self.clients:
             self.store.put(own_key(player.number), b"")
             player.endpoint.now_us = lambda: int((self.clock - self._began) * 1e6)
         self.leaves = 0
         """In how many leaves the accounts are, if there is but a tree."""
         if self.store.ordered and not self.both:
             self.leaves = len({self._leaf(key_of(account)) for account in ACCOUNTS})
-        self.image = self.founder.image()
+        self.image = self.setup_client.image()
 
     both = False
 
@@ -243,8 +243,8 @@ class TxStage(Stage):
         """Pairs, logs and subtables are of many sizes, and each client has blocks of each."""
         return super()._node_size(least, clients) * (1 if self.kind == "rtx-sherman" else 4)
 
-    def store_of(self, player: Player | None, key: bytes) -> Any:
-        """The store that has a key, of a player, or of the founder."""
+    def store_of(self, player: SimulatedClient | None, key: bytes) -> Any:
+        """The store that has a key, of a client, or of the setup client."""
         if self.both and key in IN_SECOND:
             return self.seconds[-1 if player is None else player.number]
         return self.store if player is None else player.store
@@ -282,19 +282,19 @@ def stage(clients: int, kind: str = "rtx-sherman", nodes: int = 0, **parameters:
 class TxRun(Run):
     """A run of such a program."""
 
-    stage: TxStage
+    cluster: TxStage
 
-    def __init__(self, stage: Stage, program: Program, chooser: Chooser) -> None:
+    def __init__(self, stage: SimulatedCluster, program: Program, chooser: Chooser) -> None:
         super().__init__(stage, program, chooser)
         self.judge = Judge()
         self.own: dict[int, list[bytes]] = {}
         """What a client has put: what may be there at the end."""
         self.inserted: set[bytes] = set()
 
-    def _get(self, tx: Any, player: Player, key: bytes) -> Any:
-        return tx.get(self.stage.store_of(player, key), key)
+    def _get(self, tx: Any, player: SimulatedClient, key: bytes) -> Any:
+        return tx.get(self.cluster.store_of(player, key), key)
 
-    def _call(self, player: Player, call: Call) -> None:
+    def _call(self, player: SimulatedClient, call: Call) -> None:
         name = b"%d.%d" % (player.number, player.op)
         if call.kind == "recover":
             player.pool.recover()
@@ -303,7 +303,7 @@ class TxRun(Run):
         elif call.kind == "get":
             began = self.judge.now()
             key = key_of(call.key)
-            read = {call.key: self._balance(self.stage.store_of(player, key).get(key))[1]}
+            read = {call.key: self._balance(self.cluster.store_of(player, key).get(key))[1]}
             self._was_read(f"get {name!r}", began, read)
         elif call.kind == "own":
             self.own.setdefault(player.number, [b""]).append(name)
@@ -327,17 +327,19 @@ class TxRun(Run):
     def _was_read(self, what: str, began: int, read: dict[bytes, tuple[bytes, ...]]) -> None:
         self.judge.reads.append(Happened(what, began, self.judge.now(), read))
 
-    def _flag(self, player: Player, mine: bytes, other: bytes) -> None:
+    def _flag(self, player: SimulatedClient, mine: bytes, other: bytes) -> None:
         keys = b"flag " + mine, b"flag " + other
 
         def work(tx: Any) -> None:
             if all(self._get(tx, player, key) is None for key in keys):
-                tx.insert(self.stage.store_of(player, keys[0]), keys[0], b"")
+                tx.insert(self.cluster.store_of(player, keys[0]), keys[0], b"")
 
         with contextlib.suppress(TransactionConflict):
             player.pool.transaction(work)
 
-    def _transfer(self, player: Player, name: bytes, call: Call, beside: bytes = b"") -> None:
+    def _transfer(
+        self, player: SimulatedClient, name: bytes, call: Call, beside: bytes = b""
+    ) -> None:
         giver, taker = call.key[:1], call.key[1:]
         moves = call.kind == "move"
         happened = Happened(f"transfer {name!r}", self.judge.now())
@@ -356,7 +358,7 @@ class TxRun(Run):
                     raise AssertionError(f"{name!r} is made again, and is there")
                 if change or account == taker:
                     value = encoded(balance + change, (*names, name))
-                    tx.put(self.stage.store_of(player, key), key, value)
+                    tx.put(self.cluster.store_of(player, key), key, value)
             if beside:
                 tx.put(player.store, beside, name)
             self._was_read(f"an attempt at {name!r}", began, happened.read)
@@ -381,13 +383,13 @@ class TxRun(Run):
             raise AssertionError("an account is missing")
         return decoded(value)
 
-    def _look(self, player: Player, name: bytes, scan: bool) -> None:
+    def _look(self, player: SimulatedClient, name: bytes, scan: bool) -> None:
         began = self.judge.now()
         since = [began]
 
         def work(tx: Any) -> dict[bytes, tuple[bytes, ...]]:
             start = self._began(tx, since)
-            if scan and player.store.ordered and not self.stage.both:
+            if scan and player.store.ordered and not self.cluster.both:
                 pairs = dict(tx.scan(player.store, key_of(b"a"), key_of(b"d")))
                 found = {x: self._balance(pairs.get(key_of(x)))[1] for x in ACCOUNTS}
             else:
@@ -398,8 +400,8 @@ class TxRun(Run):
         self._was_read(f"reading {name!r}", began, player.pool.transaction(work))
 
     def _inspect(self) -> str:
-        founder, store = self.stage.founder, self.stage.store
-        stores = {account: self.stage.store_of(None, key_of(account)) for account in ACCOUNTS}
+        setup_client, store = self.cluster.setup_client, self.cluster.store
+        stores = {account: self.cluster.store_of(None, key_of(account)) for account in ACCOUNTS}
         try:
             for look in ("before recovery", "after recovery"):
                 final = {x: self._balance(stores[x].get(key_of(x))) for x in ACCOUNTS}
@@ -409,7 +411,7 @@ class TxRun(Run):
                 began = self.judge.now()
                 self._was_read(look, began, {x: names for x, (_, names) in final.items()})
                 if look == "before recovery":
-                    founder.recover()
+                    setup_client.recover()
             for each in (store, *stores.values()):
                 each.check()
             for account in ACCOUNTS:
@@ -419,7 +421,7 @@ class TxRun(Run):
                 each.check()
                 if len(each) != len(list(each)):
                     return f"check: {each} has {len(each)} keys and gives {len(list(each))}"
-            audit = founder.audit()
+            audit = setup_client.audit()
         except (LimpetError, AssertionError) as error:
             return f"check: {type(error).__name__}: {error}"
         if audit["leaked"]:
@@ -434,7 +436,7 @@ class TxRun(Run):
             if value not in possible:
                 return f"own: the key of client {client} has {value!r}, not one of {possible}"
         flags = [b"flag a", b"flag b"]
-        if all(self.stage.store_of(None, flag).get(flag) is not None for flag in flags):
+        if all(self.cluster.store_of(None, flag).get(flag) is not None for flag in flags):
             return "order: each of two transactions has not seen the other one's insert"
         for name in self.inserted:
             if store.get(b"account b%s" % name) is None:
@@ -446,7 +448,7 @@ class LossyRun(TxRun):
     """A run in which a memory node may be lost: what is on others can be read, and written, at once
     or when a lease is over; and nothing is leaked there if nobody dies."""
 
-    def _call(self, player: Player, call: Call) -> None:
+    def _call(self, player: SimulatedClient, call: Call) -> None:
         try:
             super()._call(player, call)
         except NodeFailed as error:
@@ -456,20 +458,20 @@ class LossyRun(TxRun):
     def _inspect(self) -> str:
         if not self.failed:
             return super()._inspect()
-        founder = self.stage.founder
+        setup_client = self.cluster.setup_client
         for node in self._gone:
-            founder.fail_node(node)
+            setup_client.fail_node(node)
         died = any(action.kind == CRASH for taken in self.schedule.values() for action in taken)
         try:
-            founder.recover()
+            setup_client.recover()
             for key in (*map(key_of, ACCOUNTS), b"flag a", b"flag b", SHARED):
-                store = self.stage.store_of(None, key)
+                store = self.cluster.store_of(None, key)
                 with contextlib.suppress(NodeFailed):
                     store.get(key)
                     store.put(key, b"")
                 with contextlib.suppress(NodeFailed):
                     store.check()
-            audit = founder.audit()
+            audit = setup_client.audit()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"
         if audit["leaked"] and not died:
@@ -498,7 +500,7 @@ def faulty(
 
 def logged(made: TxStage, run: TxRun, client: int) -> bool:
     """Whether a client has published a log."""
-    word = made.players[client].pool.client.slot + TX_TIME
+    word = made.clients[client].pool.client.slot + TX_TIME
     return any(step[:3] == (client, "store", word) for step in run.trace)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kit.puppets import Puppet, PuppetPool, Where, dies_before
 from limpet.fault.matrix.operations import KEY, NEW, OLD, demand
-from limpet.fault.matrix.testbed import Scene, look_away
+from limpet.fault.matrix.testbed import StoreTestbed, look_away
 from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.in_place_check import InPlaceSurvey
@@ -29,7 +29,7 @@ def nodes(store: Any) -> int:
     return sum(not is_vacant(pointer) for pointer in pointers.tolist())
 
 
-class TreeScene(Scene):
+class TreeScene(StoreTestbed):
     """A tree of so many nodes, the last leaf of which has no room for KEY."""
 
     count = 1
@@ -57,7 +57,7 @@ class LeafSplit(TreeScene):
     count = 4
 
 
-class Merge(Scene):
+class Merge(StoreTestbed):
     """Two leaves under a root: KEY is alone in the second."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:

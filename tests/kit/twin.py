@@ -1,4 +1,4 @@
-"""A store kind for the tests of the proof machinery: two copies of a `race` store under one lock.
+"""A store kind for tests of matrix and explorer: two copies of a `race` store under one lock.
 
 Each side is the source of `race`, made to put everything on one node. Writers hold the lock of
 every node in service, and write the second side before the first; readers take the first side in
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from kit.mutants.race import race_from_source
-from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
 from limpet.stores.base import Store
@@ -187,8 +187,8 @@ def _lock(pool: Any, name: str, node: int) -> int:
 def registered(kind: str, cls: type) -> Iterator[None]:
     """Have a class of this module be a store kind meanwhile."""
     KINDS[kind] = Kind(__name__, cls.__name__)
-    PROOFS[kind] = Proof(matrix_nodes=NODES, explorer_nodes=NODES)
+    FAULT_PROFILES[kind] = FaultProfile(matrix_nodes=NODES, explorer_nodes=NODES)
     try:
         yield
     finally:
-        del KINDS[kind], PROOFS[kind]
+        del KINDS[kind], FAULT_PROFILES[kind]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 
 VALUE = bytes(range(200))
 
@@ -25,9 +25,9 @@ def fill(store: Any, prefix: bytes = b"key") -> list[bytes]:
 
 
 def full(pools: Any, kind: str) -> tuple[limpet.Pool, Any]:
-    nodes = proof_of(kind).matrix_nodes
+    nodes = profile_of(kind).matrix_nodes
     pool = pools(nodes=nodes, node_size="1MiB", block_size="16KiB", clients=16)
-    return pool, pool.store(kind, name="full", **proof_of(kind).parameters, capacity=10_000)
+    return pool, pool.store(kind, name="full", **profile_of(kind).parameters, capacity=10_000)
 
 
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "fusee", "swarm", "rtx-sherman"])

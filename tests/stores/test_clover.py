@@ -25,8 +25,8 @@ from kit.stores import sound
 from kit.waiting import until
 
 import limpet
-from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
-from limpet.fault.matrix.fault_profile import PROOFS, proof_of
+from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, profile_of
 from limpet.stores.baselines.clover import chains, server
 from limpet.stores.baselines.clover import store as table
 from limpet.stores.baselines.clover.remote import Remote
@@ -475,7 +475,7 @@ def test_explorer(changes: dict[str, Any], value_size: int) -> None:
 
 def test_runs_are_repeated_though_the_metadata_process_is_another_process() -> None:
     explored = Exploration(store="clover", seed=5, crashes=2)
-    with stage_of(explored) as stage:
+    with cluster_of(explored) as stage:
         for number in range(20 if COMPILED else 4):
             first = numbered_run(stage, explored, number).digest()
             assert numbered_run(stage, explored, number).digest() == first
@@ -528,7 +528,7 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
     exec(compile(text, table.__file__, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Clover"))
-    monkeypatch.setitem(PROOFS, "mutant", proof_of("clover"))
+    monkeypatch.setitem(FAULT_PROFILES, "mutant", profile_of("clover"))
     return cast(Mutant, request.param)
 
 

@@ -22,8 +22,7 @@ import limpet
 from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result as findings
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.baselines.pdpm import store as table
 from limpet.stores.baselines.pdpm.buckets import REDO
@@ -460,9 +459,9 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 @pytest.mark.parametrize("mutant", KILLED, indirect=True, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (scene, matrix):
+    for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
     result = matrix.Matrix("mutant").killed(OPERATIONS[mutant.operation])
     assert result.verdict == "FAILED"
 

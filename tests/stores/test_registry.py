@@ -195,7 +195,7 @@ def test_a_kind_is_registered_once_or_again_as_the_same(tiny: type) -> None:
     register("tiny", tiny)
     assert store_class("tiny") is tiny
     assert kind_named("tiny").fixed == {}
-    assert "tiny" not in KINDS  # it goes through no proof of limpet's
+    assert "tiny" not in KINDS  # it goes through no test run of limpet's
     register("tiny-5", tiny, capacity=5)
     assert kind_named("tiny-5").fixed == {"capacity": 5}
     with pytest.raises(limpet.ParameterError, match="is there already"):

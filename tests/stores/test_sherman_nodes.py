@@ -13,12 +13,12 @@ import pytest
 from kit.trees import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation, demand
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
@@ -31,7 +31,7 @@ COUNTED: Final = (b"none yet", b"counted")
 compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
 
 
-class Pair(Scene):
+class Pair(StoreTestbed):
     """Beside KEY there is another key that the transaction changes with it."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
@@ -89,8 +89,8 @@ Make = Callable[[str], tuple[Matrix, Operation]]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes matrices of a case, and its operation; a new pool for each run."""
-    proof = Proof(SMALL, matrix_nodes=1, sources=proof_of("rtx-sherman").sources)
-    monkeypatch.setitem(PROOFS, "rtx-sherman", proof)
+    profile = FaultProfile(SMALL, matrix_nodes=1, sources=profile_of("rtx-sherman").sources)
+    monkeypatch.setitem(FAULT_PROFILES, "rtx-sherman", profile)
 
     def matrix(case: str) -> tuple[Matrix, Operation]:
         scene, operation = CASES[case]
@@ -102,7 +102,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 cases = pytest.mark.parametrize("case", CASES)
 
 
-def sound(result: Result) -> None:
+def sound(result: MatrixResult) -> None:
     assert result.failures == ()
     assert result.steps > 60
     assert result.tried > 2
@@ -166,7 +166,9 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
         matrix.limit = 160
         seen |= set(matrix.killed(operation).seen)
     defined = {
-        name for name, path in remains.defined("rtx-sherman").items() if "stores/rtx/" in path
+        name
+        for name, path in crash_evidence.defined("rtx-sherman").items()
+        if "stores/rtx/" in path
     }
     assert {"noted", "published", "locked", "decided", "over"} <= defined
     assert defined - seen <= {"taken-over", "copied", "aborted"}

@@ -17,7 +17,7 @@ import pytest
 from kit.mutants.race import GROWING, ReusesAtOnce
 from kit.mutants.source import from_source
 from limpet.fault.explore.explorer import Exploration
-from limpet.fault.matrix.fault_profile import PROOFS
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.fusee.parameters import FuseeParameters
@@ -97,8 +97,8 @@ def crowded(node_size: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FuseeParameters, "for_pool", classmethod(one_subtable))
         for kind in ("fusee", "fusee-cr", "fusee-nc"):
-            sized = dataclasses.replace(PROOFS[kind], explorer_node_size=node_size)
-            patch.setitem(PROOFS, kind, sized)
+            sized = dataclasses.replace(FAULT_PROFILES[kind], explorer_node_size=node_size)
+            patch.setitem(FAULT_PROFILES, kind, sized)
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kit.mutants.source import from_source
 from limpet.fault.explore.sim_program import VALUE_SIZE
-from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.reclaim import end_limbo
@@ -27,7 +27,7 @@ SOURCES: Final = ("stores/race/index.py", "stores/race/hash_store.py", "stores/r
 """What a `race` store of fixed size is made of; each is derived from the one before."""
 GROWING: Final = (*SOURCES, "stores/race/directory.py", "stores/race/store.py")
 """And of one that grows."""
-FIXED: Final = Proof(capacity_never=2600, matrix_spare=1)
+FIXED: Final = FaultProfile(capacity_never=2600, matrix_spare=1)
 
 
 def race_from_source(*changes: tuple[str, str]) -> Any:
@@ -226,10 +226,10 @@ def in_force(mutant: Mutant) -> Iterator[None]:
     made = race_from_source(*mutant.changes) if mutant.changes else None
     from limpet.stores import pool as stores_pool
 
-    proof = PROOFS["race"]
+    profile = FAULT_PROFILES["race"]
     try:
         if made is not None:
-            PROOFS["race"] = FIXED
+            FAULT_PROFILES["race"] = FIXED
             stores_pool.store_class = lambda kind: made  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, mutant.by)
@@ -238,6 +238,6 @@ def in_force(mutant: Mutant) -> Iterator[None]:
         stores_pool.store_class = get_class  # type: ignore[attr-defined]
         if mutant.replaced:
             setattr(pool_module, mutant.replaced, original)
-        PROOFS["race"] = proof
+        FAULT_PROFILES["race"] = profile
         registry.KINDS.clear()
         registry.KINDS.update(kinds)

@@ -17,7 +17,7 @@ import pytest
 from kit.mutants.race import GROWING
 from kit.mutants.source import from_source
 from limpet.fault.explore.explorer import Exploration
-from limpet.fault.matrix.fault_profile import PROOFS
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
 from limpet.stores import pool as stores_pool
 from limpet.stores.swarm.parameters import SwarmParameters
@@ -82,8 +82,8 @@ def crowded() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SwarmParameters, "for_pool", classmethod(one_subtable))
-        sized = dataclasses.replace(PROOFS["swarm"], explorer_node_size=NODE_SIZE)
-        patch.setitem(PROOFS, "swarm", sized)
+        sized = dataclasses.replace(FAULT_PROFILES["swarm"], explorer_node_size=NODE_SIZE)
+        patch.setitem(FAULT_PROFILES, "swarm", sized)
         yield
 
 

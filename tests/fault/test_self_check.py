@@ -7,8 +7,8 @@ from limpet.fault.check.self_check import (
     describe,
     identify,
     identity,
+    reseal,
     seal,
-    stamp,
     unseal,
 )
 
@@ -20,10 +20,10 @@ ORIGINAL = Original.of(CONTENT)
 
 def test_stamp_says_who_wrote_a_value() -> None:
     assert identify(CONTENT, ORIGINAL, 4) == LOADED
-    first = stamp(CONTENT, ORIGINAL, 4, 7, 1)
+    first = reseal(CONTENT, ORIGINAL, 4, 7, 1)
     assert len(first) == len(CONTENT) + TRAILER_SIZE
     assert identify(first, ORIGINAL, 4) == identity(7, 1)
-    second = stamp(first, ORIGINAL, 4, 8, 2)
+    second = reseal(first, ORIGINAL, 4, 8, 2)
     assert len(second) == len(first)
     assert identify(second, ORIGINAL, 4) == identity(8, 2)
 
@@ -31,12 +31,12 @@ def test_stamp_says_who_wrote_a_value() -> None:
 def test_stamp_of_an_empty_file_works() -> None:
     empty = Original.of(b"")
     assert identify(b"", empty, 0) == LOADED
-    assert identify(stamp(b"", empty, 0, 1, 1), empty, 0) == identity(1, 1)
+    assert identify(reseal(b"", empty, 0, 1, 1), empty, 0) == identity(1, 1)
 
 
 def test_identify_refuses_every_torn_value() -> None:
     """Any prefix of one write over another, at 8-byte words, as a kill or a race may leave it."""
-    old, new = stamp(CONTENT, ORIGINAL, 4, 1, 1), stamp(CONTENT, ORIGINAL, 4, 2, 9)
+    old, new = reseal(CONTENT, ORIGINAL, 4, 1, 1), reseal(CONTENT, ORIGINAL, 4, 2, 9)
     for cut in range(len(CONTENT) // 8 * 8 + 16, len(old), 8):
         torn = new[:cut] + old[cut:]
         assert identify(torn, ORIGINAL, 4) is None
@@ -46,13 +46,13 @@ def test_identify_refuses_every_torn_value() -> None:
 
 @pytest.mark.parametrize("at", [0, 100, 767, *range(768, 808)])
 def test_identify_refuses_every_flipped_byte(at: int) -> None:
-    value = bytearray(stamp(CONTENT, ORIGINAL, 4, 7, 1))
+    value = bytearray(reseal(CONTENT, ORIGINAL, 4, 7, 1))
     value[at] ^= 1
     assert identify(bytes(value), ORIGINAL, 4) is None
 
 
 def test_identify_refuses_other_lengths_and_keys() -> None:
-    value = stamp(CONTENT, ORIGINAL, 4, 7, 1)
+    value = reseal(CONTENT, ORIGINAL, 4, 7, 1)
     assert identify(value, ORIGINAL, 5) is None
     assert identify(value[:-1], ORIGINAL, 4) is None
     assert identify(value + b"x", ORIGINAL, 4) is None

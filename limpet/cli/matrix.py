@@ -15,7 +15,7 @@ from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 from limpet.fault.matrix import channel_matrix, encounter
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, LIMIT, PAST, run, uncovered
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.registry import KINDS
 
@@ -87,7 +87,7 @@ def matrix(
         "operation", "dimension", "steps taken", "next one's", "runs", "verdict",
         right=("steps taken", "next one's", "runs"),
     )  # fmt: skip
-    results: list[Result] = []
+    results: list[MatrixResult] = []
     try:
         with ended_by_signals() as check:
             for result in results_of:
