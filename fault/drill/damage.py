@@ -8,9 +8,9 @@ that opens it now (damage_work.py), with more damage in between. Demanded is
       the stacks are told
     - no allocation without bound: MEMORY bytes more than at the start are refused to a case
     - of each operation a right result, an error that is documented, or a LimpetError
-    - a right value where the kind says that its values are under a checksum (fault_profile.py). Where
-      it has none, wrong values are counted; so are keys that are missing and values that are old, as
-      no index here has a checksum of its words (docs/drills.md says why)
+    - a right value where the kind says that its values are under a checksum (fault_profile.py).
+      Where it has none, wrong values are counted; so are keys that are missing and values that are
+      old, as no index here has a checksum of its words (docs/drills.md says why)
 
 The pool is made once, and put back as it was before each case, so a case does not depend on those
 before it: `limpet drill damage KIND --seed S --case N` repeats it. Each case is a process of its
