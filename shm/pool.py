@@ -198,7 +198,7 @@ class Memory:
         parameters = self.parameters
         whole = parameters.coherent or segment.index == CONTROL_NODE
         coherent = None if whole else parameters.coherent_bytes
-        fd = segment.fd if segment.place.device is None else -1
+        fd = segment.watched_fd
         self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
 
     # ---- creating and opening ---------------------------------------------------------------

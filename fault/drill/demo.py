@@ -30,7 +30,6 @@ from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_an
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.supervisor import Progress, Supervisor
 from limpet.shm.backends.location import parse_url
-from limpet.shm.endpoint import backing
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.parameters import KIB, MIB
 
@@ -172,12 +171,10 @@ def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path],
     location = parse_url(url)
     size, largest = sum(found.values()), max(found.values())
     each = node_size(size, largest, clients)
-    if location.scheme == "dax":
+    room = location.room()
+    if room is None or NODES * each <= room[1]:
         return list(found), each, BLOCK_SIZE
-    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
-    free = backing.room(folder)
-    if free is None or NODES * each <= free:
-        return list(found), each, BLOCK_SIZE
+    folder, free = room
     files: list[Path] = []
     size = largest = 0
     for path, bytes_ in found.items():

@@ -26,8 +26,8 @@ import numpy as np
 from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.allocator import Slab
+from limpet.shm.backends.file import FilePlace
 from limpet.shm.backends.node import MemoryNode
-from limpet.shm.backends.probe import Place
 from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
@@ -108,7 +108,7 @@ class NodesMemory:
         name = f"node {node}, generation {generation}"
         fd = os.memfd_create(f"limpet {name}")
         os.ftruncate(fd, size)
-        made = MemoryNode(name, node, size, Place(Path(f"/proc/self/fd/{fd}")), fd, generation)
+        made = MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), fd, generation)
         self.given[node, generation] = made
         self.gone.discard(node)
         return made

@@ -166,8 +166,8 @@ class Replacement:
             )
 
     def _require_alone(self) -> None:
-        """On dax, refuse while others have the memory mapped that is to be used again."""
-        if self.location.scheme != "dax":
+        """Refuse while others have the memory mapped, where it is to be used again."""
+        if not self.location.reuses_memory:
             return
         others = [
             str(self.membership.pid(word))

@@ -205,7 +205,7 @@ class Array(Channel):
                 raise NodeFailed(node, "its memory is not mapped")
             offset = self.address & (1 << NODE_SHIFT) - 1
             segment = segments[0]
-            fd = segment.fd if segment.place.device is None else -1
+            fd = segment.watched_fd
             buffer: Any = Watched(segment.map, segment.size, fd)
             return np.frombuffer(buffer, self.typecode, self.length, offset)
         finally:

@@ -5,7 +5,7 @@ asked for beforehand, with fallocate(2), where the answer is an error that can b
 and the control segment when they are made, a block by the client that claims it, before the claim.
 Backed pages stay: nothing here gives them back to the file system before the segment is removed.
 
-`back` is the one place where that is done; `limpet.shm.pool` calls it for a node's segment. What
+`back` is the one place where that is done, for the backends whose segments are files. What
 cannot be backed is used as it is: device DAX has all of its memory, and a file system without
 fallocate reports a lack of room when it likes.
 
