@@ -56,9 +56,6 @@ class Pool(Memory):
 
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
-        self.given_up: dict[str, int] = {}
-        """Names of channels that were removed where nobody can tell whether something was lost, and
-        the number of the directory that this counts for (stores/channels/memory.py)."""
         # What hangs on the pool must not keep it alive.
         self.heap.concerned = functools.partial(concerns, self.endpoint)
         linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)

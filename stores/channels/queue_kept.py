@@ -70,7 +70,7 @@ from limpet.stores.channels.queue_layout import (
     TAKEN,
     TICKET_SHIFT,
 )
-from limpet.stores.channels.region import Links
+from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.tasks import Tasks
 
 assert SIZE < ENTRY_CELL < BEFORE < ENTRY_DATA

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.channels.memory cimport ChannelMemory
+from limpet.stores.channels.regions.links cimport unlink
 from limpet.stores.channels.queue_kept cimport Kept
 from limpet.stores.channels.waiting cimport Waiting
 
@@ -39,7 +39,6 @@ cdef class Places(Kept):
     cdef readonly object decode
     cdef readonly Heap heap
     cdef readonly Allocator allocator
-    cdef readonly ChannelMemory memory
     cdef readonly u64 tail
     cdef readonly u64 head
     cdef readonly Waiting news

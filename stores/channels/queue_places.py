@@ -102,7 +102,8 @@ from limpet.stores.channels.queue_layout import (
     TAIL,
     WRITING,
 )
-from limpet.stores.channels.region import Links
+from limpet.stores.channels.regions.links import unlink
+from limpet.stores.channels.regions.region import Links
 from limpet.stores.channels.waiting import Waiting
 from limpet.stores.codecs import Codec
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
@@ -169,7 +170,6 @@ class Places(Kept):
         )
         self.heap = self.pool.heap
         self.allocator = self.pool.allocator
-        self.memory = manager.memory
         self.tail = self.address + TAIL
         self.head = self.address + HEAD
         remote = self.pool.parameters.multi_host
@@ -302,7 +302,7 @@ class Places(Kept):
         if reference or endpoint.load(slot + SIZE) > self.item_size:
             link = self._link(self._cell(endpoint.load(slot + CELL), place))
             # CRASH(stale-link): to an element that was got, or of a put that was cut.
-            self.memory.unlink(link)
+            unlink(self.client, link)
         if reference:
             endpoint.store(slot + SIZE, len(data))
             # ORDER: the hand knows where it is linked before it is; a link has a large size.
@@ -416,7 +416,7 @@ class Places(Kept):
                 else:
                     self.unsure = False
                     if large:
-                        self.memory.unlink(self._link(self._cell(self.cell, place)))
+                        unlink(self.client, self._link(self._cell(self.cell, place)))
                 endpoint.wait()
                 self.room.wake_one()
                 return data

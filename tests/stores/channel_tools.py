@@ -34,7 +34,7 @@ def nothing_leaked(pool: Any) -> None:
     pool.recover()
     audit = pool.audit()
     assert audit["leaked"] == audit["held"] == 0, audit
-    pool.channels.memory.check()
+    pool.channels.catalogue.check()
 
 
 class NappingEndpoint(Endpoint):
