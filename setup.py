@@ -79,10 +79,13 @@ COMPILED = {
     "limpet.stores.channels.barrier": "limpet/stores/channels/barrier.py",
     "limpet.stores.channels.ticket_lock": "limpet/stores/channels/ticket_lock.py",
     "limpet.stores.channels.lock": "limpet/stores/channels/lock.py",
-    "limpet.stores.channels.tasks": "limpet/stores/channels/tasks.py",
-    "limpet.stores.channels.queue_kept": "limpet/stores/channels/queue_kept.py",
-    "limpet.stores.channels.queue_places": "limpet/stores/channels/queue_places.py",
-    "limpet.stores.channels.shared_queue": "limpet/stores/channels/shared_queue.py",
+    "limpet.stores.channels.participants": "limpet/stores/channels/participants.py",
+    "limpet.stores.channels.queue.slots": "limpet/stores/channels/queue/slots.py",
+    "limpet.stores.channels.queue.tasks": "limpet/stores/channels/queue/tasks.py",
+    "limpet.stores.channels.queue.notes": "limpet/stores/channels/queue/notes.py",
+    "limpet.stores.channels.queue.cyclic_ring": "limpet/stores/channels/queue/cyclic_ring.py",
+    "limpet.stores.channels.queue.completion": "limpet/stores/channels/queue/completion.py",
+    "limpet.stores.channels.queue.shared_queue": "limpet/stores/channels/queue/shared_queue.py",
     "limpet.stores.channels.ring_buffer": "limpet/stores/channels/ring_buffer.py",
 }
 

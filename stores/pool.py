@@ -25,10 +25,10 @@ from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event
 from limpet.stores.channels.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
-from limpet.stores.channels.queue_layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.ring_buffer import RingBuffer
 from limpet.stores.channels.ring_layout import BLOCK, SIZE
-from limpet.stores.channels.shared_queue import SharedQueue
 from limpet.stores.codecs import Codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.fusee.links import Link

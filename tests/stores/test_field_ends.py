@@ -26,7 +26,7 @@ MODULES = (
     "shm.clients.unique_ids",
     "stores.channels.layout",
     "stores.channels.ticket_layout",
-    "stores.channels.queue_layout",
+    "stores.channels.queue.layout",
     "stores.channels.ring_layout",
     "stores.channels.regions.directories",
     "stores.channels.barrier",
