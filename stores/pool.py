@@ -25,10 +25,10 @@ from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event
 from limpet.stores.channels.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
-from limpet.stores.channels.queue_layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.ring_buffer import RingBuffer
 from limpet.stores.channels.ring_layout import BLOCK, SIZE
-from limpet.stores.channels.shared_queue import SharedQueue
 from limpet.stores.codecs import Codec
 from limpet.stores.dict import SharedDict
 from limpet.stores.fusee.links import Link
@@ -56,9 +56,6 @@ class Pool(Memory):
 
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
-        self.given_up: dict[str, int] = {}
-        """Names of channels that were removed where nobody can tell whether something was lost, and
-        the number of the directory that this counts for (stores/channels/memory.py)."""
         # What hangs on the pool must not keep it alive.
         self.heap.concerned = functools.partial(concerns, self.endpoint)
         linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)

@@ -300,7 +300,7 @@ class ChannelSubject(Subject):
         self._fresh(found, "another", pool, "another")
         for call in (pool.channels.list, pool.channels.names):
             found.attempt(f"channels.{call.__name__}", call)
-        found.attempt("channels.memory.check", lambda: pool.channels.memory.check())
+        found.attempt("channels.catalogue.check", lambda: pool.channels.catalogue.check())
         for name in ("channel", "another"):
             found.attempt(f"remove {name}", functools.partial(pool.channels.remove, name), KeyError)
         self._fresh(found, "anew", pool, "channel")

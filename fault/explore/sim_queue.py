@@ -23,7 +23,7 @@ from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.errors import LimpetError
-from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 
 LARGE: Final = b"L"
 ITEM_SIZE: Final = 24

@@ -138,7 +138,7 @@ class ChannelTestbed(PoolTestbed):
     def inspect(self) -> None:
         """Demand that nothing is leaked, held, or dead in the pool."""
         self.account(1)
-        self.pool.channels.memory.check()
+        self.pool.channels.catalogue.check()
 
 
 class ChannelMatrix:

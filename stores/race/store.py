@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.membership import hand_in
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -94,8 +93,8 @@ class Growing(Directory):
         """
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         sizes = [self.subtable_size] * (self.objects_needed if self.pointer else 1)
-        internal = self.name.startswith(INTERNAL)
-        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, internal)
+        update = not self.spares
+        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, update)
 
     def _wait(self, attempt: int) -> None:
         """Wait a little for who is in the way, where somebody can be."""

@@ -18,8 +18,8 @@ from limpet.shm.endpoint.simulated import PAUSE, SimulatedEndpoint
 from limpet.stores.channels.array import Array
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.shared_queue import SharedQueue
 from limpet.stores.channels.sst import SST
 
 SCHEDULES = 80 if limpet.build == "compiled" else 15

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kit.locks import LockStage, Player, Run
 from limpet.shm.endpoint.simulated import PID_FIRST, Crashed
-from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 
 MAXSIZE: Final = 3
 WOKEN: Final = "woken"
@@ -101,7 +101,7 @@ class QueueRun(Run):
     def _taken(self) -> int:
         """Places that are no room, whatever is in there."""
         load, channel = self.stage.setup_client.endpoint.load, self.stage.channel
-        return int(load(channel.tail) - load(channel.head))
+        return int(load(channel.ring.tail) - load(channel.ring.head))
 
     def _vainly(self, addr: int) -> bool:
         """Not if somebody was woken and is about to look."""

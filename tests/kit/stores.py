@@ -73,7 +73,7 @@ def nothing_leaked(pool: Any) -> None:
     """After recovery, all memory of channels is accounted for."""
     pool.recover()
     accounted(pool)
-    pool.channels.memory.check()
+    pool.channels.catalogue.check()
 
 
 # ---- keys and values of few bytes ----

@@ -16,9 +16,9 @@ from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
-from limpet.stores.channels import queue_layout as queues
 from limpet.stores.channels import ticket_layout as ticket_fields
 from limpet.stores.channels.layout import LINE, WAKE
+from limpet.stores.channels.queue import layout as queues
 from limpet.stores.channels.ring_layout import END, NUMBER, OLDEST, POSITION_MAX
 from limpet.stores.loco import layout as kvstores
 
@@ -151,9 +151,9 @@ def late_queue(pool: Any, maxsize: int, ticket: int, name: str = "jobs") -> Any:
     jobs = pool.queue(name, maxsize)
     for number in range(ticket, ticket + maxsize):
         word = (number // maxsize & queues.ROUND_MASK) << queues.ROUND_SHIFT
-        pool.endpoint.store(jobs._slot(number % maxsize), word)
-    pool.endpoint.store(jobs.tail, ticket)
-    pool.endpoint.store(jobs.head, ticket)
+        pool.endpoint.store(jobs.ring.slots.slot(number % maxsize), word)
+    pool.endpoint.store(jobs.ring.tail, ticket)
+    pool.endpoint.store(jobs.ring.head, ticket)
     return jobs
 
 
@@ -246,7 +246,7 @@ def test_the_count_of_open_elements_stays_at_its_end(pools: Any) -> None:
     consumer.get()
     at = entered(consumer, lambda: row_of(consumer))
     set_counts(consumer, at, 5, COUNT_MAX - 2, 0)
-    entered(consumer, consumer.reload)
+    entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
     for number in range(6):
         jobs.put(number)
         assert consumer.get(timeout=1) == number
@@ -273,7 +273,7 @@ def test_counts_of_lost_elements_and_turns_wrap(pools: Any, turn: int, lost: int
     at = entered(consumer, lambda: row_of(consumer))
     set_counts(consumer, at, turn, 0, lost)
     pool.endpoint.store(jobs.address + queues.FORGOTTEN, lost)
-    entered(consumer, consumer.reload)
+    entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
     assert jobs.join(timeout=1)
     for each in ("a", "b"):
         jobs.put(each)

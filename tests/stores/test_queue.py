@@ -19,7 +19,7 @@ from kit.stores import nothing_leaked
 
 import limpet
 from limpet.stores.channels.layout import CLAIMED, SLEEPERS
-from limpet.stores.channels.queue_layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
+from limpet.stores.channels.queue.layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
 from limpet.stores.channels.variables import AtomicVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
@@ -147,7 +147,7 @@ def test_a_large_element_that_is_freed_by_a_removal_is_not_got(pools: Any) -> No
     pool = pools(node_size="4MiB")
     pool.queue("q", 2).put(bytes(10_000))
     q = pools.keep(WatchedPool.open(pool.url)).queue("q", 2)
-    size = q._slot(0) + SIZE
+    size = q.ring.slots.slot(0) + SIZE
 
     def remove(verb: str, address: int) -> None:
         if address == size:
@@ -241,7 +241,7 @@ def test_the_only_place_is_used_again_after_its_producer_was_killed(pools: Any) 
 
 
 def slots(q: Any) -> list[int]:
-    return [q.endpoint.load(q._slot(number)) & STATE_MASK for number in range(q.maxsize)]
+    return [q.endpoint.load(q.ring.slots.slot(number)) & STATE_MASK for number in range(q.maxsize)]
 
 
 def hold_in_writing(pool: Any, q: Any, large: bytes) -> int:
@@ -372,7 +372,7 @@ def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None
     q = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
     q.put(1)
     q.get()
-    theirs.endpoint.store(theirs._slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
+    theirs.endpoint.store(theirs.ring.slots.slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
     seat = theirs.seats + 8 * theirs.own_row
     looks = []
 

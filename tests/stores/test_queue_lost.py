@@ -14,7 +14,7 @@ from kit.processes import dies_at, gather, start
 from kit.stores import nothing_leaked
 
 import limpet
-from limpet.stores.channels.queue_layout import KEPT_MAX, KIND, PENDING
+from limpet.stores.channels.queue.layout import KEPT_MAX, KIND, PENDING
 
 SMALL, LARGE = 3, 2000
 """Bytes of an element that lies in its slot, and of one that takes an object."""
@@ -251,12 +251,10 @@ def test_a_get_that_was_cut_in_a_living_process_is_done_with_or_there(
     q = pool.queue("q", 4, codec="bytes")
     q.put_many([item(1, size), item(2, size)])
     with q.operation():
-        q._note(0, item(1, size), 0)
+        q.notes.note(q.own_row, 0, item(1, size), 0)
         if lines > 1:
             q.tasks.begin()
-        if lines > 2:
-            q.tasks.word = 0 if limpet.build == "pure" else q.tasks.word
-    assert q.endpoint.load(q._entry(q.own_row, q.keep - 1)) & KIND == PENDING
+    assert q.endpoint.load(q.notes.entry(q.own_row, q.keep - 1)) & KIND == PENDING
     assert q.get() == item(1, size)
     q.task_done()
     assert q.get() == item(2, size)

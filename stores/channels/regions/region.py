@@ -1,10 +1,10 @@
-"""What the manager tells of a memory region. Plain, as compiled modules need it."""
+"""What the catalogue says of a memory region. Plain, as compiled modules need it."""
 
 from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """Where the memory of a region lies; the address of its mark, and what that is (memory.py)."""
+    """Where the memory of a region lies, the address of its mark, and the mark (catalogue.py)."""
 
     address: int
     size: int

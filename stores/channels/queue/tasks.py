@@ -11,7 +11,7 @@ that CAS has failed; so whoever sees that it is not in the queue any more sees i
 not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
 that it is compared with.
 
-Which elements these are, as far as they can be given back, is in queue_kept.py.
+Which elements these are, as far as they can be given back, is in notes.py.
 
 A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.stores.channels.layout import CLAIMED, LINE
-from limpet.stores.channels.queue_layout import COUNT_BITS
+from limpet.stores.channels.queue.layout import COUNT_BITS
 
 TURN_SHIFT = COUNT_BITS
 COUNT_MASK = 0xFF_FFFF_FFFF
@@ -93,25 +93,24 @@ class Tasks:
         """How many are open of ours."""
         return self.word & COUNT_MASK
 
-    def counted(self, channel: Any) -> tuple[int, int]:
+    def counted(self, participants: Any) -> tuple[int, int]:
         """How many are open of the living, and lost of the others (modulo 2^40); at most. In an
         operation."""
         endpoint = self.endpoint
         living = gone = 0
-        for row in range(channel.rows):
-            seat = channel.seats + 8 * row
+        for row in range(participants.count):
             at = self.address + row * LINE
             while True:
-                ident = endpoint.load(seat)
+                ident = participants.word(row)
                 word = endpoint.load(at)
                 lost = endpoint.load(at + LOST)
                 # ORDER: after the counts: they are those of that participant.
-                if endpoint.load(seat) == ident:
+                if participants.word(row) == ident:
                     break
             gone += lost & COUNT_MASK
             count = word & COUNT_MASK
             if ident and count and word >> TURN_SHIFT == lost >> TURN_SHIFT:
-                if ident & CLAIMED or not channel.lives(ident):
+                if ident & CLAIMED or not participants.lives(ident):
                     gone += count
                 else:
                     living += count

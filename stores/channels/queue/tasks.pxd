@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.participants cimport Participants
 
 cdef u64 CLAIMED
 cdef u64 COUNT_MASK
@@ -26,7 +26,7 @@ cdef class Tasks:
     cdef bint _change(self, u64 word) except -1
     cpdef u64 ours(self)
     @cython.locals(
-        endpoint=Endpoint, living=u64, gone=u64, row=int, seat=u64, at=u64, ident=u64, word=u64,
+        endpoint=Endpoint, living=u64, gone=u64, row=int, at=u64, ident=u64, word=u64,
         lost=u64, count=u64,
     )
-    cpdef tuple counted(self, Channel channel)
+    cpdef tuple counted(self, Participants participants)

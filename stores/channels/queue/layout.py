@@ -1,8 +1,9 @@
-"""Layout of the shared queue. Plain constants; the tables: queue_places.py, queue_kept.py."""
+"""Layout of the shared queue. Plain constants; the tables: cyclic_ring.py, notes.py, slots.py."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, STAYS, WRAPS, Field
+from limpet.stores.status import FULL
 
 TAIL: Final = 0
 HEAD: Final = 64
@@ -29,7 +30,21 @@ LATER: Final = 1 << 47
 """Rounds that differ by less than this are later ones; they wrap around."""
 
 EMPTY: Final = 6
-"""Beside those of stores/status.py: there is nothing to get."""
+REJOIN: Final = 7
+"""Beside those of stores/status.py: there is nothing to get; this process was taken for dead."""
+
+
+class Refusal(NamedTuple):
+    """Why an element was not put. `outcome`: FULL; or NO_MEMORY, on `node`. `laggard`: the id of
+    the client that keeps the last place from being put to: it has neither given that up nor died.
+    """
+
+    outcome: int
+    node: int = 0
+    laggard: int = 0
+
+
+NO_ROOM: Final = Refusal(FULL)
 
 MAXSIZE: Final = 1024
 ITEM_SIZE: Final = 104

@@ -1,4 +1,0 @@
-from limpet.stores.race.store cimport Growing
-
-cdef class Renewing(Growing):
-    pass
