@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from segment_tools import SCHEMES, location_on, make_device, packed
+from kit.segments import SCHEMES, location_on, make_device, packed
 from toy_backend import MemfdPlace, Memfds, _pools
 
 import limpet
