@@ -6,7 +6,7 @@ is written without a log (`update`), several in a transaction with one. Clients'
 normal distribution (`skew_us`: its standard deviation); and verbs on memory nodes are late now and
 then, as a write is that "flies" (section 4.1), or of a client that loses its core: a share `late`
 of them, by `late_us` on average, exponentially distributed. Nothing is known of processes here, as
-among hosts: whoever meets a lock goes by its lease only.
+among hosts: a client that meets a lock goes by its lease only.
 
 What is counted is what the stores did: `repairs` of their `stats()`, each lock or transaction once.
 As all owners live, each is a false expiry. Nothing is harmed by it: the owner tries again.
@@ -53,7 +53,7 @@ OPS_OF_SURVIVORS: Final = 20
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run: `transactions` of each client, of `locks` objects out of `objects`.
+    """Parameters: `transactions` of each client, of `locks` objects out of `objects`.
 
     `drift_us`, `each_us`: parameters of the store; the rest is as the module says. `dies`: the
     first client does, in its first transaction: the others may be done before it has another.
@@ -75,7 +75,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Expiry:
-    """What came of it. Times in ns, of whole transactions; `retries`: attempts in vain.
+    """The result. Times in ns, of whole transactions; `retries`: failed attempts.
 
     `expired`: locks that were seen to at the end of their lease, of the living and the dead.
     """
@@ -206,7 +206,7 @@ def run_setting(setting: Setting) -> Expiry:
 
 
 def died(setting: Setting) -> Setting:
-    """The same with few clients on the same objects, of whom one dies."""
+    """The same with few clients on the same objects, one of which dies."""
     return dataclasses.replace(
         setting, objects=setting.locks, clients=SURVIVORS + 1, transactions=OPS_OF_SURVIVORS,
         skew_us=0.0, late=0.0, dies=True,

@@ -1,4 +1,4 @@
-"""What each step from Sherman to rTX costs an insert (rTX section 6.3, figures 16 and 17).
+"""The cost of each step from Sherman to rTX in an insert (rTX section 6.3, figures 16 and 17).
 
 All clients do nothing but insert keys that were not there. Reads, writes and atomics are counted,
 times are virtual (limpet/fault/explore/sim_time.py), so equal arguments give equal figures on any
@@ -51,7 +51,7 @@ DTX: Final = Step("DTX", "dtx-sherman", {})
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """What a step gave: of an insert by one client, and of all clients together.
+    """The effect of a step: on an insert by one client, and on all clients together.
 
     `writes` and `atomics` include those of the log; `throughput` is in inserts a virtual second.
     """
@@ -113,7 +113,7 @@ def factors_table(found: Sequence[Factor]) -> Table:
     shown.caption = (
         "Up to latency: means of an insert by one client, with splits, the log's header, and what "
         "is done twice because no memory was ready. x: over the step before. Last RTT: with all "
-        "clients, who meet each other. DTX is no step: the log without the idempotent commit, as "
+        "clients, which meet each other. DTX is no step: the log without the idempotent commit, as "
         "in table 2. The paper's +Opt1 is with +Opt2."
     )
     return shown

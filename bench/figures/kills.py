@@ -6,7 +6,8 @@ A worker that meets what a dead one has left repairs that; the times of repairs 
 pool's events.
 
 Most of what kills cost is the processes: to fork one and to bury it takes the machine's time, too.
-So each rate is run twice, and the other time those who are killed stand idle beside the workers.
+So each rate is run twice, and in the second run the killed clients are idle ones beside the
+workers.
 
 Or clients are cut off in the midst of an update and their processes live on, as other clients, as
 the paper emulates failures (fault/inject/mortal.py): that is the rate that no process has to be
@@ -76,7 +77,7 @@ class Kills:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run: `idle` in place of the workers, so that `rate` kills those; see `Kills`."""
+    """Parameters. `idle`: `rate` kills idle clients in place of the workers; see `Kills`."""
 
     store: str
     processes: int
@@ -126,7 +127,7 @@ class _Bystanders(Supervisor):
 
 
 class _Churn:
-    """Workers on a store who are killed at a rate, or idle ones beside them."""
+    """Workers on a store that are killed at a rate, or idle clients beside them."""
 
     def __init__(self, setting: Setting, pool: Pool, store: Any, supervisor: Supervisor) -> None:
         self.setting = setting
@@ -149,7 +150,7 @@ class _Churn:
         return done / self.last.elapsed_s
 
     def verify(self) -> int:
-        """Read every key, recover who is left, check; bytes that are leaked."""
+        """Read every key, recover the remaining dead clients, check; returns the leaked bytes."""
         for number in range(self.setting.keys):
             check_value(number, self.store.get(key_of(number)))
         self.pool.recover()
@@ -158,7 +159,7 @@ class _Churn:
         return int(self.pool.audit()["leaked"])
 
     def result(self, per_second: float, idle: float | None, leaked: int) -> Kills:
-        """What came of it."""
+        """The result."""
         setting, took = self.setting, self.log.took
         kills = self.last.snapshot.refused() if setting.emulate else self.last.killed
         return Kills(
@@ -262,7 +263,7 @@ def key_of(number: int) -> bytes:
 
 
 def value_of(number: int, incarnation: int) -> bytes:
-    """What a client writes to a key: it can be seen to be the key's, and whole."""
+    """A client's value for a key: a reader can check that it is the key's, and whole."""
     return b"%08d%08d%08d" % (number, incarnation, number)
 
 

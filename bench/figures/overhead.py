@@ -1,4 +1,4 @@
-"""What repairable transactions cost an index under YCSB's mixes (rTX section 6.2, figures 11-13).
+"""The cost of repairable transactions under YCSB's mixes (rTX section 6.2, figures 11-13).
 
 Of each index there are the three designs that the paper compares: as it was ("Optimal"), by
 distributed transactions ("DTX") and by repairable ones ("rTX"). The mixes are those of its table 1:
@@ -77,14 +77,14 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "D": {"write_share": 0.05, "fresh": True, "latest": True},
     "E": {"write_share": 0.05, "fresh": True, "scan_max": SCAN_MAX},
 }
-"""What they are to the simulator."""
+"""The same mixes in the simulator's parameters."""
 OF_FIGURE_13: Final = ("tree", "A")
 OF_TREES: Final = "E"
 
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """What the paper's text says: rTX over Optimal and over DTX, in throughput; None: nothing."""
+    """Throughput ratios in the paper's text: rTX over Optimal and over DTX; None: not given."""
 
     share: float | None = None
     over_dtx: str | None = None

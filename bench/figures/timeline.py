@@ -12,7 +12,7 @@ takes its place.
     unlocked  from the kill until memory does not show the crash point any more: what was locked is
               free. Somebody has to come by it first
     recovered from the kill until the pool's event that the dead client's memory is given back
-    blocked   survivors of whom no insert returned in the last BLOCKED_MS, or raised a LimpetError
+    blocked   survivors of which no insert returned in the last BLOCKED_MS, or raised a LimpetError
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ Times = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run. `point`: the crash point; None: as POINTS says. `parameters` of the store.
+    """Parameters. `point`: the crash point; None: as POINTS says. `parameters` of the store.
 
     `seconds`: half of it is over when the victim looks for its death, and as much follows that.
     """
@@ -108,7 +108,7 @@ def points_of(kind: str) -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of it. Rates are inserts a second; the module says what else is what.
+    """The result. Rates are inserts a second; the module's docstring explains the rest.
 
     `buckets`: inserts of all clients in each ms; `survivors`: of those that were not killed;
     `killed_ms`: when that was; `blocked_at_ms`: from then until the last insert of each that is
@@ -149,7 +149,7 @@ def run(setting: Setting) -> Result:
 
 
 class _Shared:
-    """What a worker tells: when each of its inserts returned. Of the victim: when it died, too."""
+    """A worker's report: when each of its inserts returned, and for the victim, when it died."""
 
     def __init__(self, inserts: int) -> None:
         self.memory = mmap.mmap(-1, 24 + 8 * inserts)
@@ -313,7 +313,7 @@ class _TimelineRun:
 
 
 def errors_of(ends: list[Exit]) -> tuple[str, ...]:
-    """What survivors raised. Raises LimpetError if one failed for another reason than the dead."""
+    """Errors that survivors raised. Raises LimpetError if one has another cause than the death."""
     found = []
     for end in ends:
         if end.slot and end.status > 0:

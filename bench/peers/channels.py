@@ -218,7 +218,7 @@ def _accounts(pool: Pool, processes: int) -> Made:
 
 
 class _Accounts:
-    """An array whose elements are added to by who has their lock."""
+    """An array; the holder of an element's lock adds to it."""
 
     def __init__(self) -> None:
         self.array = multiprocessing.RawArray("q", ACCOUNTS)
@@ -340,7 +340,7 @@ def _answer(process: Any, pipe: Connection) -> tuple[int, int]:
 def run(
     names: tuple[str, ...], processes: tuple[int, ...], seconds: float, rounds: int
 ) -> Iterator[tuple[str, list[Result]]]:
-    """What is being done, and then the results of each case; see `steps`."""
+    """Progress, and then the results of each case; see `steps`."""
     for name in names:
         if name not in CASES:
             raise ParameterError(f"there is no case {name!r}; there is {', '.join(CASES)}")

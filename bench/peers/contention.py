@@ -27,7 +27,7 @@ VALUE: Final = b"v" * 64
 
 @dataclasses.dataclass(frozen=True)
 class Contention:
-    """What one combination gave. `shares`: updates of each process; `longest_us`: of one update."""
+    """One combination. `shares`: updates of each process; `longest_us`: of one update."""
 
     store: str
     processes: int

@@ -350,7 +350,7 @@ def time_each(
 
 
 def clock_cost_ns() -> float:
-    """What reading the clock adds to each operation of a latency pass."""
+    """The time that reading the clock adds to each operation of a latency pass."""
     clock = time.perf_counter_ns
     costs = []
     for _ in range(10_000):

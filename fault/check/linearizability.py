@@ -57,7 +57,7 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class KeyReport:
-    """What was found of one key. `detail` is empty when the verdict is ok."""
+    """The verdict on one key. `detail` is empty when the verdict is ok."""
 
     key: bytes
     verdict: Verdict
@@ -69,7 +69,7 @@ class KeyReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found of a history, the keys with the worst verdicts first."""
+    """The verdicts on a history, keys with the worst verdicts first."""
 
     keys: tuple[KeyReport, ...]
 

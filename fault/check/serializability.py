@@ -11,10 +11,10 @@ Liskov and O'Neil, "Generalized isolation level definitions", 2000; Kingsbury an
 2020). These must come before those:
 
     edge          from                                  to
-    write-read    who wrote a version                   who read it
-    write-write   who wrote a version                   who overwrote it
-    read-write    who read a version                    who overwrote it
-    real time     who returned                          who was called later
+    write-read    writer of a version                   reader of that version
+    write-write   writer of a version                   the writer that overwrote it
+    read-write    reader of a version                   the writer that overwrote it
+    real time     a transaction that returned           one that was called later
 
 The history is strictly serializable exactly if these edges have no cycle, and nobody read what
 nobody, or only an aborted transaction, or later itself, wrote. Two transactions that overwrite one
@@ -86,7 +86,7 @@ class Edge:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found of a history.
+    """The verdict on a history.
 
     unknown: transactions of unknown outcome; happened: those of them that somebody saw. cycle: the
     edges that contradict each other, each from where the one before it leads. unfounded: reads of
@@ -251,7 +251,7 @@ class _Order:
         self._add_times()
 
     def _add_versions(self) -> None:
-        """Of many who overwrite one version, two are enough: they are a cycle."""
+        """Of many transactions that overwrite one version, two are enough: they form a cycle."""
         writer: dict[Version, int] = {}
         overwriters: dict[Version, list[int]] = {}
         for number, one in enumerate(self._transactions):
@@ -292,7 +292,7 @@ class _Order:
         return tuple(self._edge(before, after) for before, after in pairs)
 
     def _unordered(self) -> set[int]:
-        """What is left when whatever has nothing before it is taken away, again and again."""
+        """The transactions left when those without a predecessor are removed, repeatedly."""
         before = [0] * len(self._after)
         for followers in self._after:
             for number in followers:

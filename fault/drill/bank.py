@@ -62,7 +62,10 @@ CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
 
 @dataclasses.dataclass(frozen=True)
 class BankParameters(RunParameters):
-    """What the bank does; `parameters` are the store's. `store`: a kind, or one of UNORDERED."""
+    """Parameters of the bank drill; `parameters` are the store's.
+
+    `store`: a kind, or one of UNORDERED.
+    """
 
     store: str = "rtx-sherman"
     kill_rate: float = 50.0
@@ -244,7 +247,7 @@ class _Bank(DrillBase[BankParameters]):
         return sum(balance_of(transaction.reads[item]) for item in self.items)
 
     def _count(self, transactions: list[Transaction]) -> Counts:
-        """What the clients did."""
+        """Counts of the clients' transactions."""
         made = [one for one in transactions if one.client not in (LOADER, FINAL)]
         committed = [one for one in made if one.outcome == "committed"]
         return Counts(

@@ -1,7 +1,7 @@
 """The drill of bystanders: a client that only reads, or only waits, delays nobody by a lease.
 
-Clients stop at steps of their own, and the pool's lease is an hour: whoever has to wait for a lease
-is blocked, and found, on however slow a machine. For every subject (subjects.py):
+Clients stop at steps of their own, and the pool's lease is an hour: a client that has to wait for a
+lease is blocked, and found, on however slow a machine. For every subject (subjects.py):
 
     reader   stops at a step of a read; a writer makes its turns beside it
     waiter   a holder stops at a step of a change; a second client wants to make the same one, and
@@ -87,7 +87,7 @@ def roles_of(subject: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of one role beside one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one role beside one subject. `failure`: what did not hold, or ""."""
 
     subject: str
     role: str

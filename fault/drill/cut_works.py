@@ -1,4 +1,4 @@
-"""What a drill of cuts does over and over: every kind of store, every channel, pools, commands.
+"""The works that a drill of cuts repeats: every kind of store, every channel, pools, commands.
 
 A new kind of store is there by being registered (stores/registry.py), with the small parameters
 that suit it (fault_profile.py). Everything else has a row here: a subject is a function that takes
@@ -32,7 +32,7 @@ DROPPED: Final = "dropped"
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
-"""What a work may raise of its own: also since the one before it was cut."""
+"""Errors that a work may raise itself, also because the work before it was cut."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ VERBS: Final = (
 
 
 class Cut(BaseException):
-    """What the signal handler raises."""
+    """Raised by the signal handler."""
 
 
 class CutEndpoint(Endpoint):
@@ -99,7 +99,7 @@ class CutParameters:
 
 @dataclasses.dataclass
 class CutReport:
-    """What a drill did, and what did not hold."""
+    """The counts of a drill, and the promises that did not hold."""
 
     subject: str
     works: int = 0

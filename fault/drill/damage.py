@@ -80,7 +80,7 @@ class Damage:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What came of a case. `failures`: what must not be. `wrong`: results that were silently so."""
+    """Outcome of a case. `failures`: forbidden errors. `wrong`: silent wrong results."""
 
     number: int
     damages: tuple[Damage, ...]
@@ -91,7 +91,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the drill found for one kind; `outcomes` counts cases."""
+    """The drill's result for one kind; `outcomes` counts cases."""
 
     kind: str
     seed: int

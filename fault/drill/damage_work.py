@@ -1,4 +1,4 @@
-"""What clients do with a damaged pool, and what they judge of it, for every kind (damage.py)."""
+"""Operations of clients on a damaged pool, and their verdicts, for every kind (damage.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES: Final = (0, 5, 16, 40, 100, 700, 3000)
 WAIT_S: Final = 0.02
 """Of every call of a channel that waits."""
 CASE_S: Final = 2.0
-"""What is left of a case after so long is left out: each operation that meets damage may take a
+"""Operations after so long are left out of a case: each operation that meets damage may take a
 second until it is sure of it."""
 LEASE_US: Final = 1_000
 PROBLEMS_MAX: Final = 5
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 
 class Findings:
-    """What came of the operations of one case."""
+    """Results of the operations of one case."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
@@ -104,7 +104,7 @@ def subject_of(kind: str) -> Subject:
 
 
 def look_around(found: Findings, pool: Pool) -> None:
-    """What can be asked of any pool."""
+    """Call the read-only methods that every pool has."""
     for call in (pool.stores, pool.clients, pool.nodes, pool.events, pool.recover, pool.audit):
         found.attempt(f"pool.{call.__name__}", call)
 
@@ -332,7 +332,7 @@ def _bounded() -> Iterator[None]:
     """End a wait that has no time of its own, as a user's Ctrl-C does."""
 
     def late(number: int, frame: object) -> None:
-        raise StoreCorrupt("it waits for whoever is missing")
+        raise StoreCorrupt("it waits for a missing participant")
 
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, 10 * WAIT_S)

@@ -43,7 +43,7 @@ CHECKS: Final = (WORKERS, READS, KEYS, INVARIANTS, AUDIT)
 
 @dataclasses.dataclass(frozen=True)
 class DemoParameters:
-    """What a demo does. `kill_rate` is per second; `write_share` is the share of rewrites.
+    """Parameters of a demo. `kill_rate` is per second; `write_share` is the share of rewrites.
 
     Keys are drawn from Zipf(theta) over all files.
     """
@@ -77,7 +77,7 @@ class Observer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came out. `checks` has what was wrong with each thing that was checked, in words."""
+    """The result of a demo. `checks`: for each check, the faults that it found, as text."""
 
     parameters: DemoParameters
     build: str

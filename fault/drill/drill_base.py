@@ -1,4 +1,4 @@
-"""What the drills share: a pool without a name, the supervisor's run, and looks at what it left.
+"""The base of the drills: a pool without a name, the supervisor's run, and the final checks.
 
 The pool's segments have no name once it is made: however the drill ends, they are gone.
 """

@@ -64,7 +64,7 @@ def write(path: str | os.PathLike[str], notes: Notes, keys: Sequence[bytes]) -> 
 
 
 def value_bytes(number: int) -> bytes:
-    """What stands for the value of this identity in a history."""
+    """The text that represents the value of this identity in a history."""
     return number.to_bytes(8, "big")
 
 

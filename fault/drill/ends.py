@@ -16,7 +16,7 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
 for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
 and makes its turns. It demands that this takes no time, that no client is left but its own, that
 nothing is leaked, and that a program which a client became still runs; and of a client that goes
-on, that it ends well. The lease is short, so whoever is in the way is killed if it may be.
+on, that it ends well. The lease is short, so a client that blocks another is killed if it may be.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MET: Final = 77
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of one way of ending, for one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one way of ending, for one subject. `failure`: what did not hold, or ""."""
 
     subject: str
     way: str

@@ -40,7 +40,7 @@ NODE_SIZE: Final = 2 << 20
 BLOCK_SIZE: Final = 16 << 10
 
 Step = tuple[str, Callable[[], Any], Callable[[], Any]]
-"""What a step is called, what it does, and what is noted when it is done."""
+"""A step's name, its action, and the note made when it is done."""
 
 
 def kinds() -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def kinds() -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out for a kind: runs; writes that were refused; reads of values meanwhile."""
+    """The result for a kind: runs; writes that were refused; reads of values meanwhile."""
 
     kind: str
     runs: int
@@ -139,10 +139,10 @@ class Run:
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """What must be possible while memory is full."""
+        """Demand the operations that must work while memory is full."""
 
     def check(self) -> None:
-        """What must hold of the structure besides."""
+        """Further demands on the structure."""
 
     def look(self, when: str) -> None:
         """Everything can be read, by everybody."""
@@ -280,7 +280,7 @@ LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
     "barrier": lambda pool, name: demand(not pool.barrier(name, 1).broken, f"{name} is broken"),
     "ring": lambda pool, name: pool.ring(name, 20_000),
 }
-"""What anybody finds of a channel that was used."""
+"""State that any client finds in a used channel."""
 
 
 def run(

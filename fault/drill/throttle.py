@@ -11,8 +11,8 @@ its end: then it was seen to stand still in two holds that have nothing to do wi
       repair. Nobody has a reason to kill it
 
 A client notes after each turn when that came back, in memory that survives it. The kill is dated by
-the pool's event, which is written after it; so whoever is blamed was killed without a reason, on
-however slow a machine.
+the pool's event, which is written after it; so a client that is named here was killed without a
+reason, on however slow a machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ READS_EVERY: Final = 3
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleParameters:
-    """What the drill is told. `stops_s`: the shortest stop and the longest one, in seconds."""
+    """Parameters of the drill. `stops_s`: the shortest stop and the longest one, in seconds."""
 
     subject: str
     seed: int
@@ -67,7 +67,7 @@ class ThrottleParameters:
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleReport:
-    """What came out. `halts`: times that a client stood still in the midst of an operation;
+    """The result. `halts`: times that a client stopped in the midst of an operation;
     `blamed`: kills without a reason; `failures`: all that did not hold."""
 
     parameters: ThrottleParameters
@@ -252,7 +252,7 @@ def _report(
 
 
 def _aftermath(parameters: ThrottleParameters, pool: Any) -> list[str]:
-    """What is wrong with what the run has left."""
+    """Faults in the state that the run left."""
     pool.recover()
     for store in pool.stores():
         if store["name"] == "subject":

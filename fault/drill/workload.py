@@ -1,4 +1,4 @@
-"""What a demo worker does: gets and rewrites of stamped values in a Zipfian mix, all noted."""
+"""A demo worker: recorded gets and rewrites of self-check values, with Zipfian keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH: Final = 64
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A key and what it was loaded with."""
+    """A key, with size and digest of the content that it was loaded with."""
 
     key: bytes
     original: Original
@@ -113,7 +113,7 @@ class DemoWorker:
 
 
 def judge(value: bytes | None, original: Original, key: int) -> tuple[Result, int]:
-    """What to note of a get of `key`: its result, and the identity of the value."""
+    """The record of a get of `key`: its result, and the identity of the value."""
     if value is None:
         return Result.MISSING, 0
     number = identify(value, original, key)

@@ -84,7 +84,7 @@ TRANSACTION_STEPS: Final = 4
 
 @dataclasses.dataclass(frozen=True)
 class Exploration:
-    """What is explored. `program` and the drawn ones: see `sim_program`.
+    """Parameters of an exploration. `program` and the drawn ones: see `sim_program`.
 
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
     `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
@@ -178,7 +178,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
+    """The result of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
     were given new memory): those that took place.
 
     `unfinished`: exhaustive programs that have more schedules than were run.

@@ -1,4 +1,4 @@
-"""Schedules of simulated clients: what one is, how it is written down, and who makes them up.
+"""Schedules of simulated clients: their contents, their text form, and the choosers that draw them.
 
 A schedule says where a run departs from the default. The default: a client goes on until it has
 finished or spins, then comes the next one in the order of their numbers; nobody dies or stalls, and
@@ -168,7 +168,7 @@ def draw_faults(
 
 
 class _Random:
-    """What the random choosers share: faults at points drawn beforehand, and cuts."""
+    """Base of the random choosers: faults at points drawn beforehand, and cuts."""
 
     def __init__(self, rng: random.Random, faults: Schedule) -> None:
         self.rng = rng

@@ -95,7 +95,7 @@ class SurvivorEndpoint(Endpoint):
 
 
 class NodesMemory:
-    """What became of the nodes' memory in a run. In life, that is the segments with names."""
+    """The nodes' memory in a run. Outside the simulator, named segments have this role."""
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
@@ -321,7 +321,7 @@ class SimulatedCluster:
         self.image: list[bytes] = []
         self.nodes_memory = NodesMemory()
         self.op_steps = 0
-        """How many steps an operation takes; set by who has counted them."""
+        """Steps of an operation; the explorer sets it after a measuring run."""
         self.replace_steps = 0
         """Likewise, to replace a node."""
         size = self._node_size(profile.explorer_node_size, clients)

@@ -86,7 +86,7 @@ class QueueRun(Run):
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
     def _take_all(self) -> None:
-        """As one who comes afterwards."""
+        """Empty the queue as a client that comes afterwards."""
         one = len(self.clients)
         while self.history[-1].result != "missing" or self.history[-1].client < one:
             self._perform(self.cluster.store, one, "get", b"", None)
@@ -119,7 +119,7 @@ class QueueRun(Run):
 
 
 def judged(history: list[Record]) -> str:
-    """What is wrong with a history of a queue; "": nothing."""
+    """The fault in a history of a queue, as text; "" if there is none."""
     got = Counter(record.read for record in history if record.read is not None)
     lost = {
         record.value

@@ -139,9 +139,10 @@ class Run:
     def _depart(
         self, client: SimulatedClient, actions: Actions, words: int
     ) -> tuple[SimulatedClient, int]:
-        """Do what a schedule says at a point; who goes on, and with how many words.
+        """Do what a schedule says at a point; returns the client that goes on, and its number of
+        words.
 
-        What changes nothing (the death of one who has ended) is not in the run's schedule.
+        An action without effect (the death of a client that has ended) is left out of the schedule.
         """
         target = client
         self._able = None
@@ -199,11 +200,11 @@ class Run:
         return None
 
     def _tired(self) -> bool:
-        """Whether who stalls has done so for long, and nobody may end it: so the others wait."""
+        """Whether the fence policy is `wait` and stalled clients have been waited for too long."""
         return self.cluster.fence == "wait" and self.cluster.clock > self._patience
 
     def _rouse(self) -> None:
-        """Wake those that stall, though somebody who only spins could go on."""
+        """Wake the stalled clients, although a client that only spins could go on."""
         for client in self.clients:
             if client.stalled and not client.ended:
                 client.stalled = False
@@ -285,7 +286,7 @@ class Run:
         self._perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
-        """As one would who has been told that the node is lost: mark it, and give it memory."""
+        """Mark the node failed and give it memory, as an operator does after the loss of a node."""
         if node in self._gone:
             pool.fail_node(node)
         if pool.view.states()[node] == IN_SERVICE:
@@ -402,11 +403,11 @@ class Run:
         if audit["leaked"] and not self._left_for_good():
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
-            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+            return f"held: {audit['held']} bytes by no living client: {audit}"
         return self._read_from_new_memory(keys) if self.replaced else ""
 
     def _wrong_history(self) -> str:
-        """What is wrong with what all operations came to, or "" if nothing is."""
+        """The fault in the results of all operations, as text; "" if there is none."""
         initial = dict.fromkeys(PRESENT, INITIAL)
         if self.transactions.done:
             return self.transactions.wrong(self.history, initial)
@@ -414,7 +415,7 @@ class Run:
         return "" if report.ok else report.bad()[0].detail
 
     def _read_from_new_memory(self, keys: list[bytes]) -> str:
-        """What is wrong with what nodes that were replaced have: others are lost, and all is read.
+        """The fault in the contents of replaced nodes: other nodes are lost, and every key is read.
 
         As many others as the store survives, or "" if that is none.
         """

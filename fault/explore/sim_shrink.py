@@ -10,13 +10,13 @@ from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run, replay
 
 NOT_REPEATABLE: Final = "not repeatable"
-"""What a failure is called that its own schedule does not show again."""
+"""Names a failure that its own schedule does not repeat."""
 TRIALS_MAX: Final = 3000
 """Runs that shrinking takes, at most."""
 
 
 def kind_of(failure: str) -> str:
-    """What was broken, without the particulars."""
+    """The promise that was broken, without the particulars."""
     return failure.partition(":")[0]
 
 

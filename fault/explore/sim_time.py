@@ -49,13 +49,14 @@ SCATTER: Final = 61_803_399
 WARM_UP_NS: Final = 2000
 """How much later than its answer, in the warm-up, the next operation begins."""
 EPOCH_S: Final = float(1 << 30)
-"""What leases take for the time at 0 ns: later than any real clock."""
+"""The leases' time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
+    """Parameters of a workload: `ops` operations of each client, on `keys` keys drawn from
+    Zipf(`theta`).
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before, in turn and not counted; if there are any, each
@@ -125,7 +126,7 @@ class KindResult:
 
 @dataclasses.dataclass(frozen=True)
 class TimedReport:
-    """What came of a workload; `throughput` in operations a (virtual) second, of all clients.
+    """The result of a workload; `throughput` in operations a (virtual) second, of all clients.
 
     `busy_throughput`: the same, until the first client has done all of its own, so of clients that
     are all at work; `throughput` is also of the time in which the last one is alone.

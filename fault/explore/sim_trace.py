@@ -33,7 +33,7 @@ _FIELDS: Final = {
 
 
 def place(cluster: SimulatedCluster, addr: int) -> str:
-    """What lies at an address of the cluster's pool."""
+    """Names the object at an address of the cluster's pool."""
     node, offset = addr >> NODE_SHIFT, addr & OFFSET_MASK
     if node == CONTROL_NODE:
         return _control_place(cluster, addr)

@@ -64,7 +64,7 @@ def draw_steps(rng: random.Random, keys: tuple[bytes, ...]) -> bytes:
 
 
 class Attempt:
-    """What the function of one attempt does by `tx`: what it has read and written so far."""
+    """One attempt of a transaction: the values that it has read and written so far by `tx`."""
 
     def __init__(
         self, tx: Any, client: SimulatedClient, cluster: SimulatedCluster, name: bytes
@@ -139,7 +139,7 @@ class TransactionHistory:
         self.cluster = cluster
         self.tick = tick
         self.read: list[Timed[Step]] = []
-        """What attempts read."""
+        """The values that attempts read."""
         self.done: list[tuple[int, int | None, Step]] = []
         """When each transaction was called and returned, and what it did."""
 

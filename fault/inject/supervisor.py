@@ -82,7 +82,7 @@ class Progress:
 class Delays:
     """Times from SIGKILL, in ns, one element a death.
 
-    dead: the parent saw it; noticed: somebody began to recover the client; repaired: that was done.
+    dead: the parent saw it; noticed: a client began to recover the dead one; repaired: it was done.
     """
 
     dead: list[int] = dataclasses.field(default_factory=list)
@@ -243,7 +243,7 @@ class Supervisor:
         self._interrupt.check()
 
     def _settle(self) -> None:
-        """Replace those who were killed and are still dying."""
+        """Replace the killed workers that are still dying."""
         while self._killed and not self.failed:
             self._wait(SECOND_NS)
 
@@ -303,7 +303,7 @@ class Supervisor:
     # ---- what is known --------------------------------------------------------------------------
 
     def note_events(self) -> None:
-        """Take up from the pool's events who recovered whom; before a slot is taken over."""
+        """Read from the pool's events which client recovered which, before a slot is reused."""
         snapshot = self.counters.read()
         for slot in range(self.clients):
             self._slot_of[snapshot.client(slot)] = slot

@@ -25,7 +25,7 @@ def run_watched(
 ) -> None:
     """Run `work(tell)` in a forked child, which calls `tell` with what it is about to do.
 
-    Raises Broken when it failed or did not end; `describe` makes of what it told last who it was,
+    Raises Broken when it failed or did not end; `describe` turns its last message into its name,
     and where. `work` sets the fuse of its endpoint, to `steps_max`.
     """
     with (

@@ -38,7 +38,7 @@ class Channels:
     the survivor. `judge(handle, patience_s)` demands that a killed call happened or did not.
     `round(handle, patience_s)` demands what a client may rely on that is alone. `release(handle)`:
     what a client does after that, where the next one can come only then. `fresh`: needs a new pool
-    each time. `waits_for_ever`: by its paper it waits for whoever is missing, with no time that
+    each time. `waits_for_ever`: by its paper it waits for a missing participant, with no time that
     could be given.
     """
 

@@ -163,7 +163,7 @@ class ChannelMatrix:
         url = f"shm://limpet-matrix-{os.getpid()}-c{next(_count)}"
         made = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
                 made = self._make_testbed(url, self.kind)
             yield made
         finally:
@@ -204,7 +204,7 @@ class ChannelMatrix:
         return found.result()
 
     def _once(self, testbed: ChannelTestbed, call: str, dimension: str, k: int) -> bool:
-        with within(PATIENCE_S, "the survivor, who prepares the channel"):
+        with within(PATIENCE_S, "the survivor, which prepares the channel"):
             testbed.prepare(call)
         died = testbed.run(testbed.victim(call, k))
         with within(PATIENCE_S, "the survivor"):

@@ -11,9 +11,9 @@ parent is the survivor. For every k = 1, 2, ... until the operation survives, it
 
 Dimensions                                                                      runs for a step
     killed           as above; once with recovery first, once with the work     2
-    killed twice     the victim at step k, then whoever recovers it at its      the recoverer's
-                     step j, then a third one recovers both                     steps, and 1
-    stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
+    killed twice     the victim at step k, then the client that recovers it at its      the
+                     recoverer's step j, then a third one recovers both                     steps,
+    and 1 stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
                      SIGCONT, and it goes on
     stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does   1
     node lost        a memory node is lost at step k, or the victim and then    nodes times ways
@@ -59,7 +59,7 @@ DIMENSIONS: Final = (
 PAST: Final = "insert past the dead"
 ONCE: Final[Mapping[str, Any]] = {"": None}
 FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first": "work"}
-"""What the survivor does first after a death."""
+"""The survivor's first action after a death."""
 
 
 def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
@@ -109,7 +109,7 @@ class Matrix:
         url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
         testbed = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
                 testbed = self._make_testbed(url, self.kind, fence)
                 operation.prepare(testbed.pool, testbed.store)
             yield testbed
@@ -170,7 +170,7 @@ class Matrix:
                     found.at = f"{at}{k}{label}"
                     found.runs += 1
                     done += 1
-                    with within(PATIENCE_S, "the survivor, who sets the key's value"):
+                    with within(PATIENCE_S, "the survivor, which sets the key's value"):
                         testbed.reset(operation)
                     if one(testbed, k, variants[label]):
                         struck.add(k)
@@ -213,7 +213,7 @@ class Matrix:
         return found.result()
 
     def killed_twice(self, operation: Operation) -> MatrixResult:
-        """Killed at steps of its own, and who recovers it at each of theirs."""
+        """Kill the victim at some of its steps, and its recoverer at each of its own steps."""
         found = self._begin(operation, "killed twice")
 
         def second(testbed: StoreTestbed, j: int, died: bool) -> bool:

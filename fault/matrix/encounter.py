@@ -63,13 +63,13 @@ CROWD: Final = (BYSTANDER, *(b"bystander %d" % number for number in range(7)))
 """Keys that nobody is to touch, on every node."""
 DISTANT: Final = 1 << 40
 CALLED, RETURNED, RESULT, READ, STEPS, SLOT = range(6)
-"""What a client tells, in words of `shared`: result and value by number, from 1 on."""
+"""The words of `shared` that a client writes: result and value by number, from 1 on."""
 LATER: Final = 1 << 14
 """Where it tells, times its number and 1, of each step whether it is a later word of a write."""
 
 
 class Meeting(NamedTuple):
-    """What the two clients do to the key, which has a value before, or none; who comes `first`."""
+    """Operations of two clients on a key, present or absent before; which client is `first`."""
 
     stopped: str
     killed: str
@@ -110,7 +110,7 @@ class CountingEndpoint(StoppingEndpoint):
         self.later: list[bool] = []
         self._words = 0
         self.nodes: set[int] = set()
-        """What was read, since that was emptied."""
+        """The words that were read since the last `clear`."""
 
     def _step(self) -> None:
         if self.stop_at:
@@ -186,7 +186,7 @@ class EncounterTestbed(StoreTestbed):
     # ---- the two clients ------------------------------------------------------------------------
 
     def clients(self, meeting: Meeting, steps: Sequence[int]) -> Callable[[int, int], None]:
-        """What the client of each number does, with the step that it is stopped or killed at.
+        """The body of the client of each number, with the step that it is stopped or killed at.
 
         One that is to be killed beyond all of its steps notes what they are.
         """
@@ -247,7 +247,7 @@ class EncounterTestbed(StoreTestbed):
         return self.told(8 * who + what)
 
     def record(self, who: int, op: str, died: bool) -> Record:
-        """What a client did, for the history."""
+        """A client's operation, for the history."""
         read = self.noted(who, READ)
         return Record(
             who,
@@ -279,7 +279,7 @@ class EncounterTestbed(StoreTestbed):
         return done
 
     def inherit(self) -> list[Record]:
-        """What an heir of the killed client did to the key."""
+        """The operations of a successor of the killed client on the key."""
         slot = self.noted(KILLED, SLOT)
         heir = Pool.open(self.url)
         try:
@@ -336,7 +336,7 @@ class Encounter:
         url = f"shm://limpet-matrix-{os.getpid()}-e{self._count}"
         cluster = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
                 cluster = EncounterTestbed(url, self.kind, self.failures)
             yield cluster
         finally:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
-"""The named crash points of who replaces a node: tests/stores/test_replaced_nodes.py."""
+"""The named crash points of a client that replaces a node: tests/stores/test_replaced_nodes.py."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
     "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
 }  # fmt: skip
@@ -123,8 +123,9 @@ OF_LOGS: Final = frozenset({
     "noted", "published", "locked", "decided", "installing", "releasing", "over",
     "aborted", "taken-over", "copied",
 })  # fmt: skip
-"""Named crash points of transactions with a log, which single operations seldom need, and of who
-meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
+"""Named crash points of transactions with a log, which single operations seldom need, and of a
+client that meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have
+them."""
 FAULT_PROFILES: Final = {
     "race": FaultProfile(
         capacity_never=1 << 20,

@@ -1,4 +1,4 @@
-"""What the crash matrix finds: failures as lines of text, and how many of the steps were taken."""
+"""Results of the crash matrix: failures as lines of text, and how many steps were tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Counted = TypeVar("Counted")
 
 @dataclasses.dataclass(frozen=True)
 class MatrixResult:
-    """What one dimension of the matrix found for one operation of one store.
+    """The result of one dimension of the matrix for one operation of one store.
 
     `steps` of the operation, and how many of them were `tried`: the fault took place there.
     `next_steps`, `next_tried`: likewise of those that met the victims and died in turn, all
@@ -78,14 +78,14 @@ class ResultCollector:
             self.failures.append(f"{self.at}: {_told(error)}")
 
     def counted(self, at: str, count: Callable[[], Counted]) -> Counted | None:
-        """What `count()` returns; None if it failed, which is noted."""
+        """The result of `count()`; None if it failed, which is noted."""
         self.at = at
         with self.judging():
             return count()
         return None
 
     def result(self) -> MatrixResult:
-        """What was found. A fault that never took place is a failure, too."""
+        """The result. A fault that never took place is a failure, too."""
         steps = max(self.steps, *self.tried, 0)
         if steps and not self.tried and not self.failures:
             self.failures.append(f"the fault took place at none of {steps} steps")
@@ -99,7 +99,7 @@ class ResultCollector:
 
 
 def _told(error: Exception) -> str:
-    """The error in a line; with its place, unless that says nothing to who reads the verdict."""
+    """The error in a line; with its source line, unless it is an error of limpet or a demand."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, Broken | LimpetError):
         return text

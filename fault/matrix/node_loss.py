@@ -5,7 +5,7 @@ and the node is lost then, before anybody recovers. The node is marked failed in
 segment, or its memory is gone: the segment is cut to nothing, and the next one to touch it gets
 SIGBUS, which the fabric turns into NodeFailed.
 
-Demanded of a store that survives the loss of a node: that nothing is to be noticed but by who died.
+Demanded of a store that survives the loss of a node: that only the dead client notices the loss.
 Of others: an operation may raise NodeFailed for that node, and then happened or did not; what is
 not on the node is served, can be written, and nothing is wrong with it or leaked.
 """
@@ -53,7 +53,7 @@ WAYS: Final = (
 CROWD: Final = tuple(b"bystander %d" % number for number in range(7))
 """Keys besides the bystander, so that some are on every node."""
 ENDED, MISSED, LOST = 1, 2, 3
-"""What a victim tells of its operation: done, KeyError, or NodeFailed of the lost node."""
+"""A victim's report of its operation: done, KeyError, or NodeFailed of the lost node."""
 
 
 def crowded(operation: Operation) -> Operation:
@@ -142,7 +142,7 @@ def _victim(
 def _aftermath(
     testbed: StoreTestbed, operation: Operation, possible: set[bytes | None], node: int
 ) -> None:
-    """What is demanded of a store that does not survive the loss, and of the pool around it."""
+    """Demands on a store that does not survive the loss, and on the pool around it."""
     served = _served(testbed, possible, node)
     with _bearing(node):
         operation.finish(testbed.pool, testbed.store)

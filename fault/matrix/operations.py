@@ -1,4 +1,4 @@
-"""What the crash matrix lets victims do: the operations of a store, and of the pool around it."""
+"""Operations of the victims in the crash matrix: of a store, and of the pool around it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Operation:
     reads: bool = False
     prepare: Callable[[Pool, Any], object] = lambda pool, kv: None
     finish: Callable[[Pool, Any], object] = lambda pool, kv: None
-    """What the survivor demands besides, before it recovers."""
+    """Further demands of the survivor, before it recovers."""
 
 
 def _warm(pool: Pool, kv: Any) -> None:

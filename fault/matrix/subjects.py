@@ -1,4 +1,4 @@
-"""What the drills of standing still work on: every kind of store, and every channel.
+"""Subjects of the drills with stopped clients: every kind of store, and every channel.
 
 A subject is opened by name in a pool, and gives turns: `write` and `read` come back in bounded time
 as long as nobody keeps what they need. Kinds of stores are all subjects; a channel is registered in
@@ -24,7 +24,7 @@ KEYS: Final = 6
 """Few, so that clients meet."""
 CAPACITY: Final = 1000
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"rows_per_lock": 1}}
-"""Of stores: many locks, so that one who works elsewhere has nothing to do with a lock here."""
+"""Of stores: many locks, so that a client at work elsewhere does not meet a lock here."""
 CHANGES: Final = 2 * KEYS
 """The number of a turn that changes something, whatever was there before."""
 PHASE_S: Final = 3.0

@@ -80,7 +80,7 @@ class StoreTestbed(PoolTestbed):
         super().__init__(pool, url)
         self.store = self.pool.store(kind, name="store", **profile.matrix_parameters)
         self.bystanders: tuple[bytes, ...] = (BYSTANDER,)
-        """Keys that nobody is to touch, with the value OLD."""
+        """Keys that no operation may touch, with the value OLD."""
         self.store.put(BYSTANDER, OLD)
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class StoreTestbed(PoolTestbed):
         return target
 
     def recoverer(self, fuse: int) -> Callable[[int, int], None]:
-        """What one does that joins, meets the dead and dies at a step of the first recovery."""
+        """The body of a client that joins and dies at a step of its first recovery."""
         self.shared[:] = bytes(64)
 
         def target(slot: int, incarnation: int) -> None:

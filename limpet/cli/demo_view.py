@@ -1,4 +1,4 @@
-"""What `limpet demo` shows: a live table on a terminal, a line a second elsewhere, a summary."""
+"""Output of `limpet demo`: a live table on a terminal, a line a second elsewhere, a summary."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
 
 
 def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """What `fault_options` gave, with a seed and a URL where it has none."""
+    """The values of `fault_options`; a seed and a URL are drawn where none is given."""
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     return {**given, "seed": seed, "url": given["url"] or f"shm://drill-{os.getpid()}"}
 

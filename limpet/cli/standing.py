@@ -54,7 +54,7 @@ class Stops(click.ParamType):
 @click.option("--seed", type=click.IntRange(0), help="Of every random choice.")
 @json_option
 def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Have clients stand still now and then, and see that nobody who gets on is killed.
+    """Have clients stop now and then, and check that no client that makes progress is killed.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Each client stands
     still at random, also in the midst of operations, for times that may be longer than the lease.
