@@ -12,9 +12,9 @@ What is counted is what the stores did: `repairs` of their `stats()`, each lock 
 As all owners live, each is a false expiry. Nothing is harmed by it: the owner tries again.
 
 Then, the other side of a long lease: one client is gone when it has taken its first lock, and all
-transactions write the same objects. `blocked` is the time until somebody has seen to that lock: how
-long a dead client of another host is in the way. (One of the same host is known to be dead within
-10 ms.) Clocks are alike there; what they differ by comes on top.
+transactions write the same objects. `blocked` is the time until a client has released that lock:
+how long a dead client of another host is in the way. (One of the same host is known to be dead
+within 10 ms.) Clocks are alike there; what they differ by comes on top.
 """
 
 from __future__ import annotations

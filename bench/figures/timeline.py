@@ -4,13 +4,13 @@ Client processes insert keys that were not there, each others, drawn evenly from
 bytes. Each notes when an insert returned, on CLOCK_MONOTONIC, in memory that survives it; that is
 all that they do besides, so 1 ms buckets are made afterwards. After a while one of them dies in
 an insert (fault/inject/doomed.py): where it holds a lock, of a kind that has one, or where it grows
-the index, also if that is only known by how long it takes. The survivors are not told, and nobody
-takes its place.
+the index, also if that is only known by how long it takes. The survivors are not told, and no
+process takes its place.
 
     gap       the longest run of buckets in which the survivors did less than half of their mean
               before the kill
     unlocked  from the kill until memory does not show the crash point any more: what was locked is
-              free. Somebody has to come by it first
+              free. A client has to meet it first
     recovered from the kill until the pool's event that the dead client's memory is given back
     blocked   survivors of which no insert returned in the last BLOCKED_MS, or raised a LimpetError
 """
@@ -52,7 +52,7 @@ POINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "rtx-sherman": "decided",
     },
 }
-"""Where the client dies, if nobody says; of other kinds half-way through an insert, or in one that
+"""Where the client dies by default; of other kinds half-way through an insert, or in one that
 is far longer than the one before it, and so grows the index."""
 BUCKET_NS: Final = 1_000_000
 BLOCKED_MS: Final = 100

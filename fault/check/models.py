@@ -187,11 +187,11 @@ LEFT: Final = -1
 
 
 class LockOp(NamedTuple):
-    """An operation on a lock by client `who`: "take", `inherited` or not (None: not reported);
+    """An operation on a lock by `client`: "take", `inherited` or not (None: not reported);
     "release"; "die", which frees what it holds."""
 
     kind: str
-    who: int
+    client: int
     inherited: bool | None = None
 
 
@@ -203,9 +203,9 @@ class LockModel(Model[int, LockOp]):
 
     def step(self, state: int, op: LockOp) -> int | None:
         if op.kind == "die":
-            return LEFT if state == op.who else state
+            return LEFT if state == op.client else state
         if op.kind == "release":
-            return FREE if state == op.who else None
+            return FREE if state == op.client else None
         if state not in (FREE, LEFT) or op.inherited not in (None, state == LEFT):
             return None
-        return op.who
+        return op.client

@@ -79,7 +79,7 @@ class Operation(enum.IntEnum):
 class Result(enum.IntEnum):
     """How it came back. UNKNOWN: it did not, or with an error that leaves open what it did.
 
-    TORN: a get gave bytes that nobody wrote. FULL: there was no room, and nothing changed.
+    TORN: a get returned bytes that no client wrote. FULL: there was no room, and nothing changed.
     """
 
     UNKNOWN = 0

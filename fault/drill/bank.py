@@ -5,7 +5,8 @@ Each attempt is noted, before it can take effect, in memory that survives its cl
 (`transaction_recorder`). The supervisor kills and stops the clients at random and replaces them. In
 the end all accounts are read in one transaction, the dead are recovered, and all are read
 again; the money must be all there, in every transaction that read all accounts; the whole history
-must be strictly serializable, `check()` hold and nothing be leaked. Nobody may have been blocked.
+must be strictly serializable, `check()` hold and nothing be leaked. No client may have been
+blocked.
 
 A transaction may give up after many conflicts, and for want of memory where clients are stopped, as
 they hold it back. Either must have changed nothing.

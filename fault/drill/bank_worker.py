@@ -10,11 +10,11 @@ an account knows a receipt that must be there. When an account has RECEIPTS_MAX 
 transfer deletes them all: the store grows and shrinks.
 
 In a store that is ordered, receipts are found by a scan, and so are several accounts. In others, or
-in several stores, a receipt's value is `1000 7.11`, with who wrote the receipt before it, or who
-loaded the accounts: so each is found by the one after it, and accounts are read one by one.
+in several stores, a receipt's value is `1000 7.11`, with the writer of the receipt before it, or of
+the load: so each is found by the one after it, and accounts are read one by one.
 
-A deleted receipt stands in the history as a value of its own, which nobody can read: "absent" it
-was before it was made, and nobody looks for it after.
+A deleted receipt stands in the history as a value of its own, which no transaction can read:
+"absent" it was before it was made, and no transaction looks for it after.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Drill:
         before = signal.signal(SIGNAL, self._on_signal)
         hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         try:
-            # `wait`: nobody is killed for what a cut has left, so that it is seen.
+            # `wait`: no process is killed for what a cut has left, so that it is seen.
             pool = CutPool.create(
                 self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
             )

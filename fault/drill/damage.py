@@ -14,7 +14,7 @@ that opens it now (damage_work.py), with more damage in between. Demanded is
 
 The pool is made once, and put back as it was before each case, so a case does not depend on those
 before it: `limpet drill damage KIND --seed S --case N` repeats it. Each case is a process of its
-own. Nobody may be killed by an id that happens to be in damaged memory, hence fence="wait".
+own. No process may be killed by an id that happens to be in damaged memory, hence fence="wait".
 """
 
 from __future__ import annotations

@@ -199,23 +199,25 @@ class _StoreWork:
         if self.found.refused or self.found.wrong or self.found.failures:
             raise Broken(f"without damage: {self.found.result()}")
 
-    def all(self, who: str) -> None:
+    def all(self, client: str) -> None:
         """Everything that a handle can do."""
         store, found = self.store, self.found
         self.read(range(KEYS))
-        found.attempt(f"{who}: get_many", lambda: store.get_many([key_of(n) for n in range(KEYS)]))
-        found.attempt(f"{who}: iteration", lambda: sum(1 for _ in store))
-        found.attempt(f"{who}: items", lambda: sum(len(value) for _, value in store.items()))
-        found.attempt(f"{who}: len", lambda: len(store))
-        found.attempt(f"{who}: check", store.check)
+        found.attempt(
+            f"{client}: get_many", lambda: store.get_many([key_of(n) for n in range(KEYS)])
+        )
+        found.attempt(f"{client}: iteration", lambda: sum(1 for _ in store))
+        found.attempt(f"{client}: items", lambda: sum(len(value) for _, value in store.items()))
+        found.attempt(f"{client}: len", lambda: len(store))
+        found.attempt(f"{client}: check", store.check)
         for number in range(self.version % 3, KEYS + 4, 3):
             self.write(number)
         self.read(range(0, KEYS + 4, 2))
         if store.ordered:
-            found.attempt(f"{who}: scan", lambda: list(store.scan(b"key-1", b"key-3")))
+            found.attempt(f"{client}: scan", lambda: list(store.scan(b"key-1", b"key-3")))
         if store.transactional:
-            found.attempt(f"{who}: transaction", lambda: self._transact(store))
-        found.attempt(f"{who}: check", store.check)
+            found.attempt(f"{client}: transaction", lambda: self._transact(store))
+        found.attempt(f"{client}: check", store.check)
 
     def _transact(self, store: Any) -> None:
         def work(tx: Any) -> None:
@@ -309,12 +311,12 @@ class ChannelSubject(Subject):
                 found.attempt("closing the pool", one.close)
         return found.result()
 
-    def _fresh(self, found: Findings, who: str, pool: Pool, name: str) -> None:
-        state, handle = found.attempt(f"{who}: open", lambda: self.channel.open(pool, name))
+    def _fresh(self, found: Findings, client: str, pool: Pool, name: str) -> None:
+        state, handle = found.attempt(f"{client}: open", lambda: self.channel.open(pool, name))
         if state == "ok":
-            self._use(found, who, handle)
+            self._use(found, client, handle)
 
-    def _use(self, found: Findings, who: str, handle: Any) -> None:
+    def _use(self, found: Findings, client: str, handle: Any) -> None:
         channel = self.channel
         calls: list[tuple[str, Callable[[], Any]]] = [
             ("prepare", lambda: channel.prepare(handle)),
@@ -324,7 +326,7 @@ class ChannelSubject(Subject):
         ]
         for name, call in calls:
             with _bounded() if channel.waits_for_ever else contextlib.nullcontext():
-                found.attempt(f"{who}: {name}", call, *channel.expected)
+                found.attempt(f"{client}: {name}", call, *channel.expected)
 
 
 @contextlib.contextmanager

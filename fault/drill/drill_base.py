@@ -32,7 +32,7 @@ Parameters = TypeVar("Parameters", bound=RunParameters)
 
 @contextlib.contextmanager
 def nameless_pool(parameters: RunParameters, node_size: int) -> Generator[limpet.Pool, None, None]:
-    """A pool that nobody else can open, and that is gone with its last process."""
+    """A pool that no other process can open, and that is gone with its last process."""
     pool = limpet.create(
         parameters.url,
         nodes=parameters.nodes,

@@ -30,7 +30,7 @@ EXAMPLES_MAX: Final = 5
 
 
 def torn(notes: Notes, keys: Sequence[bytes]) -> list[str]:
-    """The reads that gave a value which nobody wrote, in words; only some of many."""
+    """The reads that returned an unwritten value, in words; only some of many."""
     found = notes[notes["result"] == Result.TORN]
     words = [
         f"client {note['client']} read a torn value of {keys[note['key']]!r}, "

@@ -14,7 +14,7 @@ from limpet.fault.drill.timeline import Timeline
 from limpet.fault.inject.supervisor import Delays, Progress
 
 WORKERS: Final = "clients ended only as the drill ended them"
-MOVING: Final = "nobody was blocked"
+MOVING: Final = "no client was blocked"
 WHOLE: Final = "every value read was whole"
 HISTORY: Final = "the history is linearizable"
 SERVED: Final = "what is on no lost node is served"

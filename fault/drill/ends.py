@@ -2,7 +2,7 @@
 
 A client, forked from a warm parent, makes a change of a subject (subjects.py), and at its k-th step
 
-    exec            becomes another program, which must live on: nobody kills what is no client
+    exec            becomes another program, which must live on: no client kills it
     fork and exec   forks first; the child has all descriptors of the client, and waits
     _exit           ends without anything being closed
     abort           is ended by SIGABRT

@@ -145,14 +145,14 @@ class Run:
         """Further demands on the structure."""
 
     def look(self, when: str) -> None:
-        """Everything can be read, by everybody."""
+        """Every client can read everything."""
         states = {node["state"] for node in self.other.nodes()}
         demand(states == {"in service"}, f"{when}: nodes are {states}")
         with Pool.open(self.url, timeout_s=0) as newcomer:
-            for who, pool in (("it", self.pool), ("another", self.other), ("a third", newcomer)):
+            for reader, pool in (("it", self.pool), ("another", self.other), ("a third", newcomer)):
                 found = self.contents(pool)
                 wrong = sorted(key for key in self.model if found.get(key) != self.model[key])
-                demand(not wrong, f"{when}: {who} does not find {wrong[:4]} as they were")
+                demand(not wrong, f"{when}: {reader} does not find {wrong[:4]} as they were")
                 self.reads += len(self.model)
 
     def judge(self) -> None:

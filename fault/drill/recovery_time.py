@@ -9,7 +9,7 @@ random. Another client recovers it, and a new one takes its place. Steps, beside
     objects   settle it                          Recover KV Requests
     blocks    give back its blocks; which of     Construct Free List
               their objects are free, their used
-              bits tell whoever takes them over
+              bits tell the clients that take them over
     slot      let the epoch go on without it     -
 """
 

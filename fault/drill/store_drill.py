@@ -4,7 +4,7 @@ Clients insert, update, put, get and delete on a few thousand keys, and note eac
 made, in memory that survives them (`recorder`). The supervisor kills and stops them at random and
 replaces them. In the end every key is read, the dead are recovered, and every key is read
 again; the whole history, these reads included, must be linearizable, every value whole, `check()`
-hold and nothing be leaked. Nobody may have been blocked.
+hold and nothing be leaked. No client may have been blocked.
 
 What a lost node may do is the store's to say (`Store.losses_survived`). Up to that many, no
 operation may fail. With more, an operation may raise NodeFailed, naming a lost node, and then its
@@ -247,7 +247,7 @@ class _Drill(DrillBase[DrillParameters]):
             listed = list(self.store)
         except NodeFailed:
             if self.exposed:
-                return  # nobody can tell what was on the lost node
+                return  # the keys of the lost node are unknown
             raise
         present = (found["result"] == Result.OK) | (found["result"] == Result.TORN)
         there = {self.keys[number] for number in found["key"][present]}

@@ -1,4 +1,5 @@
-"""The drill of throttled processes: nobody that gets on is ever killed (traps G9, G10, G11).
+"""The drill of throttled processes: no client that makes progress is ever killed (traps G9, G10,
+G11).
 
 Clients work on one subject (subjects.py) while each of them stands still now and then, for a time
 that may be longer than the pool's lease: at a random step of a turn, in the midst of an operation
@@ -8,7 +9,7 @@ its end: then it was seen to stand still in two holds that have nothing to do wi
 
     - `kill_rate`: clients are also killed, and others recover them
     - `busy`: one client more is neither stopped nor killed, and works all the time, beside every
-      repair. Nobody has a reason to kill it
+      repair. No client has a reason to kill it
 
 A client notes after each turn when that came back, in memory that survives it. The kill is dated by
 the pool's event, which is written after it; so a client that is named here was killed without a

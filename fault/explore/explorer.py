@@ -6,7 +6,7 @@ have finished, the dead clients are recovered, and
     - no operation raised NodeFailed, unless more memory nodes failed than the store survives
     - every client came to its end within a bounded number of steps, and raised nothing unforeseen
     - the history is linearizable, with reads by a survivor before and after recovery
-    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by nobody
+    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by no client
 
 One seed drives everything: run NUMBER of SEED is the same wherever and however often it is run. A
 run that fails is shrunk to a shorter program and fewer departures that fail alike, and the command
@@ -274,7 +274,7 @@ def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int
 
 
 def _op_steps(cluster: SimulatedCluster) -> int:
-    """How many steps an operation takes at most when nobody disturbs it."""
+    """The most steps of an operation without interference."""
     if not cluster.op_steps:
         watch = Longest({})
         Run(cluster, parse_program(MEASURED), watch).go()
@@ -283,7 +283,7 @@ def _op_steps(cluster: SimulatedCluster) -> int:
 
 
 def _replace_steps(cluster: SimulatedCluster) -> int:
-    """How many steps it takes to replace a node when nobody disturbs it."""
+    """Steps of replacing a node without interference."""
     if not cluster.replace_steps:
         watch = Longest({Point(0, 0, 1): (Action(FAIL, cluster.nodes - 1),)})
         Run(cluster, ((REPLACED,),), watch).go()
@@ -310,7 +310,7 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
 def run_batch(parameters: Exploration, numbers: range) -> Tally:
     """The runs of these numbers (exhaustive: of these programs), on a cluster of their own.
 
-    Ends after `failures_max` failures, or when nobody wants it any more.
+    Ends after `failures_max` failures, or when the caller stops iterating.
     """
     tally = Tally()
     with cluster_of(parameters) as cluster:

@@ -1,6 +1,6 @@
 """The package greenlet, in which simulated clients run: an extra of limpet, which may be missing.
 
-All that simulates clients takes it from here, so that whoever lacks it is told what to install.
+All that simulates clients takes it from here, so that without it an error names what to install.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Schedules of simulated clients: their contents, their text form, and the choosers that draw them.
 
 A schedule says where a run departs from the default. The default: a client goes on until it has
-finished or spins, then comes the next one in the order of their numbers; nobody dies or stalls, and
-every verb is done at once. A departure is bound to a point: client, operation, step, that is, "when
-client 1, in its operation 0, is about to do its step 12". So points of one client stay what they
-are when something else is left out, which is what makes shrinking work.
+finished or spins, then comes the next one in the order of their numbers; no client dies or stalls,
+and every verb is done at once. A departure is bound to a point: client, operation, step, that is,
+"when client 1, in its operation 0, is about to do its step 12". So points of one client stay what
+they are when something else is left out, which is what makes shrinking work.
 
 As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     >C   client C goes on instead
     xC   client C dies, here and now
-    sC   client C stalls: it is not scheduled until it is woken, or nobody else is left
+    sC   client C stalls: it is not scheduled until it is woken, or no other client is left
     wC   client C is woken
-    fN   memory node N fails: it is marked in the control segment, for everybody to see
+    fN   memory node N fails: it is marked in the control segment, where every client sees it
     mN   memory node N fails without notice: its memory is gone
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.

@@ -99,7 +99,7 @@ class NodesMemory:
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
-        """Nodes whose memory is gone, whether anybody knows or not."""
+        """Nodes whose memory is gone, known to the clients or not."""
         self.given: dict[tuple[int, int], MemoryNode] = {}
         """New memory, by node and generation."""
 
@@ -114,7 +114,7 @@ class NodesMemory:
         return made
 
     def forget(self) -> None:
-        """Be at the start of a run. Nobody uses what nodes were given."""
+        """Return to the start of a run. No client uses the new memory any more."""
         self.gone.clear()
         for segment in self.given.values():
             segment.close()
@@ -258,7 +258,7 @@ class SimulatedClient:
     def know_blocks(self) -> None:
         """Know the blocks that are ours at the start, and that all their unused objects are free.
 
-        Nobody is inside an operation.
+        No client is inside an operation.
         """
         allocator = self.pool.allocator
         allocator.forget()
@@ -360,7 +360,7 @@ class SimulatedCluster:
         return True
 
     def _node_size(self, least: int, clients: int) -> int:
-        """Bytes of a node: with replicas, so many that everybody can have the heads of groups."""
+        """Bytes of a node: with replicas, room for the primaries of every client."""
         replicas = self.parameters.get("replicas", 1)
         blocks = replicas * (clients + 3) if isinstance(replicas, int) and replicas > 1 else 0
         size = least
@@ -373,7 +373,7 @@ class SimulatedCluster:
         return label.ljust(self.value_size, b".")
 
     def label_of(self, value: bytes) -> bytes:
-        """The label of a value; the value itself when nobody can have written it."""
+        """The label of a value; the value itself when no client can have written it."""
         label = value.rstrip(b".")
         return label if value == self.value_of(label) else value
 

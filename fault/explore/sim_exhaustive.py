@@ -4,7 +4,7 @@ Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding fo
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
 where one more could be. Giving way is no preemption where a client has not begun, spins, or has
 ended. There is none before a verb that no other client can see: on the client's own hand. Verbs
-stay whole, and nobody stalls.
+stay whole, and no client stalls.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ departures are taken; it goes on, or another one does. Time is simulated: a verb
 microsecond, a pause a sixteenth of a lease.
 
 A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
-gone, and nobody knows before a verb on it raises NodeFailed. A store that does not survive so many
-may raise it then, and the operation has an unknown outcome; everything else must hold. A client may
-give it new memory; then it is in service again, and may fail again.
+gone, and no client knows before a verb on it raises NodeFailed. A store that does not survive so
+many may raise it then, and the operation has an unknown outcome; everything else must hold. A
+client may give it new memory; then it is in service again, and may fail again.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Run:
         order = [self.clients[(start + i) % count] for i in range(1, count + 1)]
         for other in order:
             if tired and other.stalled and not (other.finished or other.dead):
-                other.stalled = False  # nobody may end it, so the others wait for it
+                other.stalled = False  # no client may kill it, so the others wait for it
                 self._able = None
             if not (other.finished or other.dead or other.stalled) and other is not client:
                 return other
@@ -295,7 +295,7 @@ class Run:
             pool.replace_node(node)
             self.replaced += 1
         except ParameterError:
-            if pool.view.states()[node] != IN_SERVICE:  # or somebody else has replaced it
+            if pool.view.states()[node] != IN_SERVICE:  # or another client has replaced it
                 raise
         except NodeFailed as error:
             self.failure = self.failure or self._borne(f"replacing node {node}", error)

@@ -182,7 +182,7 @@ class ProcessStopper:
         self._ever.add(pid)
 
     def wake_all(self) -> None:
-        """Let everybody go on, and stop nobody any more."""
+        """Continue every stopped process, and stop no more."""
         self._pace.due_ns = None
         for pid in list(self.stopped):
             self._wake(pid)

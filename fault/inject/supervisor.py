@@ -63,7 +63,7 @@ class Progress:
 
     `memory` is what a worker has in memory for itself, in bytes: what the pool and the parent share
     with it is not in it. `repairs` is how many dead clients a worker has recovered, and `recovered`
-    how many anybody has; `killed`, `stops` and `fenced` count all processes.
+    the count of all workers; `killed`, `stops` and `fenced` count all processes.
     """
 
     elapsed_s: float
@@ -217,7 +217,7 @@ class Supervisor:
         self._settle()
 
     def stop(self, observer: Callable[[Progress], None]) -> Progress:
-        """Have everybody end; the last progress, with the pids and memory of those at work."""
+        """Have all workers end; returns the last progress, with pids and memory before the end."""
         self._stopping = True
         last = self.progress()
         self.counters.stop()
@@ -281,7 +281,7 @@ class Supervisor:
         how = f"ended with status {gone.status}"
         if gone.status < 0:
             name = signal.Signals(-gone.status).name
-            how = f"was ended by {name}, which nobody here sent; events: {self.pool.events()}"
+            how = f"was ended by {name}, which this run did not send; events: {self.pool.events()}"
         text = f"worker {gone.slot} (pid {gone.pid}) {how}\n{gone.traceback}"
         self.ends.append(text.rstrip())
 

@@ -202,7 +202,7 @@ def _locked_again(handle: Any) -> None:
 
 def _condition(handle: Any, patience_s: float) -> None:
     demand(handle.acquire(timeout=patience_s), "the condition's lock was not to be had")
-    demand(not handle.wait(0), "nobody has notified, and wait() says so")
+    demand(not handle.wait(0), "wait() returned True without a notification")
     handle.notify_all()
     demand(handle.wait_for(lambda: 7, patience_s) == 7, "wait_for() returned something else")
     handle.release()

@@ -173,7 +173,7 @@ class ChannelMatrix:
                 destroy(url)
 
     def steps(self, call: str) -> int:
-        """How many steps the call takes when nobody disturbs it."""
+        """Steps of the call without interference."""
         with self.testbed() as testbed:
             testbed.prepare(call)
             demand(not testbed.run(testbed.victim(call, DISTANT)), "the fuse was too short")

@@ -52,7 +52,7 @@ from limpet.stores.registry import kind_named
 DISTANT: Final = 1 << 60
 LIMIT: Final = 400
 LATE_MAX: Final = 500
-"""By how many steps an operation may be longer than when nobody disturbed it."""
+"""By how many steps interference may lengthen an operation."""
 DIMENSIONS: Final = (
     "killed", "killed twice", "stopped, wait", "stopped, killed", "node lost", "succeeded",
 )  # fmt: skip
@@ -120,7 +120,7 @@ class Matrix:
                 destroy(url)
 
     def steps(self, operation: Operation) -> int:
-        """How many steps the operation takes when nobody disturbs it."""
+        """Steps of the operation without interference."""
         with self.testbed(operation) as testbed:
             testbed.reset(operation)
             demand(not testbed.run(testbed.victim(operation, DISTANT)), "the fuse was too short")
@@ -385,7 +385,7 @@ class Matrix:
         pool = testbed.pool
         slots = [c["slot"] for c in pool.clients() if c["pid"] == pid and c["state"] == "live"]
         if not slots:
-            # It has not joined yet, or has left: nobody waits for it.
+            # It has not joined yet, or has left: no client waits for it.
             os.kill(pid, signal.SIGKILL)
             return
         word = pool.endpoint.load(slot_address(slots[0]))

@@ -60,7 +60,7 @@ STOPPED, KILLED, SURVIVOR, HEIR = 0, 1, 2, 3
 WAITING: Final = 2
 """Number of the third client."""
 CROWD: Final = (BYSTANDER, *(b"bystander %d" % number for number in range(7)))
-"""Keys that nobody is to touch, on every node."""
+"""Keys that no operation may touch, on every node."""
 DISTANT: Final = 1 << 40
 CALLED, RETURNED, RESULT, READ, STEPS, SLOT = range(6)
 """The words of `shared` that a client writes: result and value by number, from 1 on."""
@@ -142,7 +142,7 @@ class CountingPool(StoppingPool):
 class EncounterTestbed(StoreTestbed):
     """A pool with a store that survives the loss of `failures` nodes, the survivor and its keys.
 
-    Nobody is fenced: a client that was stopped goes on.
+    No client is fenced: a stopped client goes on.
     """
 
     def __init__(self, url: str, kind: str, failures: int) -> None:
@@ -192,35 +192,35 @@ class EncounterTestbed(StoreTestbed):
         """
         stopping = self.stopping
 
-        def target(who: int, incarnation: int) -> None:
-            if who == WAITING:
+        def target(number: int, incarnation: int) -> None:
+            if number == WAITING:
                 look_away(self.pool)
                 self.store.get(self.wanted)
                 os._exit(0)
-            counts = who == STOPPED or steps[who] == DISTANT
+            counts = number == STOPPED or steps[number] == DISTANT
             pool, store = stopping if counts else (self.pool, self.store)
             endpoint: Any = pool.endpoint
             look_away(pool)
-            for value in (VALUES[who + 1], FIRST, FIRST):
+            for value in (VALUES[number + 1], FIRST, FIRST):
                 store.put(KEY, value)
                 store.get(KEY)
             stop()
-            self.note(who, SLOT, pool.client.ident >> INCARNATION_BITS)
+            self.note(number, SLOT, pool.client.ident >> INCARNATION_BITS)
             fault = "stop_at" if counts else "fuse"
-            setattr(endpoint, fault, steps[who])
-            op = (meeting.stopped, meeting.killed)[who]
-            self.note(who, CALLED, time.monotonic_ns())
-            result, read = perform(store, op, (OF_STOPPED, OF_KILLED)[who])
-            self.note(who, RETURNED, time.monotonic_ns())
+            setattr(endpoint, fault, steps[number])
+            op = (meeting.stopped, meeting.killed)[number]
+            self.note(number, CALLED, time.monotonic_ns())
+            result, read = perform(store, op, (OF_STOPPED, OF_KILLED)[number])
+            self.note(number, RETURNED, time.monotonic_ns())
             left = getattr(endpoint, fault)
             setattr(endpoint, fault, 0)
-            self.note(who, STEPS, steps[who] - left if left else 0)
+            self.note(number, STEPS, steps[number] - left if left else 0)
             if counts:
-                at = LATER * (1 + who)
+                at = LATER * (1 + number)
                 self.shared[at : at + len(endpoint.later)] = bytes(endpoint.later)
-            self.note(who, RESULT, RESULTS.index(result) + 1)
+            self.note(number, RESULT, RESULTS.index(result) + 1)
             if read is not None:
-                self.note(who, READ, VALUES.index(read) + 1)
+                self.note(number, READ, VALUES.index(read) + 1)
             os._exit(0)
 
         return target
@@ -240,24 +240,24 @@ class EncounterTestbed(StoreTestbed):
         for key in served:
             demand(self.store.get(key) == OLD, f"{key!r} has lost its value")
 
-    def note(self, who: int, what: int, value: int) -> None:
-        self.tell(8 * who + what, value)
+    def note(self, number: int, what: int, value: int) -> None:
+        self.tell(8 * number + what, value)
 
-    def noted(self, who: int, what: int) -> int:
-        return self.told(8 * who + what)
+    def noted(self, number: int, what: int) -> int:
+        return self.told(8 * number + what)
 
-    def record(self, who: int, op: str, died: bool) -> Record:
+    def record(self, number: int, op: str, died: bool) -> Record:
         """A client's operation, for the history."""
-        read = self.noted(who, READ)
+        read = self.noted(number, READ)
         return Record(
-            who,
+            number,
             op,
             KEY,
-            _value_of(op, (OF_STOPPED, OF_KILLED)[who]),
-            "unknown" if died else RESULTS[self.noted(who, RESULT) - 1],
+            _value_of(op, (OF_STOPPED, OF_KILLED)[number]),
+            "unknown" if died else RESULTS[self.noted(number, RESULT) - 1],
             VALUES[read - 1] if read and not died else None,
-            self.noted(who, CALLED),
-            None if died else self.noted(who, RETURNED),
+            self.noted(number, CALLED),
+            None if died else self.noted(number, RETURNED),
         )
 
     # ---- the survivor ---------------------------------------------------------------------------
@@ -268,14 +268,14 @@ class EncounterTestbed(StoreTestbed):
                 os.truncate(parse_url(self.url).path(node), 0)
             self.pool.fail_node(node)
 
-    def did(self, who: int, store: Any, *ops: str) -> list[Record]:
+    def did(self, number: int, store: Any, *ops: str) -> list[Record]:
         """Have the survivor, or the heir, do that to the key."""
         done = []
         for op in ops:
             called = time.monotonic_ns()
-            result, read = perform(store, op, VALUES[who + 1])
-            value = _value_of(op, VALUES[who + 1])
-            done.append(Record(who, op, KEY, value, result, read, called, time.monotonic_ns()))
+            result, read = perform(store, op, VALUES[number + 1])
+            value = _value_of(op, VALUES[number + 1])
+            done.append(Record(number, op, KEY, value, result, read, called, time.monotonic_ns()))
         return done
 
     def inherit(self) -> list[Record]:
@@ -434,18 +434,18 @@ class Encounter:
         with Workers(cluster.clients(meeting, steps)) as workers:
             pids = {}
             with within(PATIENCE_S, "a client, before they meet"):
-                for who in (KILLED, STOPPED):
-                    pids[who] = workers.start(who)
-                    demand(_stops(pids[who]), f"client {who} did not get so far")
+                for number in (KILLED, STOPPED):
+                    pids[number] = workers.start(number)
+                    demand(_stops(pids[number]), f"client {number} did not get so far")
                 if not meeting.present:
                     cluster.store.delete(KEY)
             with within(PATIENCE_S, "a client, as they meet"):
-                for who in order:
-                    os.kill(pids[who], signal.SIGCONT)
-                    if who == STOPPED:
-                        struck[who] = _stops(pids[who])
+                for number in order:
+                    os.kill(pids[number], signal.SIGCONT)
+                    if number == STOPPED:
+                        struck[number] = _stops(pids[number])
                     else:
-                        struck[who] = self._end(workers, pids[who], (0, -signal.SIGKILL))
+                        struck[number] = self._end(workers, pids[number], (0, -signal.SIGKILL))
             cluster.lose(nodes, gone)
             with within(PATIENCE_S, "the survivor, while the client is stopped"):
                 cluster.serve(workers, nodes)

@@ -57,7 +57,8 @@ class FaultProfile:
     not_met: frozenset[str] = OF_REPLICAS
     waits_for_stopped: bool = False
     """By its paper, clients wait for one that stands still while it holds a lock. So where it is
-    not killed for that (the matrix's "stopped, wait"), nobody works around it until it is woken."""
+    not killed for that (the matrix's "stopped, wait"), no client can work around it until it is
+    woken."""
 
     checksum: Checksum = Checksum(
         text="none: a value is in an object that a link names, which has its key and sizes"

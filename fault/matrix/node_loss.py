@@ -1,7 +1,7 @@
 """The crash matrix where a memory node is lost: in an operation, with or without a death.
 
-The victim is forked as ever, and loses the node for everybody at its k-th step; or it dies there,
-and the node is lost then, before anybody recovers. The node is marked failed in the control
+The victim is forked as ever, and loses the node for all clients at its k-th step; or it dies there,
+and the node is lost then, before any recovery. The node is marked failed in the control
 segment, or its memory is gone: the segment is cut to nothing, and the next one to touch it gets
 SIGBUS, which the fabric turns into NodeFailed.
 

@@ -152,7 +152,7 @@ def _dropped(pool: Pool, kv: Any) -> None:
 
 def _demand_whole(made: Any) -> None:
     try:
-        demand(made.get(KEY) == NEW, "a store that nobody has dropped lost a value")
+        demand(made.get(KEY) == NEW, "a store that was not dropped lost a value")
         made.check()
     except StoreDropped:
         return  # by the victim that stood still, just now

@@ -1,8 +1,8 @@
 """Subjects of the drills with stopped clients: every kind of store, and every channel.
 
 A subject is opened by name in a pool, and gives turns: `write` and `read` come back in bounded time
-as long as nobody keeps what they need. Kinds of stores are all subjects; a channel is registered in
-CHANNELS, or, if it is only a part of others, named in PARTS.
+as long as no client keeps what they need. Kinds of stores are all subjects; a channel is registered
+in CHANNELS, or, if it is only a part of others, named in PARTS.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TURN_S: Final = 1.0
 PARTS: Final = frozenset(
     {"owned_var", "atomic_var", "shared_region", "rendezvous", "power_controller"}
 )
-"""Channels that nobody waits in, that other channels are made of, or that an example has."""
+"""Channels in which no client waits, that other channels are made of, or that an example has."""
 
 
 class Subject(abc.ABC):
@@ -56,7 +56,7 @@ class StoreSubject(Subject):
     """Changes and reads of a few keys of a store.
 
     `phased`: in every other phase all clients insert one key, and soon nothing changes any more but
-    who has its lock: two operations look alike then.
+    the holder of its lock: two operations look alike then.
     """
 
     phased = False
@@ -109,7 +109,7 @@ class LockSubject(Subject):
 
 
 class ConditionSubject(Subject):
-    """A condition of which nobody waits to be notified."""
+    """A condition without waiters."""
 
     def __init__(self, pool: Any) -> None:
         self.condition = pool.condition("subject")

@@ -231,7 +231,7 @@ class StoreTestbed(PoolTestbed):
 
 
 def look_away(pool: Any) -> None:
-    """Have this process recover nobody: what an earlier victim left is for the survivor."""
+    """Have this process recover no client: the survivor recovers the earlier victims."""
     pool.membership.sweep = list
 
 
@@ -240,14 +240,14 @@ def short(value: bytes | None) -> str:
 
 
 @contextlib.contextmanager
-def within(seconds: float, who: str) -> Iterator[None]:
+def within(seconds: float, name: str) -> Iterator[None]:
     """Raise Broken when the body takes longer. Main thread only; its timer goes on after.
 
     Again and again: Python drops what is raised while a destructor runs.
     """
 
     def late(number: int, frame: object) -> None:
-        raise Broken(f"{who} was blocked for {seconds} s")
+        raise Broken(f"{name} was blocked for {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     start = time.monotonic()

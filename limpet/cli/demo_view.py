@@ -135,13 +135,13 @@ def progress_table(
     title: str,
     progress: Progress,
     rates: list[float],
-    who: str = "worker",
+    row: str = "worker",
     kinds: tuple[str, str] = ("get", "put"),
 ) -> Table:
     """One row a worker, and their sum. Latencies are of the whole run."""
     latencies = [f"{kind} p{percent}" for kind in kinds for percent in PERCENTILES]
     columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
-    made = table(title, who, *columns, right=columns)
+    made = table(title, row, *columns, right=columns)
     snapshot = progress.snapshot
     for slot, pid in enumerate(progress.pids):
         made.add_row(

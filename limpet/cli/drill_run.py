@@ -209,7 +209,8 @@ def run(
     `limpet drill STORE` is short for this. Clients insert, update, put, get and delete; again
     and again a random one is killed and replaced, or stopped, and memory nodes are lost. Afterwards
     the history must be linearizable, every value whole, every invariant intact, no byte leaked and
-    nobody blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
+    no client blocked; only then is the exit status 0. The pool is gone in the end, also after
+    Ctrl-C.
     """
     check_outputs(history, timeline)
     given = run_parameters(given)
