@@ -167,7 +167,7 @@ def test_demo_fails_when_somebody_else_kills_a_worker(started: list[Process], da
     assert not found["ok"]
     failed = [name for name, check in found["checks"].items() if not check["held"]]
     assert failed == [CHECKS[0]]
-    assert "SIGKILL, which nobody here sent" in found["checks"][CHECKS[0]]["failures"][0]
+    assert "SIGKILL, which this run did not send" in found["checks"][CHECKS[0]]["failures"][0]
     assert segments(process) == []
 
 

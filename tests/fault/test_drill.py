@@ -339,7 +339,7 @@ def test_drill_fails_when_somebody_else_kills_a_client(make_url: Callable[[], st
 
     report = drilled(make_url(), seconds=60.0, kill_rate=0.0, seen=Seen(stranger))
     assert failed(report) == {WORKERS}
-    assert "SIGKILL, which nobody here sent" in report.checks[WORKERS][0]
+    assert "SIGKILL, which this run did not send" in report.checks[WORKERS][0]
 
 
 def test_drill_fails_when_a_client_is_fenced_that_may_not_be(make_url: Callable[[], str]) -> None:

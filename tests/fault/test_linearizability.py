@@ -224,7 +224,7 @@ def test_explanation_shows_what_matters_and_nothing_else() -> None:
 
 def test_explanation_says_that_nobody_wrote_the_value() -> None:
     (report,) = check(BAD["read before the write was called"]).bad()
-    assert "nobody had called a write of the value" in report.detail
+    assert "no client had called a write of the value" in report.detail
     (report,) = check(BAD["stale read"]).bad()
     assert "nobody" not in report.detail
 

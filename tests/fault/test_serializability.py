@@ -170,7 +170,7 @@ def test_checker_says_whose_value_was_read() -> None:
     assert "which only an aborted transaction wrote (client 1: read" in aborted.detail
     nobody = check([tx("x7", "", 1, 2)] * 9, initial=START)
     assert len(nobody.unfounded) == 5
-    assert "read b'7' in s[b'x'], which nobody wrote" in nobody.detail
+    assert "read b'7' in s[b'x'], which no transaction wrote" in nobody.detail
 
 
 def test_report_counts_what_happened() -> None:
