@@ -23,6 +23,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = BUILD == "compiled"
 CASES = 9 if COMPILED else 2
 SEED = 1

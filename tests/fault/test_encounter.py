@@ -17,6 +17,8 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = BUILD == "compiled"
 LIMIT = 4
 SOME = {1: MEETINGS[::4], 2: MEETINGS[2::6]}

@@ -17,6 +17,8 @@ from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, Kind
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED: Final = BUILD == "compiled"
 VALUE: Final = b"v" * 8
 GROWING: Final = ("race", "rtx-race", "dtx-race", "fusee", "swarm")

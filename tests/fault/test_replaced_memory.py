@@ -17,6 +17,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.replicas import replacement
 from limpet.stores.pool import Pool
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = BUILD == "compiled"
 
 

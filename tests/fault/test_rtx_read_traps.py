@@ -22,6 +22,8 @@ from kit.transactions import LATER, NEW, OLD, Clients
 
 import limpet
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 Scenario = Callable[[Any], None]
 
 

@@ -21,6 +21,8 @@ from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.registry import KINDS
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by many turns")
 
 

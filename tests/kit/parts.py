@@ -15,8 +15,8 @@ A marker beside the test says where it belongs, and why:
   names. The compiled build runs it in its parts, and the pure build in none;
 - `soak(reason, cases=[...])`: for the soak, or the cases are that it names.
 
-Cases are patterns of `fnmatch`, for the parameters of a test ("race-*") or for its whole name
-("test_get*"). A pattern that fits no test is an error: it would go unnoticed that it is stale.
+Cases are patterns of `fnmatch`: for the parameters of a test ("race-*") or, in a marker of a
+module, for its name ("test_get*", "test_get[race-*]"). A pattern that fits no test is an error.
 `pytest` without `--part` runs all that it is given, but for what only a soak does.
 """
 
@@ -45,11 +45,15 @@ HELP: Final = (
 
 
 def fits(item: Any, pattern: str) -> bool:
-    """Whether a pattern is for a test: one that begins with "test_" for its name, as a whole."""
+    """Whether a pattern is for a test: for its case, or as "test_name" or "test_name[case]"."""
+    name, case = "*", pattern
     if pattern.startswith("test_"):
-        return fnmatch.fnmatchcase(item.name, pattern)
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and fnmatch.fnmatchcase(callspec.id, pattern)
+        name, bracket, case = pattern.partition("[")
+        case = case.removesuffix("]") if bracket else ""
+    found = getattr(item, "callspec", None)
+    return fnmatch.fnmatchcase(getattr(item, "originalname", item.name), name) and (
+        not case or (found is not None and fnmatch.fnmatchcase(found.id, case))
+    )
 
 
 def patterns_of(mark: Any) -> Sequence[str]:
