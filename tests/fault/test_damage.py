@@ -40,6 +40,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("thousands of words", but=["race", "queue"])
 @pytest.mark.exhaustive("every kind", quick=["race", "swarm", "queue", "lock"])
 @pytest.mark.parametrize("kind", kinds())
 def test_damaged_memory_is_borne(kind: str) -> None:

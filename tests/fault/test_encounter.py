@@ -17,7 +17,7 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, store_class
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 LIMIT = 4

@@ -17,7 +17,7 @@ from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, Kind
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED: Final = BUILD == "compiled"
 VALUE: Final = b"v" * 8

@@ -31,9 +31,9 @@ from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
-pytestmark = pytest.mark.exhaustive_in_pure(
-    "the same lines as compiled, and slower",
-    quick=[
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=[
         "test_operation_happens_as_a_whole_or_not_at_all[race-update-killed]",
         "test_operation_happens_as_a_whole_or_not_at_all[race-insert-killed]",
     ],

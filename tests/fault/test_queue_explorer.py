@@ -11,7 +11,7 @@ import limpet
 from limpet.fault.check.history import Record
 from limpet.fault.explore.sim_queue import QueueCluster, judged, numbered_run
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 RUNS = 400 if limpet.build == "compiled" else 30
 

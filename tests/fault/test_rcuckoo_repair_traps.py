@@ -19,7 +19,7 @@ from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.stores.rcuckoo.layout import JOURNALS, STATE
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 NEW: Final = b"new"
 GLANCES_MAX: Final = 500

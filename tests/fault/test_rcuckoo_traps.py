@@ -45,7 +45,7 @@ from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.stores.rcuckoo.layout import SLOTS
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 LEASES_BETWEEN = 0.6

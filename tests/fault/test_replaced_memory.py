@@ -17,7 +17,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.replicas import replacement
 from limpet.stores.pool import Pool
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 

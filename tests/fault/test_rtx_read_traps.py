@@ -22,7 +22,7 @@ from kit.transactions import LATER, NEW, OLD, Clients
 
 import limpet
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 Scenario = Callable[[Any], None]
 

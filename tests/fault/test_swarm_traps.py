@@ -44,7 +44,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm import layout as fields
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 4000

@@ -31,7 +31,7 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, START
 from limpet.shm.pool import Memory
 from limpet.stores.pool import Pool
 
-pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 
