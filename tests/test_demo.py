@@ -29,6 +29,8 @@ from limpet.shm.endpoint.layout import control_size
 from limpet.shm.errors import ParameterError, PoolError
 from limpet.shm.parameters import PoolParameters
 
+pytestmark = pytest.mark.either_build("commands are not compiled")
+
 Process = subprocess.Popen[str]
 
 

@@ -24,7 +24,7 @@ def test_kinds(kind): pass
 @pytest.mark.exhaustive_in_pure("slow there")
 def test_slow_in_pure(): pass
 
-@pytest.mark.either_build("the same lines", cases=["b"])
+@pytest.mark.either_build("the same lines", but=["a"])
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_either(which): pass
 

@@ -35,6 +35,8 @@ from limpet.fault.inject.supervisor import Progress
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.transaction import Transaction
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.25}
 needs_speed = pytest.mark.skipif(not COMPILED, reason="a slow build does too little in the time")

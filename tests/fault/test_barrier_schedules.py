@@ -13,6 +13,11 @@ import limpet
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.stores.channels.barrier import Barrier
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower",
+    quick=["test_schedules_with_stalls_and_deaths[continue]"],
+)
+
 SCHEDULES = 120 if limpet.build == "compiled" else 25
 
 

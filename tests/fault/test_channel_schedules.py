@@ -22,6 +22,14 @@ from limpet.stores.channels.queue.shared_queue import SharedQueue
 from limpet.stores.channels.ring_buffer import RingBuffer
 from limpet.stores.channels.sst import SST
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower",
+    quick=[
+        "test_schedules_with_stalls_and_deaths[ring]",
+        "test_schedules_with_stalls_and_deaths[counter]",
+    ],
+)
+
 SCHEDULES = 80 if limpet.build == "compiled" else 15
 MUTANT_SCHEDULES = 300
 

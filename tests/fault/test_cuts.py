@@ -15,6 +15,8 @@ from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.baselines.pdpm.store import Pdpm
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 ALIKE = {"fusee-cr", "fusee-nc", "dm-abd"}
 """They run the same lines as another kind."""
 SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-sherman", "pools"}

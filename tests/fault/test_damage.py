@@ -23,6 +23,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = BUILD == "compiled"
 CASES = 9 if COMPILED else 2
 SEED = 1
@@ -38,6 +40,7 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("thousands of words", but=["race", "queue"])
 @pytest.mark.exhaustive("every kind", quick=["race", "swarm", "queue", "lock"])
 @pytest.mark.parametrize("kind", kinds())
 def test_damaged_memory_is_borne(kind: str) -> None:

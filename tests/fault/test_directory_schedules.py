@@ -14,6 +14,8 @@ from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.shm.catalogue.directory import CLAIMED, READY, Directory, Entry
 from limpet.shm.endpoint.fabric import hash64
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 SCHEDULES = 150 if limpet.build == "compiled" else 30
 MUTANT_SCHEDULES = 400
 SIZE = 200

@@ -36,6 +36,8 @@ from limpet.fault.inject.supervisor import EventLog, Progress, Timer
 from limpet.shm.endpoint.layout import EVENTS
 from limpet.shm.errors import NodeFailed, ParameterError
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 BUSY = {"kill_rate": 40.0 if COMPILED else 5.0}
 

@@ -17,6 +17,8 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, store_class
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 LIMIT = 4
 SOME = {1: MEETINGS[::4], 2: MEETINGS[2::6]}

@@ -14,6 +14,8 @@ from limpet.fault.matrix.subjects import SUBJECTS
 from limpet.shm.clients.life_locks import LifeLocks
 from limpet.shm.clients.liveness import Watcher
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 assert drill_ends.ends.name == "ends"
 FEW = {"race", "fusee", "lock", "queue"}
 """Subjects that are ended in all ways; of others, one will do."""

@@ -40,6 +40,8 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 RUNS = 300 if BUILD == "compiled" else 30
 SECONDS = 0.5 if BUILD == "compiled" else 3.0
 

@@ -15,6 +15,10 @@ from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.shm.endpoint.fabric import BUILD
 
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build", but=["test_fusee_holds_with_one_replica"]
+)
+
 COMPILED = BUILD == "compiled"
 KINDS = ["fusee", "fusee-cr", "fusee-nc"]
 

@@ -15,6 +15,8 @@ from limpet.shm.endpoint.layout import LEADER, NODE_STATES
 from limpet.shm.endpoint.slots import PARKED
 from limpet.shm.endpoint.states import EXCLUDED, FAILED
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
 """Of bigger objects the words are greater: of several proposals, the smallest one wins."""
 

@@ -37,6 +37,8 @@ from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120

@@ -39,6 +39,8 @@ from limpet.stores.race.index import is_vacant
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.registry import KINDS, Kind
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 RUNS = 24
 REPLICATED = ("fusee", "swarm")

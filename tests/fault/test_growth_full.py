@@ -17,6 +17,8 @@ from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, Kind
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED: Final = BUILD == "compiled"
 VALUE: Final = b"v" * 8
 GROWING: Final = ("race", "rtx-race", "dtx-race", "fusee", "swarm")

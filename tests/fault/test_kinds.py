@@ -32,6 +32,8 @@ from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.race.table import Race
 from limpet.stores.registry import KINDS, Kind, store_class
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 READS_BESIDE_A_WRITE = Exploration(
     store="twin", program="ua|ga ga|ga", node_failures=1, crashes=0, stalls=0, value_size=40,

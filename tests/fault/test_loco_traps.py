@@ -35,6 +35,8 @@ from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD, hash64
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 OLD, NEW = b"old", b"new"
 

@@ -31,6 +31,14 @@ from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
 
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=[
+        "test_operation_happens_as_a_whole_or_not_at_all[race-update-killed]",
+        "test_operation_happens_as_a_whole_or_not_at_all[race-insert-killed]",
+    ],
+)
+
 LIMIT = 4 if BUILD == "compiled" else 3
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed} | {"rtx-race"}
 """Kinds that are another one with other parameters, or that only grow in another way."""

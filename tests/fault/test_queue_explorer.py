@@ -11,6 +11,8 @@ import limpet
 from limpet.fault.check.history import Record
 from limpet.fault.explore.sim_queue import QueueCluster, judged, numbered_run
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 RUNS = 400 if limpet.build == "compiled" else 30
 
 

@@ -19,6 +19,8 @@ from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.stores.rcuckoo.layout import JOURNALS, STATE
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 NEW: Final = b"new"
 GLANCES_MAX: Final = 500
 """So many looks at a word: the repair starves."""

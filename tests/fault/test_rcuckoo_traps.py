@@ -45,6 +45,8 @@ from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.stores.rcuckoo.layout import SLOTS
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 LEASES_BETWEEN = 0.6
 """Between two meetings: they could be of one wait."""

@@ -17,6 +17,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.replicas import replacement
 from limpet.stores.pool import Pool
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 
 

@@ -27,6 +27,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.rtx.commit import Commit
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")
 LONG: Final = bytes(300)

@@ -19,6 +19,8 @@ from limpet.shm.errors import ParameterError
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.hash_writes import Staging as HashStaging
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")
 SHORT_LEASE: Final = {"drift_us": 0, "each_us": 20}

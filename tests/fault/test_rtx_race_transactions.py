@@ -42,6 +42,8 @@ from limpet.stores.rtx.parts import Change, Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.transaction import Transaction
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED: Final = BUILD == "compiled"
 HASH: Final = "rtx-race"
 SHORT_LEASE: Final = {"drift_us": 0, "each_us": 20}

@@ -22,6 +22,8 @@ from kit.transactions import LATER, NEW, OLD, Clients
 
 import limpet
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 Scenario = Callable[[Any], None]
 
 

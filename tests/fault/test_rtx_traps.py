@@ -42,6 +42,8 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE
 from limpet.stores.rtx.lllock import is_vacant
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 Scenario = Callable[[Any], None]
 
 

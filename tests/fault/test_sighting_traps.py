@@ -20,6 +20,8 @@ from kit.puppets import Puppet, PuppetPool, verb_on, verb_on_address
 import limpet
 from limpet.stores.channels.ticket_layout import HOLDER
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 MEETINGS: Final = 12
 LEASES_BETWEEN: Final = 0.4
 """Between two meetings: all of them could be one wait."""

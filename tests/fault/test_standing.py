@@ -21,6 +21,8 @@ from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.registry import KINDS
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by many turns")
 
 
@@ -62,6 +64,7 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     assert "after a turn of it had come back" in report.blamed[0]
 
 
+@pytest.mark.either_build("every step of the same lines", but=["race-*", "lock-*"])
 @pytest.mark.exhaustive("every kind", quick=["race-*", "lock-*"])
 @pytest.mark.parametrize(
     ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in roles_of(subject)]

@@ -25,6 +25,8 @@ from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.channels.channel import Channel
 from limpet.stores.registry import KINDS
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 LIMIT = 4 if COMPILED else 3
 

@@ -31,6 +31,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.status import VACANT_CLASS
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 PATIENCE_S = 10.0
 

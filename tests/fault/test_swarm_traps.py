@@ -44,6 +44,8 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm import layout as fields
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 4000
 HOUR_US = 3_600_000_000

@@ -31,6 +31,8 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, START
 from limpet.shm.pool import Memory
 from limpet.stores.pool import Pool
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 
 REPLACE: Final = "            return self._replace(slot, self.word, desired)\n"

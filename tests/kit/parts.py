@@ -11,12 +11,12 @@ A marker beside the test says where it belongs, and why:
 - `exhaustive(reason, quick=[...])`: in the rest, but for the cases that `quick` names;
 - `exhaustive_in_pure(reason, quick=[...])`: the same, on the pure build only. A test is in the rest
   if one of the markers that it has, or that its module has, says so;
-- `either_build(reason, cases=[...])`: does not depend on the build, or the cases do not that it
-  names. The compiled build runs it in its parts, and the pure build in none;
+- `either_build(reason, but=[...])`: does not depend on the build. The compiled build runs it in its
+  parts; the pure build runs only the cases that `but` names;
 - `soak(reason, cases=[...])`: for the soak, or the cases are that it names.
 
-Cases are patterns of `fnmatch`, for the parameters of a test ("race-*") or for its whole name
-("test_get*"). A pattern that fits no test is an error: it would go unnoticed that it is stale.
+Cases are patterns of `fnmatch`: for the parameters of a test ("race-*") or, in a marker of a
+module, for its name ("test_get*", "test_get[race-*]"). A pattern that fits no test is an error.
 `pytest` without `--part` runs all that it is given, but for what only a soak does.
 """
 
@@ -32,24 +32,28 @@ SOAK: Final = "soak"
 PATTERNS: Final = {
     "exhaustive": "quick",
     "exhaustive_in_pure": "quick",
-    "either_build": "cases",
+    "either_build": "but",
     "soak": "cases",
 }
 """The markers, and the argument of each that has patterns."""
 HELP: Final = (
     "exhaustive(reason, quick=[]): in `make test-rest`, but for the cases in `quick`",
     "exhaustive_in_pure(reason, quick=[]): the same, on the pure build",
-    "either_build(reason, cases=[]): does not depend on the build; run on the compiled one",
+    "either_build(reason, but=[]): on the compiled build, and the cases in `but` on the pure one",
     "soak(reason, cases=[]): with LIMPET_TEST_LONG=1 only",
 )
 
 
 def fits(item: Any, pattern: str) -> bool:
-    """Whether a pattern is for a test: one that begins with "test_" for its name, as a whole."""
+    """Whether a pattern is for a test: for its case, or as "test_name" or "test_name[case]"."""
+    name, case = "*", pattern
     if pattern.startswith("test_"):
-        return fnmatch.fnmatchcase(item.name, pattern)
-    callspec = getattr(item, "callspec", None)
-    return callspec is not None and fnmatch.fnmatchcase(callspec.id, pattern)
+        name, bracket, case = pattern.partition("[")
+        case = case.removesuffix("]") if bracket else ""
+    found = getattr(item, "callspec", None)
+    return fnmatch.fnmatchcase(getattr(item, "originalname", item.name), name) and (
+        not case or (found is not None and fnmatch.fnmatchcase(found.id, case))
+    )
 
 
 def patterns_of(mark: Any) -> Sequence[str]:
@@ -60,20 +64,19 @@ def _names(mark: Any, item: Any) -> bool:
     return any(fits(item, pattern) for pattern in patterns_of(mark))
 
 
-def _has(item: Any, name: str) -> bool:
-    """Whether a marker that may be for some cases only is for this one."""
-    return any(not patterns_of(mark) or _names(mark, item) for mark in item.iter_markers(name))
-
-
 def part_of(item: Any, build: str) -> str:
     """The part of the suite that a test belongs to on a build."""
-    if _has(item, SOAK):
+
+    def all_name(*markers: str) -> bool:
+        return all(_names(mark, item) for name in markers for mark in item.iter_markers(name))
+
+    soaks = item.iter_markers(SOAK)
+    if any(not patterns_of(mark) or _names(mark, item) for mark in soaks):
         return SOAK
-    if build == "pure" and _has(item, "either_build"):
+    if build == "pure" and not all_name("either_build"):
         return OTHER_BUILD
-    names = ("exhaustive", "exhaustive_in_pure") if build == "pure" else ("exhaustive",)
-    marks = [mark for name in names for mark in item.iter_markers(name)]
-    return "quick" if all(_names(mark, item) for mark in marks) else "rest"
+    in_pure = ("exhaustive_in_pure",) if build == "pure" else ()
+    return "quick" if all_name("exhaustive", *in_pure) else "rest"
 
 
 def complaints(items: Iterable[Any], build: str) -> list[str]:

@@ -30,6 +30,7 @@ def full(pools: Any, kind: str) -> tuple[limpet.Pool, Any]:
     return pool, pool.store(kind, name="full", **profile_of(kind).parameters, capacity=10_000)
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool again and again")
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "fusee", "swarm", "rtx-sherman"])
 def test_full_pool_takes_updates_again_and_again(pools: Any, kind: str) -> None:
     pool, store = full(pools, kind)
@@ -56,6 +57,7 @@ def test_full_pool_takes_updates_of_a_client_that_comes_late(pools: Any) -> None
         assert len(fill(other, b"new")) < len(keys) // 10
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool again and again")
 def test_full_pool_takes_channels(pools: Any) -> None:
     pool = pools(nodes=1, node_size="4MiB", block_size="16KiB", clients=16)
     store = pool.store("race", name="full")

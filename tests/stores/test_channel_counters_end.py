@@ -22,6 +22,8 @@ from limpet.stores.channels.queue import layout as queues
 from limpet.stores.channels.ring_layout import END, NUMBER, OLDEST, POSITION_MAX
 from limpet.stores.loco import layout as kvstores
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 LARGE = 3000
 """Bytes of an element that lies in an object."""

@@ -21,6 +21,10 @@ from limpet.shm.catalogue.directory import DROPPING, EMPTYING, VOID
 from limpet.shm.endpoint.slots import PIN
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race"]
+)
+
 ALL = sorted({**KINDS, **UNRECOVERED, **UNPROVED})
 PAIRS = {b"key %d" % n: bytes([n]) * (n * 37 % 700) for n in range(60)}
 
@@ -86,6 +90,7 @@ def die_dropping(pool: limpet.Pool, fuse: int) -> bool:
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.either_build("every step of the same lines", but=["creator-race", "dropper-race"])
 @pytest.mark.exhaustive("every kind", quick=["*-race"])
 @pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "loco"])
 @pytest.mark.parametrize("finisher", ["recover", "creator", "dropper"])

@@ -27,6 +27,8 @@ from limpet.stores.baselines.dtx.race import LoggedSplit, SplitLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import Stop
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 OLD, NEW = b"12345678", b"87654321"
 KEYS = [b"%04d" % number for number in range(40)]
 SMALL: dict[str, Any] = {"groups": 2, "bucket_size": 1, "capacity": 1}

@@ -17,6 +17,8 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.registry import KINDS, store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 
 KEYS = [b"%d" % number for number in range(120)]

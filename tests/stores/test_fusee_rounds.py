@@ -12,6 +12,10 @@ from kit.stores import sound
 import limpet
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["fusee-*"]
+)
+
 COMPILED = limpet.build == "compiled"
 
 NODES = 7

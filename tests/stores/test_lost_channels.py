@@ -20,6 +20,8 @@ from limpet.stores.channels.array import Array
 from limpet.stores.channels.sst import SST
 from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 LARGE = b"L" * 3000
 

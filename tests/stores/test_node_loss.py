@@ -16,6 +16,10 @@ import limpet
 from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race*"]
+)
+
 KEYS = [b"%d" % number for number in range(300)]
 NODES = 3
 LOST = 1

@@ -28,6 +28,8 @@ from limpet.stores.baselines.pdpm import store as table
 from limpet.stores.baselines.pdpm.buckets import REDO
 from limpet.stores.registry import KINDS, Kind
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 LEASE_US = 20_000
 OLD, NEW = b"o" * 40, b"n" * 40

@@ -21,6 +21,10 @@ from kit.waiting import until
 import limpet
 from limpet.stores.registry import store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race"]
+)
+
 PURE = limpet.build == "pure"
 Make = Callable[..., Any]
 

@@ -181,6 +181,8 @@ def test_sleepers_are_woken(pools: Any) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("every step of the same lines", but=["0-*"])
+@pytest.mark.exhaustive_in_pure("every step")
 @pytest.mark.exhaustive("every step", quick=["0-*"])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("before", [0, 1, 3])
@@ -208,6 +210,7 @@ def test_a_producer_killed_at_any_step(pools: Any, before: int, large: bool) -> 
     assert seen == {1, 2}
 
 
+@pytest.mark.exhaustive_in_pure("every step")
 @pytest.mark.parametrize("large", [False, True])
 def test_a_consumer_killed_at_any_step(pools: Any, large: bool) -> None:
     pool = pools(node_size="1MiB")

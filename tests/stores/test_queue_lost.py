@@ -16,6 +16,8 @@ from kit.stores import nothing_leaked
 import limpet
 from limpet.stores.channels.queue.layout import KEPT_MAX, KIND, PENDING
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 SMALL, LARGE = 3, 2000
 """Bytes of an element that lies in its slot, and of one that takes an object."""
 

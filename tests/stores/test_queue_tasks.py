@@ -54,6 +54,7 @@ def test_what_is_got_in_a_batch_is_done_with_one_by_one(pools: Any) -> None:
     assert q.join()
 
 
+@pytest.mark.exhaustive_in_pure("seconds of processes")
 def test_join_is_woken_by_another_process(pools: Any) -> None:
     """Each element but the last makes another one before it is done with."""
     q = pools().queue("q", 8)
@@ -134,6 +135,8 @@ ENDS: dict[str, Callable[[Any], Callable[[], object]]] = {
 }
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive_in_pure("thousands of elements")
 @pytest.mark.parametrize("how", ENDS)
 def test_everybody_is_told_what_was_lost_until_it_is_forgotten(pools: Any, how: str) -> None:
     pool = pools()

@@ -14,6 +14,7 @@ ENTRY = 16
 KEYS = 200
 
 
+@pytest.mark.exhaustive_in_pure("waits for what hangs")
 def test_who_waits_for_a_dead_client_is_told(pools: Any) -> None:
     pool = pools()
     store = pool.store("race-locks", name="s", capacity=1, groups=2, bucket_size=1)

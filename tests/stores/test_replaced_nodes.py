@@ -21,6 +21,8 @@ from limpet.shm.replicas.replacement import Replacement
 from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 KEYS = [b"%d" % number for number in range(100)]
 NODES = 5
 COMPILED = limpet.build == "compiled"

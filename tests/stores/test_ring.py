@@ -273,6 +273,8 @@ DAMAGES = [("size", word) for word in BEYOND] + [
 ]
 
 
+@pytest.mark.either_build("thousands of words")
+@pytest.mark.exhaustive_in_pure("thousands of words")
 @pytest.mark.parametrize("overrun", ["block", "skip"])
 @pytest.mark.parametrize(("place", "word"), DAMAGES)
 def test_a_damaged_ring_is_an_error_and_ends(

@@ -57,6 +57,7 @@ CHANGES: Final[dict[str, tuple[list[bytes], Callable[[Any], None]]]] = {
 }
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.exhaustive("every step", quick=["splits-*-True"])
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -63,6 +63,7 @@ def test_a_value_that_goes_to_an_extent_or_comes_from_one(pools: Any) -> None:
         sound(tree.store)
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool")
 def test_a_key_that_is_gone_is_missing_in_a_full_pool_too(pools: Any) -> None:
     tree = Tree(pools, size="512KiB")
     keys = tree.fill()
@@ -158,6 +159,7 @@ CASES: Final = {
 }
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.exhaustive("every step", quick=["update-True"])
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("case", CASES)

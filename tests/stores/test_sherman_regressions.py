@@ -24,6 +24,8 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.sherman.layout import SHAPE
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED: Final = BUILD == "compiled"
 PATIENCE_S: Final = 10
 """After so long, who is not done hangs."""

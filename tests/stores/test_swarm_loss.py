@@ -19,6 +19,8 @@ from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.swarm.layout import READ, STAMP_SHIFT, WRITE
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower", quick=["3-*"])
+
 COMPILED = limpet.build == "compiled"
 
 KEYS = [b"%d" % number for number in range(60)]
@@ -372,6 +374,7 @@ def test_two_of_five_are_replaced_and_then_two_others_are_lost(
     sound(store)
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.exhaustive("every step of a write")
 @pytest.mark.soak("every step of a write", cases=["1-*", "3-*"])
 @pytest.mark.parametrize("step", [1, 2])
@@ -425,6 +428,7 @@ def test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced(
     sound(store)
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.exhaustive("every step of a write", quick=["lost4-1"])
 @pytest.mark.parametrize(
     ("lost", "buffers"), [((0,), 8), ((1,), 1), ((2,), 8), ((0, 1), 8), ((2, 4), 1)]

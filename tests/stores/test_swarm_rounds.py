@@ -21,6 +21,10 @@ import limpet
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm.recycling import area_of
 
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["test_round_trips_without_conflict"]
+)
+
 COMPILED = limpet.build == "compiled"
 
 NODES = 7
@@ -520,7 +524,7 @@ def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
         store.recover()
 
 
-@pytest.mark.either_build("every step of the same lines", cases=["5"])
+@pytest.mark.either_build("every step of the same lines", but=["3"])
 @pytest.mark.exhaustive("every step", quick=["3"])
 @pytest.mark.parametrize("replicas", [3, 5])
 def test_a_get_that_wrote_back_is_known_to_the_next_update(pools: Any, replicas: int) -> None:

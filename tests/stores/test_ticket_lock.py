@@ -267,6 +267,7 @@ class WakesTooSoon(TicketLock):
         return 0
 
 
+@pytest.mark.exhaustive_in_pure("many runs")
 @pytest.mark.parametrize(
     ("kind", "crashing", "hasty", "complaint"),
     [

@@ -384,6 +384,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
     sound(store)
 
 
+@pytest.mark.exhaustive_in_pure("many keys")
 def test_who_writes_many_keys_shows_that_it_does_not_stand_still(
     pool: limpet.Pool, store: Any
 ) -> None:
