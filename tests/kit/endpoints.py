@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import limpet
+from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.hooked import HookedEndpoint
 
 
