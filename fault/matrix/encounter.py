@@ -44,6 +44,7 @@ from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD, demand
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, within
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.hooked import READS, size_of
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import KeyExists, LimpetError
@@ -102,36 +103,27 @@ def run(kind: str, failures: int, limit: int | None) -> Iterator[MatrixResult]:
         yield Encounter(kind, failures, limit).meet(meeting)
 
 
-class CountingEndpoint(StoppingEndpoint):
+class CountingEndpoint(StoppingEndpoint, verbs=("load", "read_words")):
     """Notes of each step, while it is to stop somewhere, whether it is a later word of a write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.later: list[bool] = []
-        self._words = 0
+        self._rest = -1
+        """Where a write goes on of which a part is done."""
         self.nodes: set[int] = set()
         """The words that were read since the last `clear`."""
 
-    def _step(self) -> None:
-        if self.stop_at:
-            self.later.append(self._words > 1)
-            self._words += self._words > 0
-        super()._step()
-
-    def load(self, addr: int) -> int:
-        self.nodes.add(addr >> NODE_SHIFT)
-        return super().load(addr)
-
-    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        self.nodes.add(addr >> NODE_SHIFT)
-        return super().read_words(addr, words, count, start)
-
-    def write(self, addr: int, data: Any) -> int:
-        self._words = 1
-        try:
-            return super().write(addr, data)
-        finally:
-            self._words = 0
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if verb in READS:
+            self.nodes.add(addr >> NODE_SHIFT)
+            return words
+        armed = self.stop_at
+        part = super().on_verb(verb, addr, words)
+        if armed:
+            self.later += [addr == self._rest] + [True] * (part - 1)
+            self._rest = addr + size_of(addr, part) if part < words else -1
+        return part
 
 
 class CountingPool(StoppingPool):

@@ -37,9 +37,8 @@ from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_al
 import limpet
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.clients.membership import slot_address
-from limpet.shm.endpoint.slots import TX_LOG
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE
+from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
 from limpet.stores.rtx.lllock import is_vacant
 
 pytestmark = pytest.mark.either_build("the same lines on either build")

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.hooked import HookedEndpoint
 
 
 class Interrupted(Exception):
     """What a signal handler raised in the midst of an operation."""
 
 
-class WatchedEndpoint(Endpoint):
-    """Calls `before(verb, address)` before, and `after(verb, address)` after, the verbs below."""
+class WatchedEndpoint(HookedEndpoint, verbs=("load", "cas", "mcas", "read", "read_words")):
+    """Calls `before(verb, address)` before, and `after(verb, address)` after, these verbs."""
 
     before: Callable[[str, int], None] | None = None
     after: Callable[[str, int], None] | None = None
 
-    def _watched(self, verb: str, address: int, *arguments: Any) -> Any:
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
         if self.before is not None:
-            self.before(verb, address)
-        result = getattr(super(), verb)(address, *arguments)
+            self.before(verb, addr)
+        return words
+
+    def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
         if self.after is not None:
-            self.after(verb, address)
-        return result
-
-    def load(self, addr: int) -> int:
-        return int(self._watched("load", addr))
-
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        return int(self._watched("cas", addr, expected, desired))
-
-    def mcas(self, addr: int, *words: int) -> int:
-        return int(self._watched("mcas", addr, *words))
-
-    def read(self, addr: int, size: int) -> bytes:
-        return bytes(self._watched("read", addr, size))
-
-    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> Any:
-        return self._watched("read_words", addr, words, count, start)
+            self.after(verb, addr)
 
 
 class WatchedPool(limpet.Pool):

@@ -23,17 +23,8 @@ from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.errors import StoreFull
 
 
-class PuppetEndpoint(WatchedEndpoint):
+class PuppetEndpoint(WatchedEndpoint, verbs=("store", "swap", "write_words")):
     """Stores can be met, too, and swaps, by which a client pins."""
-
-    def store(self, addr: int, value: int) -> int:
-        return int(self._watched("store", addr, value))
-
-    def swap(self, addr: int, value: int) -> int:
-        return int(self._watched("swap", addr, value))
-
-    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        return int(self._watched("write_words", addr, words, count, start))
 
 
 class PuppetPool(WatchedPool):

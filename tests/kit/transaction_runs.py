@@ -47,8 +47,8 @@ from limpet.fault.explore.schedule import (
 from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run
-from limpet.shm.endpoint.slots import TX_TIME
 from limpet.shm.errors import LimpetError, NodeFailed, TransactionConflict
+from limpet.stores.rtx.layout import TX_TIME
 
 ACCOUNTS: Final = (b"a", b"b", b"c")
 BALANCE: Final = 100

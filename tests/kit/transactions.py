@@ -18,9 +18,9 @@ from kit.puppets import (
     kills_at,
     verb_on_address,
 )
-from limpet.shm.endpoint.slots import START_US, TX_LOG
+from limpet.shm.endpoint.slots import START_US
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import INIT, LOCKED, POINTER, STATE, STATE_MASK
+from limpet.stores.rtx.layout import INIT, LOCKED, POINTER, STATE, STATE_MASK, TX_LOG
 
 DRIFT_US: Final = 10_000
 TREE: Final = {

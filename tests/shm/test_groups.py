@@ -170,11 +170,12 @@ class Stepping(WatchedEndpoint):
     step = 0
     due: Callable[[], None] = staticmethod(lambda: None)
 
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self.step -= 1
-        if self.step == 0:
-            self.due()
-        return super().cas(addr, expected, desired)
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if verb == "cas":
+            self.step -= 1
+            if self.step == 0:
+                self.due()
+        return super().on_verb(verb, addr, words)
 
 
 class SteppingPool(LinkedPool):

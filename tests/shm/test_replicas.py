@@ -53,29 +53,18 @@ COMPILED = BUILD == "compiled"
 ROUNDS = 1500 if COMPILED else 150
 
 
-class LosingEndpoint(WatchedEndpoint):
+class LosingEndpoint(WatchedEndpoint, verbs=("fetch_or",)):
     """Counts what changes memory, and calls `due` in front of the step `step`."""
 
     step = 0
     due: Callable[[], None] | None = None
 
-    def _count(self) -> None:
-        if self.step:
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if self.step and verb in ("cas", "mcas", "fetch_or"):
             self.step -= 1
             if not self.step and self.due is not None:
                 self.due()
-
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self._count()
-        return super().cas(addr, expected, desired)
-
-    def mcas(self, addr: int, *words: int) -> int:
-        self._count()
-        return super().mcas(addr, *words)
-
-    def fetch_or(self, addr: int, bits: int) -> int:
-        self._count()
-        return int(self._watched("fetch_or", addr, bits))
+        return super().on_verb(verb, addr, words)
 
 
 class LosingPool(LinkedPool):
