@@ -16,8 +16,10 @@ from channel_tools import dies_at
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.array import Array
+from limpet.stores.channels.atomic_var import AtomicVar
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 
 COMPILED = limpet.build == "compiled"
 LARGE = b"L" * 3000

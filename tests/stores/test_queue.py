@@ -18,9 +18,10 @@ from endpoint_tools import Interrupted, WatchedPool
 from process_tools import children, gather, start
 
 import limpet
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.layout import CLAIMED, SLEEPERS
 from limpet.stores.channels.queue.layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
-from limpet.stores.channels.variables import AtomicVar, SharedRegion
+from limpet.stores.channels.shared_region import SharedRegion
 
 COMPILED = limpet.build == "compiled"
 
