@@ -18,7 +18,7 @@ from mutant_tools import sightings_for_ever
 from puppets import Puppet, PuppetPool, verb_on, verb_on_address
 
 import limpet
-from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.lock.ticket_layout import HOLDER
 
 MEETINGS: Final = 12
 LEASES_BETWEEN: Final = 0.4
