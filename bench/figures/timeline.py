@@ -37,7 +37,7 @@ import limpet
 from limpet.fault.inject.doomed import Doom, DoomedPool
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.workers import Exit, Workers
-from limpet.fault.matrix.crash_evidence import defined
+from limpet.fault.matrix.crash_points import defined
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.registry import kind_named

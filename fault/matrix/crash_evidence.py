@@ -7,13 +7,10 @@ the state that the comment at the crash point describes, however memory came int
 from __future__ import annotations
 
 import contextlib
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.catalogue.directory import CLAIMED, PLANNED
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
@@ -37,31 +34,15 @@ from limpet.shm.endpoint.words import (
     replicas_of,
 )
 from limpet.shm.errors import NodeFailed
-from limpet.stores.registry import kind_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet.stores.pool import Pool
 
-_TAG: Final = re.compile(r"# CRASH\(([a-z-]+)\):")
 UNLINKED: Final = "unlinked"
 """No crash point: `seen` reports an object in the journal, in use, whose link names nothing."""
 OWNER: Final = "owner"
-_ROOT: Final = Path(__file__).resolve().parents[2]
-
-
-def defined(kind: str) -> dict[str, str]:
-    """Every named crash point that a client of this kind may come by, and the file it is in."""
-    package = "/".join(kind_named(kind).module.split(".")[2:-1])
-    sources = profile_of(kind).sources or (f"{package}/*.py",)
-    files = [*_ROOT.glob("shm/**/*.py"), *_ROOT.glob("stores/*.py")]
-    files += [path for each in sources for path in (_ROOT / "stores").glob(each)]
-    found = {}
-    for path in sorted(files):
-        for name in set(_TAG.findall(path.read_text())) - profile_of(kind).not_met:
-            found[name] = str(path.relative_to(_ROOT))
-    return found
 
 
 def seen(pool: Pool, slot: int, word: int) -> set[str]:

@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix import crash_evidence, successor
+from limpet.fault.matrix import crash_evidence, crash_points, successor
 from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.node_loss import WAYS, crowded, one_run
@@ -135,7 +135,7 @@ class Matrix:
         return [*self.chosen(steps, cost), steps + 1] if self.step is None else [self.step]
 
     def _begin(self, operation: Operation, dimension: str) -> ResultCollector:
-        """The findings of a dimension, with the operation's steps counted."""
+        """The result collector of a dimension, with the operation's steps counted."""
         found = ResultCollector(self.kind, operation.name, dimension)
         found.steps = found.counted("undisturbed", lambda: self.steps(operation)) or 0
         if not found.steps and not operation.reads and not found.failures:
@@ -416,7 +416,7 @@ def uncovered(results: Iterable[MatrixResult]) -> set[str]:
     """The crash points of these results' kinds that no victim showed."""
     kept = list(results)
     points = set().union(
-        *(crash_evidence.defined(kind) for kind in {result.store for result in kept})
+        *(crash_points.defined(kind) for kind in {result.store for result in kept})
     )
     return points.difference(*(result.seen for result in kept))
 

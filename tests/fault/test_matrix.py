@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from limpet.fault.inject.stopping import StoppingEndpoint
-from limpet.fault.matrix import crash_evidence, testbed
+from limpet.fault.matrix import crash_points, testbed
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
 from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation
@@ -118,7 +118,7 @@ def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
 )
 def test_every_named_crash_point_is_covered(kind: str) -> None:
     """Of a kind whose memory is that of `race`, those in its own packages."""
-    points = crash_evidence.defined(kind)
+    points = crash_points.defined(kind)
     assert len(points) >= 12
     names = {
         name
@@ -469,6 +469,6 @@ def test_one_run_takes_milliseconds() -> None:
 
 
 def test_names_of_crash_points_are_in_their_files() -> None:
-    root = Path(crash_evidence.__file__).resolve().parents[2]
-    for name, path in crash_evidence.defined("race").items():
+    root = Path(crash_points.__file__).resolve().parents[2]
+    for name, path in crash_points.defined("race").items():
         assert f"# CRASH({name}):" in (root / path).read_text()

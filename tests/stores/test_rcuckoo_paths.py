@@ -15,7 +15,7 @@ from kit.cuckoo import RING, Clients, Ring, path_scene
 from kit.endpoints import Interrupted
 from kit.puppets import PuppetPool
 
-from limpet.fault.matrix import crash_evidence
+from limpet.fault.matrix import crash_points
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.matrix_result import MatrixResult
@@ -123,9 +123,7 @@ def test_path_insert_that_stands_still_is_waited_for(
 
 def test_every_named_crash_point_is_met_by_these(make: Make) -> None:
     make(1)  # `moving` is one that the matrix does not come by without paths
-    package = {
-        n for n, path in crash_evidence.defined("rcuckoo").items() if "stores/rcuckoo" in path
-    }
+    package = {n for n, path in crash_points.defined("rcuckoo").items() if "stores/rcuckoo" in path}
     assert package == POINTS | {"repairing"}
 
 

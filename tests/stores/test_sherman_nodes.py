@@ -13,7 +13,7 @@ import pytest
 from kit.trees import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
-from limpet.fault.matrix import crash_evidence
+from limpet.fault.matrix import crash_points
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
 from limpet.fault.matrix.matrix_result import MatrixResult
@@ -166,9 +166,7 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
         matrix.limit = 160
         seen |= set(matrix.killed(operation).seen)
     defined = {
-        name
-        for name, path in crash_evidence.defined("rtx-sherman").items()
-        if "stores/rtx/" in path
+        name for name, path in crash_points.defined("rtx-sherman").items() if "stores/rtx/" in path
     }
     assert {"noted", "published", "locked", "decided", "over"} <= defined
     assert defined - seen <= {"taken-over", "copied", "aborted"}

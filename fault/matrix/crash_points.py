@@ -1,0 +1,120 @@
+"""The registry of crash points: the named steps of each module at which a death leaves something.
+
+A module's comment `# CRASH(name):` stands at the step, and says what a survivor sees there and
+which client repairs it. Here each name is registered with its module: a module or a name that is
+only in one of the two fails tests/fault/test_crash_points.py. `defined` says which of them clients
+of a kind come by: those of the memory below, of what all stores share, and of the kind's own
+modules.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Final
+
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.stores.registry import kind_named
+
+CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
+    "shm/alloc/blocks.py": frozenset({"pending-run", "span-shortened", "tails-first"}),
+    "shm/alloc/heap.py": frozenset({"tentative-link", "used-in-part"}),
+    "shm/alloc/reclaim.py": frozenset({"taken"}),
+    "shm/catalogue/directory.py": frozenset({"claimed-entry", "planned-entry"}),
+    "shm/catalogue/regions.py": frozenset({"discarded-region"}),
+    "shm/clients/client.py": frozenset({"held"}),
+    "shm/clients/membership.py": frozenset({"joining"}),
+    "shm/clients/recovery.py": frozenset({"blocks-returned", "dying", "leaving", "settled"}),
+    "shm/pool.py": frozenset({"node-created"}),
+    "shm/replicas/replacement.py": frozenset({"node-filled", "node-restoring"}),
+    "shm/replicas/replica_sets.py": frozenset({"group-claimed", "group-in-part", "stray"}),
+    "shm/replicas/view.py": frozenset({"parked", "reconciled"}),
+    "stores/baselines/clover/store.py": frozenset({"appended", "retired"}),
+    "stores/baselines/dtx/log.py": frozenset({"noted"}),
+    "stores/baselines/dtx/race.py": frozenset(
+        {"entry-locked", "half-written", "split-decided", "split-locked", "split-unlocked"}
+    ),
+    "stores/baselines/dtx/sherman.py": frozenset({"decided", "node-locked", "unlocked"}),
+    "stores/baselines/dtx/stop.py": frozenset({"stopped"}),
+    "stores/baselines/pdpm/store.py": frozenset({"committed", "deleted", "locked", "updated"}),
+    "stores/channels/barrier.py": frozenset(
+        {"acting", "broken", "came", "register-taken", "regrouped", "reset-noted", "resetting"}
+    ),
+    "stores/channels/channel.py": frozenset({"joined"}),
+    "stores/channels/condition.py": frozenset({"notifying"}),
+    "stores/channels/event.py": frozenset({"set"}),
+    "stores/channels/queue/completion.py": frozenset({"forgetting"}),
+    "stores/channels/queue/cyclic_ring.py": frozenset({"begun", "claimed", "stale-link", "taken"}),
+    "stores/channels/queue/notes.py": frozenset(
+        {"closed", "done", "emptied", "lost", "named", "swapped"}
+    ),
+    "stores/channels/queue/tasks.py": frozenset({"folding"}),
+    "stores/channels/regions/catalogue.py": frozenset({"unmarked"}),
+    "stores/channels/regions/directories.py": frozenset({"renewed"}),
+    "stores/channels/regions/links.py": frozenset({"unlinking"}),
+    "stores/channels/ring_buffer.py": frozenset({"sending", "writer"}),
+    "stores/channels/ticket_lock.py": frozenset(
+        {"buried", "given-back", "holding", "queued", "released", "unserved"}
+    ),
+    "stores/channels/variables.py": frozenset({"pushing"}),
+    "stores/channels/waiting.py": frozenset({"waking", "woken"}),
+    "stores/fusee/growth.py": frozenset(
+        {"freezing", "slot-freezing", "slot-frozen", "split", "subtable-made"}
+    ),
+    "stores/fusee/reconcile.py": frozenset({"reconciling"}),
+    "stores/fusee/restoring.py": frozenset({"levelling"}),
+    "stores/fusee/snapshot.py": frozenset(
+        {"evicting", "helped", "inserting", "proposed", "replaced", "voided", "won"}
+    ),
+    "stores/fusee/tables.py": frozenset({"entry-decided"}),
+    "stores/loco/data_array.py": frozenset({"torn"}),
+    "stores/loco/lookup.py": frozenset({"locked"}),
+    "stores/loco/repair.py": frozenset({"repairing"}),
+    "stores/loco/store.py": frozenset({"claimed", "committed", "deleted", "inserted"}),
+    "stores/loco/tracker.py": frozenset({"unannounced"}),
+    "stores/race/locked.py": frozenset({"growing"}),
+    "stores/race/store.py": frozenset({"freezing", "split", "subtable-made"}),
+    "stores/race/table.py": frozenset({"deleted", "inserting", "kicked", "updated"}),
+    "stores/rcuckoo/locks.py": frozenset({"locked", "unlocking", "unsure"}),
+    "stores/rcuckoo/repair.py": frozenset({"repairing"}),
+    "stores/rcuckoo/rows.py": frozenset({"torn"}),
+    "stores/rcuckoo/store.py": frozenset({"committed", "moving", "written"}),
+    "stores/rtx/commit.py": frozenset(
+        {"aborted", "decided", "locked", "noted", "over", "published"}
+    ),
+    "stores/rtx/cut.py": frozenset({"locked", "published"}),
+    "stores/rtx/hash_slots.py": frozenset({"kicked"}),
+    "stores/rtx/log.py": frozenset({"installing", "releasing"}),
+    "stores/rtx/parts.py": frozenset({"releasing"}),
+    "stores/rtx/race.py": frozenset({"split-decided"}),
+    "stores/rtx/repair.py": frozenset({"copied", "taken-over"}),
+    "stores/sherman/in_place_commit.py": frozenset({"node-locked", "node-written"}),
+    "stores/sherman/transactional.py": frozenset(
+        {"leaf-installed", "leaf-locked", "leaf-locked-early"}
+    ),
+    "stores/swarm/in_n_out.py": frozenset({"pointer", "put"}),
+    "stores/swarm/recycling.py": frozenset({"emptied", "register-given-up"}),
+    "stores/swarm/safe_guess.py": frozenset({"entombed", "verified"}),
+}
+"""By module, as a path from the root of the source tree."""
+SHARED: Final = ("shm", "stores")
+"""Folders whose modules every kind uses: all below the first, and those in the second itself."""
+
+
+def defined(kind: str) -> dict[str, str]:
+    """Every crash point that a client of this kind may come by, and the module that it is in."""
+    profile = profile_of(kind)
+    package = "/".join(kind_named(kind).module.split(".")[2:-1])
+    own = [f"stores/{pattern}" for pattern in profile.sources or (f"{package}/*.py",)]
+    return {
+        name: module
+        for module, names in sorted(CRASH_POINTS.items())
+        if is_shared(module) or any(PurePosixPath(module).match(pattern) for pattern in own)
+        for name in names - profile.not_met
+    }
+
+
+def is_shared(module: str) -> bool:
+    """Whether clients of all kinds use a module."""
+    memory, stores = SHARED
+    path = PurePosixPath(module)
+    return path.parts[0] == memory or str(path.parent) == stores
