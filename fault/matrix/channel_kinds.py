@@ -1,4 +1,4 @@
-"""How each kind of channel is put to the proof. A new one is registered in CHANNELS.
+"""How each kind of channel is tested. A new one is registered in CHANNELS.
 
 A kind says how a handle of it is opened, the calls at whose steps a client is killed, and a
 *round*: every call of the channel, by one client that is alone at it, with what each must return.
