@@ -25,7 +25,7 @@ from limpet.__main__ import main
 from limpet.cli.drill_view import Screen
 from limpet.fault.check.history import read_history
 from limpet.fault.drill import store_drill as drill
-from limpet.fault.drill.drill_report import CHECKS, DrillParameters
+from limpet.fault.drill.store_drill import CHECKS, DrillParameters
 from limpet.shm.errors import StoreCorrupt
 
 pytestmark = pytest.mark.either_build("commands are not compiled")

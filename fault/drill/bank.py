@@ -41,14 +41,15 @@ from limpet.fault.drill.bank_worker import (
     value_of,
 )
 from limpet.fault.drill.counters import PUTS, Counters
-from limpet.fault.drill.drill_base import DrillBase, nameless_pool
-from limpet.fault.drill.drill_report import (
+from limpet.fault.drill.drill_base import (
     AUDIT,
     MOVING,
     WORKERS,
+    DrillBase,
     Observer,
     RunParameters,
     RunReport,
+    nameless_pool,
 )
 from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
 from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict

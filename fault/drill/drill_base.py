@@ -1,4 +1,4 @@
-"""The base of the drills: a pool without a name, the supervisor's run, and the final checks.
+"""The base of the drills that run clients under a supervisor: parameters, run, checks, report.
 
 The pool's segments have no name once it is made: however the drill ends, they are gone.
 """
@@ -6,15 +6,18 @@ The pool's segments have no name once it is made: however the drill ends, they a
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 import limpet
 from limpet.fault.drill.counters import Counters
-from limpet.fault.drill.drill_report import AUDIT, MOVING, WORKERS, Observer, RunParameters
 from limpet.fault.inject.interrupt import Interrupt
-from limpet.fault.inject.supervisor import Progress, Supervisor
+from limpet.fault.inject.supervisor import Delays, Progress, Supervisor
 from limpet.fault.matrix.operations import Broken
 from limpet.fault.matrix.testbed import within
 from limpet.shm.errors import LimpetError
@@ -27,7 +30,88 @@ LOOK_BLOCKED: Final = 30
 
 assert BLOCK_SIZE >= BLOCK_SIZE_MIN
 
+WORKERS: Final = "clients ended only as the drill ended them"
+MOVING: Final = "no client was blocked"
+AUDIT: Final = "audit() after recover(): 0 bytes leaked"
+PERCENTS: Final = (50, 90, 99, 100)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunParameters:
+    """Parameters of every drill. Rates are per second; sizes are in bytes.
+
+    `node_size` 0: as the rest needs. A stopped client stands still for a time from a fiftieth of
+    the lease to four leases. `watch`: one more process recovers the dead, as `limpet watch` does,
+    and is a victim like the others. `blocked_s`: a client none of whose operations comes back for
+    so long, unless it is stopped, is blocked.
+    """
+
+    url: str
+    seed: int
+    store: str = "race"
+    clients: int = 4
+    seconds: float = 10.0
+    kill_rate: float = 20.0
+    stop_rate: float = 2.0
+    parameters: dict[str, Any] = dataclasses.field(default_factory=dict)
+    nodes: int = 3
+    node_size: int = 0
+    fence: str = "kill"
+    lease_ms: int = 250
+    watch: bool = True
+    blocked_s: float = 10.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
 Parameters = TypeVar("Parameters", bound=RunParameters)
+
+
+class Observer(Protocol):
+    """Is told what the drill is doing, to show it."""
+
+    def running(self, progress: Progress) -> None:
+        """A few times a second, and once when all clients have ended."""
+
+    def verifying(self, what: str) -> None:
+        """A step of the verification begins."""
+
+    def judging(self, done: int, total: int) -> None:
+        """`done` of `total` operations have been judged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunReport:
+    """The result of any drill. `checks`: for each check, the faults that it found."""
+
+    parameters: RunParameters
+    build: str
+    seconds: dict[str, float]
+    last: Progress
+    kills: int
+    watcher_kills: int
+    restarts: int
+    fenced: int
+    delays: Delays
+    events_missed: int
+    recovered: dict[str, Any]
+    audit: dict[str, int]
+    checks: dict[str, list[str]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return not any(self.checks.values())
+
+
+def distribution(samples: list[int]) -> dict[str, float | int | None]:
+    """Count, and the percentiles of PERCENTS, of times in ns."""
+    found: dict[str, float | int | None] = {"count": len(samples)}
+    times: npt.NDArray[np.int64] = np.array(samples, np.int64)
+    for percent in PERCENTS:
+        found[f"p{percent}"] = float(np.percentile(times, percent)) if samples else None
+    return found
 
 
 @contextlib.contextmanager

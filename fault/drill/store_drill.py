@@ -17,6 +17,7 @@ StoreFull is allowed where clients are stopped: they hold back memory. It must h
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import time
@@ -26,24 +27,23 @@ from typing import Any, Final
 import numpy as np
 
 import limpet
+from limpet.fault.check.linearizability import Report as Judged
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder, Result
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill import drill_history
 from limpet.fault.drill.counters import GETS, PUTS, Counters
-from limpet.fault.drill.drill_base import BLOCK_SIZE, DrillBase, nameless_pool
-from limpet.fault.drill.drill_client import DrillClient, Values, judge
-from limpet.fault.drill.drill_report import (
-    CHECKS,
-    HISTORY,
-    INVARIANTS,
+from limpet.fault.drill.drill_base import (
+    AUDIT,
+    BLOCK_SIZE,
     MOVING,
-    SERVED,
-    WHOLE,
-    Counts,
-    DrillParameters,
+    WORKERS,
+    DrillBase,
     Observer,
-    Report,
+    RunParameters,
+    RunReport,
+    nameless_pool,
 )
+from limpet.fault.drill.drill_client import DrillClient, Values, judge
 from limpet.fault.drill.timeline import Timeline
 from limpet.fault.drill.workload import ZipfWorkload
 from limpet.fault.inject.interrupt import Interrupt
@@ -57,6 +57,66 @@ from limpet.shm.parameters import MIB
 SERVED_SHARE: Final = 0.5
 """Of the keys that evenly spread ones would have on the nodes that are left, this many must be
 served."""
+
+WHOLE: Final = "every value read was whole"
+HISTORY: Final = "the history is linearizable"
+SERVED: Final = "what is on no lost node is served"
+INVARIANTS: Final = "check(), and the keys listed are those that are there"
+CHECKS: Final = (WORKERS, MOVING, WHOLE, HISTORY, SERVED, INVARIANTS, AUDIT)
+
+MIX: Final = {
+    Operation.GET: 40.0,
+    Operation.PUT: 20.0,
+    Operation.INSERT: 15.0,
+    Operation.UPDATE: 15.0,
+    Operation.DELETE: 10.0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class DrillParameters(RunParameters):
+    """Parameters of a drill of a store.
+
+    Keys are drawn from Zipf(theta); `mix` has the share of each operation;
+    `parameters` are the store's, besides those of `fault/matrix/fault_profile.py`. `losses`:
+    seconds into the run, and the node that is lost then.
+    """
+
+    losses: tuple[tuple[float, int], ...] = ()
+    keys: int = 2000
+    theta: float = 0.99
+    mix: dict[Operation, float] = dataclasses.field(default_factory=lambda: dict(MIX))
+    value_sizes: tuple[int, int] = (40, 400)
+
+    def to_dict(self) -> dict[str, Any]:
+        mix = {operation.name.lower(): share for operation, share in self.mix.items()}
+        return {**super().to_dict(), "mix": mix}
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Operations of the run: all, and those that did not come back as ok, by how they did.
+
+    unknown: the client was killed, or a node was lost. full: no room, while others stood still.
+    """
+
+    operations: int
+    missing: int
+    exists: int
+    unknown: int
+    full: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(RunReport):
+    """The result of a drill of a store."""
+
+    parameters: DrillParameters
+    counts: Counts
+    kills_in_a_second: list[int]
+    unserved: int
+    judged: Judged
+    timeline: Timeline
 
 
 def node_size(parameters: DrillParameters) -> int:

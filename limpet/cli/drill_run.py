@@ -27,7 +27,8 @@ from limpet.cli.common import (
 from limpet.cli.drill_view import Lines, Screen, Silent, describe, print_summary, to_dict
 from limpet.fault.check.recorder import Operation
 from limpet.fault.check.self_check import TRAILER_SIZE
-from limpet.fault.drill.drill_report import MIX, DrillParameters, Observer, RunParameters
+from limpet.fault.drill.drill_base import Observer, RunParameters
+from limpet.fault.drill.store_drill import MIX, DrillParameters
 from limpet.fault.drill.store_drill import run as run_drill
 from limpet.fault.drill.timeline import save
 from limpet.fault.inject.interrupt import Interrupted

@@ -15,13 +15,8 @@ from rich.text import Text
 from limpet.cli.common import table, time_text
 from limpet.cli.demo_view import Rates, latencies_ns, operations, progress_table
 from limpet.fault.drill.counters import GETS, PUTS
-from limpet.fault.drill.drill_report import (
-    PERCENTS,
-    Report,
-    RunParameters,
-    RunReport,
-    distribution,
-)
+from limpet.fault.drill.drill_base import PERCENTS, RunParameters, RunReport, distribution
+from limpet.fault.drill.store_drill import Report
 from limpet.fault.inject.supervisor import Progress
 
 SHOW_EVERY_S = 0.1

@@ -29,7 +29,7 @@ from limpet.fault.drill.bank import (
     BankParameters,
     BankReport,
 )
-from limpet.fault.drill.drill_report import AUDIT, MOVING, WORKERS
+from limpet.fault.drill.drill_base import AUDIT, MOVING, WORKERS
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.stores.rtx.commit import Commit

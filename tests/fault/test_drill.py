@@ -18,18 +18,15 @@ from limpet.fault.check.history import read_history
 from limpet.fault.check.linearizability import check
 from limpet.fault.check.recorder import Operation
 from limpet.fault.drill import store_drill as drill
-from limpet.fault.drill.drill_report import (
-    AUDIT,
+from limpet.fault.drill.drill_base import AUDIT, MOVING, WORKERS, distribution
+from limpet.fault.drill.store_drill import (
     CHECKS,
     HISTORY,
     INVARIANTS,
-    MOVING,
     SERVED,
     WHOLE,
-    WORKERS,
     DrillParameters,
     Report,
-    distribution,
 )
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import EventLog, Progress, Timer

@@ -20,14 +20,8 @@ import limpet
 from limpet.__main__ import main
 from limpet.cli import matrix as matrix_command
 from limpet.fault.drill import store_drill as drill
-from limpet.fault.drill.drill_report import (
-    MOVING,
-    SERVED,
-    WORKERS,
-    DrillParameters,
-    Observer,
-    Report,
-)
+from limpet.fault.drill.drill_base import MOVING, WORKERS, Observer
+from limpet.fault.drill.store_drill import SERVED, DrillParameters, Report
 from limpet.fault.explore import explorer
 from limpet.fault.explore.explorer import Exploration, Tally, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import parse_schedule, schedule_text
