@@ -18,7 +18,8 @@ from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
-from limpet.cli.demo_view import Rates, Screen
+from limpet.cli.demo_view import Screen
+from limpet.cli.live_view import Rates
 from limpet.fault.drill import demo
 from limpet.fault.drill.counters import GETS, Counters
 from limpet.fault.drill.demo import CHECKS, DemoParameters

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.text import Text
 
 from limpet.cli.common import table, time_text
-from limpet.cli.demo_view import Rates, latencies_ns, operations, progress_table
-from limpet.fault.drill.counters import GETS, PUTS
+from limpet.cli.live_view import LiveLines, LiveScreen, latencies_ns, operations, progress_table
 from limpet.fault.drill.drill_base import PERCENTS, RunParameters, RunReport, distribution
 from limpet.fault.drill.store_drill import Report
 from limpet.fault.inject.supervisor import Progress
 
-SHOW_EVERY_S = 0.1
 KINDS = ("get", "write")
 """Names of reading and writing operations in the output."""
 
@@ -37,83 +32,45 @@ class Silent:
         """Nothing to show."""
 
 
-class Lines:
-    """A line a second, for a log; `kinds` says what reading and writing operations are called."""
+class Lines(LiveLines):
+    """A line a second, for a log."""
 
     def __init__(
         self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
     ) -> None:
-        self._console = console
-        self._kinds = kinds
-        self._rates = Rates(parameters.clients)
-        self._next = 0.0
-
-    def running(self, progress: Progress) -> None:
-        if self._due():
-            read, write = self._kinds
-            self._console.print(
-                f"{progress.elapsed_s:5.1f} s  {sum(self._rates.of(progress)):,.0f} operations/s"
-                f"  {read} p99 {time_text(progress.snapshot.percentile_ns(GETS, 99))}"
-                f"  {write} p99 {time_text(progress.snapshot.percentile_ns(PUTS, 99))}"
-                f"  {_faults(progress)}"
-            )
-
-    def verifying(self, what: str) -> None:
-        self._console.print(what, markup=False)
+        super().__init__(console, parameters.clients, kinds)
 
     def judging(self, done: int, total: int) -> None:
         if self._due():
             self._console.print(f"judged {done:,} of {total:,} operations")
 
-    def _due(self) -> bool:
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + 1
-        return True
+    def faults(self, progress: Progress) -> str:
+        return _faults(progress)
 
 
-class Screen:
-    """A live table, then a bar. It has no thread, since a process with threads should not fork."""
+class Screen(LiveScreen):
+    """A live table, then a bar while the history is judged."""
 
     def __init__(
         self, console: Console, parameters: RunParameters, kinds: tuple[str, str] = KINDS
     ) -> None:
-        self._parameters = parameters
-        self._kinds = kinds
-        self._rates = Rates(parameters.clients)
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._table: RenderableType = Text()
-        self._bar = Bar(
-            TextColumn("judging the history"), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), auto_refresh=False,
+        super().__init__(
+            console, parameters.clients, "client", kinds, TextColumn("judging the history"),
+            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         )  # fmt: skip
+        self._parameters = parameters
         self._task = self._bar.add_task("", total=None)
-        self._next = 0.0
-
-    def __enter__(self) -> Screen:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._live.stop()
 
     def running(self, progress: Progress) -> None:
         left = max(0.0, self._parameters.seconds - progress.elapsed_s)
-        title = f"{describe(self._parameters)}; {left:.0f} s left"
-        clients = progress_table(title, progress, self._rates.of(progress), "client", self._kinds)
+        clients = self.clients(f"{describe(self._parameters)}; {left:.0f} s left", progress)
         self._table = Group(clients, Text(_faults(progress)))
-        self._live.update(self._table, refresh=True)
-
-    def verifying(self, what: str) -> None:
-        self._live.update(Group(self._table, Text(f"{what} ...")), refresh=True)
+        self.show(self._table)
 
     def judging(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
-        now = time.monotonic()
-        if done >= total or now >= self._next:
-            self._next = now + SHOW_EVERY_S
-            self._live.update(Group(self._table, self._bar.get_renderable()), refresh=True)
+        if self._due(done >= total):
+            self.show(self._table, self._bar.get_renderable())
 
 
 def describe(parameters: RunParameters) -> str:
@@ -133,7 +90,7 @@ def _faults(progress: Progress) -> str:
 
 
 def print_summary(console: Console, report: Report) -> None:
-    """What was done and whether it held."""
+    """Print the counts of the run and the verdict on each check."""
     last, seconds, counts = report.last, report.seconds, report.counts
     print_clients(console, report, KINDS)
     lines = [
