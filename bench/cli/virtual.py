@@ -196,7 +196,7 @@ def cuckoo_command(figures: tuple[str, ...], as_json: bool, **given: int) -> Non
     """
     if wrong := set(figures) - set(FIGURES):
         raise click.UsageError(f"there is no figure {min(wrong)}; there is {', '.join(FIGURES)}")
-    module = simulation("limpet.bench.figures.cuckoo_report")
+    module = simulation("limpet.bench.figures.cuckoo")
     with advancing(module.steps(figures, given["tables"])) as advance:
         found = module.run(figures, advance, **given)
     if as_json:

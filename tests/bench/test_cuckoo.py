@@ -10,8 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.__main__ import main
-from limpet.bench.figures import cuckoo
-from limpet.bench.figures.cuckoo import INDEPENDENT, VALUE, Filling, table_of
+from limpet.bench.figures import (
+    cuckoo,
+    cuckoo_contention,
+    cuckoo_hashing,
+    cuckoo_paths,
+    cuckoo_tables,
+)
+from limpet.bench.figures.cuckoo_tables import INDEPENDENT, VALUE, Filling, table_of
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import Workload, run_timed
 from limpet.shm.endpoint.fabric import BUILD
@@ -28,7 +34,7 @@ def first_failure(rows: int, **parameters: Any) -> float:
     with table_of(rows, **parameters) as store:
         count = 0
         with contextlib.suppress(StoreFull):
-            for key in cuckoo.keys_of(1, 0):
+            for key in cuckoo_tables.keys_of(1, 0):
                 store.insert(key, VALUE)
                 count += 1
         store.check()
@@ -44,7 +50,7 @@ def test_a_small_cache_of_rows_costs_round_trips_and_no_room() -> None:
 
 
 def test_distances_are_odd_and_as_often_within_five_as_by_the_formula() -> None:
-    found = {one.locality: one for one in cuckoo.distances(10_000, 20_000, seed=1)}
+    found = {one.locality: one for one in cuckoo_hashing.distances(10_000, 20_000, seed=1)}
     usual = found[LOCALITY]
     assert usual.counted[1] == usual.counted[2]
     assert usual.counted[5] == pytest.approx(usual.printed[5], abs=0.015)
@@ -56,31 +62,33 @@ def test_distances_are_odd_and_as_often_within_five_as_by_the_formula() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="a hundred thousand inserts")
 def test_fill_before_the_first_failure() -> None:
-    found = {one.locality: one for one in cuckoo.fills(2000, 2, seed=1)}
+    found = {one.locality: one for one in cuckoo_hashing.fills(2000, 2, seed=1)}
     assert found[LOCALITY].mean > 0.95
     assert found[INDEPENDENT].least > 0.99
-    means = [found[locality].mean for locality in cuckoo.LOCALITIES]
+    means = [found[locality].mean for locality in cuckoo_tables.LOCALITIES]
     assert means == sorted(means)
 
 
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_paths_are_short_with_dependent_hashing() -> None:
-    found = cuckoo.fill_up(ROWS, LOCALITY, seed=1)
-    last = cuckoo.spans(ROWS, LOCALITY, found, 0.85)
+    found = cuckoo_paths.fill_up(ROWS, LOCALITY, seed=1)
+    last = cuckoo_paths.spans(ROWS, LOCALITY, found, 0.85)
     assert 0.45 < last.no_path < 0.65
     assert last.within[32] > 0.85
     assert last.within[256] > 0.95
     assert last.one_mcas > 0.94
     assert last.one_window >= last.one_mcas
-    whole = cuckoo.spans(ROWS, LOCALITY, found)
+    whole = cuckoo_paths.spans(ROWS, LOCALITY, found)
     assert whole.inserts == int(0.95 * 8 * ROWS)
     assert whole.no_path > 0.9
-    far = cuckoo.spans(ROWS, INDEPENDENT, cuckoo.fill_up(ROWS, INDEPENDENT, seed=1), 0.85)
+    far = cuckoo_paths.spans(
+        ROWS, INDEPENDENT, cuckoo_paths.fill_up(ROWS, INDEPENDENT, seed=1), 0.85
+    )
     assert far.path_median > ROWS / 5 > 10 * last.path_median
 
 
 def test_what_inserts_cost_as_the_table_fills() -> None:
-    found = list(cuckoo.buckets(cuckoo.fill_up(ROWS, LOCALITY, seed=1)))
+    found = list(cuckoo_paths.buckets(cuckoo_paths.fill_up(ROWS, LOCALITY, seed=1)))
     first, last = found[0], found[-1]
     assert (first.round_trips_p50, first.no_path, first.bytes_factor) == (2, 1, 1)
     assert first.one_mcas > 0.95
@@ -94,12 +102,15 @@ def test_what_inserts_cost_as_the_table_fills() -> None:
 def test_equal_arguments_give_equal_figures() -> None:
     rows = 200
     first, second, other = (
-        [{**vars(one), "per_second": 0} for one in cuckoo.buckets(cuckoo.fill_up(rows, 2.3, seed))]
+        [
+            {**vars(one), "per_second": 0}
+            for one in cuckoo_paths.buckets(cuckoo_paths.fill_up(rows, 2.3, seed))
+        ]
         for seed in (3, 3, 4)
     )
     assert first == second != other
     if COMPILED:
-        assert cuckoo.contended(32, 16, 1) == cuckoo.contended(32, 16, 1)
+        assert cuckoo_contention.contended(32, 16, 1) == cuckoo_contention.contended(32, 16, 1)
 
 
 def test_the_span_of_a_path_goes_round_the_table() -> None:
@@ -109,7 +120,7 @@ def test_the_span_of_a_path_goes_round_the_table() -> None:
         assert filling._span([3, 10]) == 7
         assert filling._span([1, 2, 98]) == 4
         with pytest.raises(ParameterError, match="even number"):
-            cuckoo.capacity_for(store.pool, 101)
+            cuckoo_tables.capacity_for(store.pool, 101)
 
 
 @pytest.mark.exhaustive("many clients")
@@ -117,7 +128,7 @@ def test_the_span_of_a_path_goes_round_the_table() -> None:
 def test_eight_clients_fill_a_small_table() -> None:
     """Few locks are shared for nothing, many take one message: between the two it is best."""
     found = {
-        (rows, locks): cuckoo.contended(rows, locks, 1).round_trips_p99
+        (rows, locks): cuckoo_contention.contended(rows, locks, 1).round_trips_p99
         for rows, locks in ((1, 1), (8, 64), (512, 1), (512, 64))
     }
     assert found[512, 1] == found[512, 64] > 2 * found[8, 64]
@@ -126,7 +137,7 @@ def test_eight_clients_fill_a_small_table() -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_dependent_hashing_saves_round_trips_when_the_table_is_nearly_full() -> None:
-    near, far = (cuckoo.grain(ROWS, 16, locality, 1) for locality in (LOCALITY, INDEPENDENT))
+    near, far = (cuckoo_paths.grain(ROWS, 16, locality, 1) for locality in (LOCALITY, INDEPENDENT))
     assert near.round_trips_p50 == 2 < far.round_trips_p50
     assert 1.5 * near.round_trips_p99 < far.round_trips_p99
     assert near.one_mcas > 0.9 > 0.5 > far.one_mcas
@@ -145,7 +156,7 @@ def test_a_key_is_not_inserted_for_which_there_is_no_room() -> None:
 
 def test_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuckoo, "ROWS_PER_LOCK", (16,))
-    monkeypatch.setattr(cuckoo, "LOCKS_PER_MESSAGE", (64,))
+    monkeypatch.setattr(cuckoo_contention, "LOCKS_PER_MESSAGE", (64,))
     few = ["bench", "cuckoo", "--rows", "64", "--small-rows", "64", "--tables", "1"]
     if not COMPILED:
         few += ["--figures", "4a,4c,7"]
