@@ -94,7 +94,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class BankReport(RunReport):
-    """What came out."""
+    """The result of the bank drill."""
 
     parameters: BankParameters
     counts: Counts

@@ -91,7 +91,7 @@ class ChannelTestbed(PoolTestbed):
             self.pool.channels.remove(NAMES[call])
 
     def victim(self, call: str, fuse: int) -> Callable[[int, int], None]:
-        """What a victim does. Words of `shared`: client id, steps that it took."""
+        """The body of a victim. Words of `shared`: client id, steps that it took."""
         pool, channel = self.pool, self.channel
         self.shared[:] = bytes(64)
 

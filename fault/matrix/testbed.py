@@ -100,7 +100,7 @@ class StoreTestbed(PoolTestbed):
     def victim(
         self, operation: Operation, fuse: int, pool: Any = None, store: Any = None
     ) -> Callable[[int, int], None]:
-        """What a victim does. Words of `shared`: client id, steps that it took, how it ended."""
+        """The body of a victim. Words of `shared`: client id, steps that it took, how it ended."""
         pool = self.pool if pool is None else pool
         store = self.store if store is None else store
         self.shared[:] = bytes(64)

@@ -49,7 +49,7 @@ def bank(history: str | None, as_json: bool, **given: Any) -> None:
 
 
 def print_summary(out: Console, report: BankReport) -> None:
-    """What was done and whether it held."""
+    """Print the counts of the run and the verdict on each check."""
     last, counts, judged = report.last, report.counts, report.judged
     print_clients(out, report, KINDS)
     lines = [
