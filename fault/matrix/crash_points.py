@@ -42,6 +42,9 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/channel.py": frozenset({"joined"}),
     "stores/channels/condition.py": frozenset({"notifying"}),
     "stores/channels/event.py": frozenset({"set"}),
+    "stores/channels/lock/ticket_lock.py": frozenset({"buried", "holding", "released", "unserved"}),
+    "stores/channels/lock/ticket_queue.py": frozenset({"given-back", "queued"}),
+    "stores/channels/owned_var.py": frozenset({"pushing"}),
     "stores/channels/queue/completion.py": frozenset({"forgetting"}),
     "stores/channels/queue/cyclic_ring.py": frozenset({"begun", "claimed", "stale-link", "taken"}),
     "stores/channels/queue/notes.py": frozenset(
@@ -51,11 +54,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/channels/regions/catalogue.py": frozenset({"unmarked"}),
     "stores/channels/regions/directories.py": frozenset({"renewed"}),
     "stores/channels/regions/links.py": frozenset({"unlinking"}),
-    "stores/channels/ring_buffer.py": frozenset({"sending", "writer"}),
-    "stores/channels/ticket_lock.py": frozenset(
-        {"buried", "given-back", "holding", "queued", "released", "unserved"}
-    ),
-    "stores/channels/variables.py": frozenset({"pushing"}),
+    "stores/channels/ring/writer.py": frozenset({"sending", "writer"}),
     "stores/channels/waiting.py": frozenset({"waking", "woken"}),
     "stores/fusee/growth.py": frozenset(
         {"freezing", "slot-freezing", "slot-frozen", "split", "subtable-made"}
