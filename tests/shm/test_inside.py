@@ -22,7 +22,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
 )
 OUTSIDE = {"shm/pool.py"}
-"""`_close` enters where no signal handler runs, or for good."""
+"""`close_handle` enters where no signal handler runs, or for good."""
 
 
 class Cut(BaseException):
