@@ -62,7 +62,8 @@ from limpet.shm.endpoint.words import (
 from limpet.shm.errors import AddressError, NodeFailed
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.blocks import BlockTable, Words
+    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.arrays import Words
     from limpet.shm.catalogue.regions import Regions
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Grace

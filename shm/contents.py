@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from limpet.shm.alloc.blocks import Words
+    from limpet.shm.arrays import Words
 
 
 class Contents:

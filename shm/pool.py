@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.shm import report
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -32,7 +33,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.life_locks import LifeLocks
-from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.clients.membership import Membership
 from limpet.shm.clients.recovery import recover_client, release_client
 from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
@@ -46,20 +47,20 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     catalogue_entries,
 )
-from limpet.shm.endpoint.slots import PIN, STATES, client_id
-from limpet.shm.endpoint.states import IN_SERVICE, RESTORING, generation_of, node_word, state_of
-from limpet.shm.endpoint.words import LARGE, OWNER_MASK, PENDING, REPLICAS_BITS, SLAB
+from limpet.shm.endpoint.slots import client_id
+from limpet.shm.endpoint.states import IN_SERVICE, generation_of, node_word, state_of
+from limpet.shm.endpoint.words import REPLICAS_BITS
 from limpet.shm.errors import (
     ClientError,
     CoherenceError,
     LimpetError,
     NodeFailed,
     ParameterError,
-    PoolClosed,
     PoolCorrupt,
     PoolIncomplete,
     PoolNotFound,
 )
+from limpet.shm.leaving import Leaving, alive, back, close_handle, vanished
 from limpet.shm.parameters import LATENCY_PROFILES, PoolParameters
 from limpet.shm.replicas.replacement import Replacement
 from limpet.shm.replicas.view import View
@@ -197,8 +198,8 @@ class Memory:
         self.membership.restore = restore
         is_steady = self.view.is_steady
         self.membership.release = lambda: release_client(*inside, is_steady)
-        self.blocks.backing = functools.partial(_back, self._segments)
-        self.blocks.vanished = functools.partial(_vanished, self.endpoint, self._segments)
+        self.blocks.backing = functools.partial(back, self._segments)
+        self.blocks.vanished = functools.partial(vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
         self.client.steady = self.view.steady
@@ -321,7 +322,7 @@ class Memory:
         self._pid = os.getpid()
         self._leaving = Leaving()
         inside = (self.client, self.membership, self.endpoint, self._segments, self._pid)
-        self._finalizer = weakref.finalize(self, _close, *inside, self._leaving)
+        self._finalizer = weakref.finalize(self, close_handle, *inside, self._leaving)
 
     @property
     def client_id(self) -> int:
@@ -505,36 +506,7 @@ class Memory:
 
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""
-        return self.exclusively(self._clients)  # type: ignore[no-any-return]
-
-    def _clients(self) -> list[dict[str, Any]]:
-        owned: dict[int, int] = {}
-        for node in range(self.parameters.nodes):
-            try:
-                words = self.blocks.words(node).tolist()
-            except NodeFailed:
-                continue
-            for block, word in enumerate(words):
-                if word >> 60 in (SLAB, PENDING, LARGE):
-                    count = 1 + self.blocks.groups.mirrors_in_service(node, block, word)
-                    owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + count
-        found = []
-        for slot, word in self.membership.occupied():
-            ident = client_id(slot, word)
-            dead = not self.membership.ours(slot) and self.membership.dead(slot, word)
-            found.append(
-                {
-                    "client": ident,
-                    "slot": slot,
-                    "pid": self.membership.pid(word),
-                    "host": "local" if self.membership.is_local(slot) else "other",
-                    "state": "dead" if dead else STATES[word >> 60],
-                    "pinned": self.endpoint.load(slot_address(slot) + PIN) != 0,
-                    "blocks": owned.get(ident, 0),
-                    "ours": ident == self.membership.ident,
-                }
-            )
-        return found
+        return self.exclusively(lambda: report.clients(self))  # type: ignore[no-any-return]
 
     def fail_node(self, node: int) -> None:
         """Mark a memory node failed: every verb of every client on it raises NodeFailed.
@@ -560,26 +532,7 @@ class Memory:
 
         State: "in service", "failed" (marked, for all), "lost" (to this process), "being replaced".
         """
-        return self.exclusively(self._nodes)  # type: ignore[no-any-return]
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        found = []
-        location = nodes.parse_url(self.url)
-        for index in range(self.parameters.nodes):
-            word = self.view.word(index)
-            state = "lost" if self.endpoint.lost(index) else "in service"
-            if state_of(word) != IN_SERVICE:
-                state = "being replaced" if state_of(word) == RESTORING else "failed"
-            found.append(
-                {
-                    "node": index,
-                    "segment": location.segment(index),
-                    "size": self.parameters.node_size,
-                    "state": state,
-                    "generation": generation_of(word),
-                }
-            )
-        return found
+        return self.exclusively(lambda: report.nodes(self))  # type: ignore[no-any-return]
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
         """What happened last: clients recovered or fenced, nodes failed; oldest first.
@@ -607,74 +560,6 @@ class Memory:
         For what a client that died in the midst of dropping a store left. Within `exclusively`.
         """
         return self._auditor().free_unreachable()
-
-
-def _back(segments: list[nodes.MemoryNode], node: int, offset: int, size: int) -> bool:
-    """Have pages behind these bytes of a node; False: there is no room."""
-    for segment in segments:
-        if segment.index == node:
-            return segment.back(offset, size)
-    return True  # it is lost, as whoever wants to use it finds
-
-
-def _vanished(endpoint: Endpoint, segments: list[nodes.MemoryNode], node: int) -> bool:
-    """Whether the memory of a lost node is gone for all: marked, or cut off."""
-    if state_of(endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE:
-        return True
-    mapped = [segment for segment in segments if segment.index == node]
-    return all(segment.stat_size() < segment.size for segment in mapped)
-
-
-def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:
-    """The method, of a pool handle that is still there."""
-    bound = method()
-    if bound is None:
-        raise PoolClosed("the pool's handle is gone")
-    return bound
-
-
-class Leaving:
-    """How a handle is to be closed."""
-
-    waits = False
-    """Whether for the other threads of this process, which are inside: only in `close`."""
-
-
-def _close(
-    client: Client,
-    membership: Membership,
-    endpoint: Endpoint,
-    segments: list[nodes.MemoryNode],
-    pid: int,
-    leaving: Leaving,
-) -> None:
-    """The end of a handle: give up its place in the pool, and unmap.
-
-    It may run in the midst of anything, since the garbage collector calls it: also while this very
-    thread fills a node through another handle. So it waits for nobody, unless `close` asks for it.
-    What cannot be given back at once is left to others, who find a dead client: its life lock is
-    gone. When the process ends with a thread inside, that is all that happens.
-    """
-    ours = pid == os.getpid()
-    if ours and not (not endpoint.begin() if leaving.waits else endpoint.begin_last()):
-        return
-    try:
-        if ours:
-            try:
-                membership.depart()
-            except NodeFailed:
-                pass  # the control segment is gone, and our slot with it
-            finally:
-                client.assume(0, 0, 0)
-                endpoint.end()
-    finally:
-        try:
-            endpoint.detach()
-            for segment in segments:
-                segment.close()
-        finally:
-            # ORDER: the life lock last, when we can touch nothing any more.
-            membership.close()
 
 
 _reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], Memory] = (

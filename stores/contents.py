@@ -19,20 +19,19 @@ from limpet.stores.registry import store_class
 from limpet.stores.rtx.parts import concerns
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.blocks import Words
-    from limpet.stores.pool import Pool
+    from limpet.shm.arrays import Words
 
 
 class StoreContents(Contents):
     """The stores of a pool, which this does not keep alive."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Any) -> None:
         self._pool = weakref.ref(pool)
         self._shared: dict[int, Any] | None = None
         """In a recovery, the handles by which it resolves, by the number of the store's entry."""
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> Any:
         pool = self._pool()
         if pool is None:
             raise PoolClosed("the pool's handle is gone")
@@ -60,7 +59,8 @@ class StoreContents(Contents):
         return [] if store is None else list(store.listed(reference, home))
 
     def references(self) -> Words:
-        return self.pool.references()
+        found: Words = self.pool.references()
+        return found
 
     def emptying(self) -> bool:
         """Whether a store is being dropped whose objects are free in part."""

@@ -27,7 +27,7 @@ they are those that were left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +36,8 @@ from limpet.shm.endpoint.layout import DROPS
 from limpet.shm.errors import StoreError
 from limpet.stores.registry import INTERNAL, store_class
 
-if TYPE_CHECKING:
-    from limpet.stores.pool import Pool
 
-
-def drop(pool: Pool, name: str) -> None:
+def drop(pool: Any, name: str) -> None:
     """Give back the store of that name; within `exclusively`. StoreError: there is none."""
     attempt = 0
     met = False
@@ -63,7 +60,7 @@ def drop(pool: Pool, name: str) -> None:
             return
 
 
-def finish_all(pool: Pool) -> int:
+def finish_all(pool: Any) -> int:
     """Finish what dead clients were dropping, or gave up; how many stores."""
     lives = pool.membership.lives
     return sum(
@@ -73,7 +70,7 @@ def finish_all(pool: Pool) -> int:
     )
 
 
-def finish(pool: Pool, entry: Entry) -> bool:
+def finish(pool: Any, entry: Entry) -> bool:
     """Drop the store of an entry that nobody works at; False: somebody else was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
@@ -101,11 +98,11 @@ def finish(pool: Pool, entry: Entry) -> bool:
     return True
 
 
-def _stored(pool: Pool, entry: Entry) -> dict[str, Any]:
+def _stored(pool: Any, entry: Entry) -> dict[str, Any]:
     return pool.stored(entry.payload, entry.name.decode(errors="replace"))
 
 
-def _await_operations(pool: Pool) -> None:
+def _await_operations(pool: Any) -> None:
     """Wait until no operation that may not know that a store is dropped is at work."""
     pool.endpoint.faa(DROPS, 1)
     # ORDER: pins are looked at after DROPS has changed: a client pins before it looks at DROPS.
@@ -119,7 +116,7 @@ def _await_operations(pool: Pool) -> None:
             pool.endpoint.pause(attempt)
 
 
-def _free_all(pool: Pool, entry: Entry) -> Entry:
+def _free_all(pool: Any, entry: Entry) -> Entry:
     """Free all objects of a DROPPING store, which is EMPTYING now."""
     pool.client.pin()
     try:

@@ -148,7 +148,7 @@ def test_sdist_holds_the_sources_and_no_links(sdist: Path) -> None:
         members = {name.partition("/")[2]: entry for name in tar.getnames()
                    if (entry := tar.getmember(name))}  # fmt: skip
     assert all(entry.isreg() or entry.isdir() for entry in members.values())
-    expected = sources("*.py") | sources("*.pyx") | sources("*.pxd")
+    expected = sources("*.py") | sources("*.pyx") | sources("*.pxi") | sources("*.pxd")
     expected |= sources("*.h") | {"limpet/py.typed", "limpet/cli/__init__.py", "README.md"}
     expected |= {"LICENSE", "CHANGELOG.md", "Makefile", "setup.py", "pyproject.toml"}
     expected |= {"CONTRIBUTING.md", "SECURITY.md"}
@@ -185,7 +185,7 @@ def test_compiled_wheel_works_and_a_compile_failure_is_an_error(
         "limpet/py.typed",
         "limpet/shm/endpoint/native.h",
     } <= set(names)
-    assert not [name for name in names if name.endswith((".c", ".pyx"))]
+    assert not [name for name in names if name.endswith((".c", ".pyx", ".pxi"))]
     try_out(wheel, tmp_path, "compiled")
     wheel.unlink()
     _fails_without_a_compiler(tmp_path)

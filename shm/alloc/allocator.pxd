@@ -5,12 +5,18 @@ from limpet.shm.alloc.heap cimport Heap
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, lowest_bit, u64
 
 cdef u64 ADDRESS_MASK
+cdef int ATTEMPTS_MAX
 cdef u64 COARSE_LEAST
 cdef u64 EXPECTED_SIZE
+cdef int LARGE
 cdef int LARGE_CLASS
 cdef u64 MASK
 cdef u64 NEVER
+cdef int PATIENCE
 cdef u64 PRESSURE
+cdef int SHORT_SHARE
+cdef int SLAB
+cdef int SLACK_SHARE
 
 cdef class Slab:
     cdef readonly Heap heap

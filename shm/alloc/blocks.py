@@ -19,7 +19,7 @@ mirrors is claimed and given back with them: replica_sets.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,11 +54,9 @@ from limpet.shm.replicas.replica_sets import Groups
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from limpet.shm.arrays import Flags, Words
     from limpet.shm.clients.epoch import Grace
     from limpet.shm.endpoint.fabric import Endpoint
-
-    Words = np.ndarray[Any, np.dtype[np.uint64]]
-    Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 _KIND_AND_OWNER = np.uint64(0xF << 60 | OWNER_MASK)
 _BACKED = np.uint64(BACKED)

@@ -57,7 +57,7 @@ from limpet.shm.endpoint.words import (
 from limpet.shm.errors import NodeFailed
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.alloc.table import Table
     from limpet.shm.clients.epoch import Grace
 
 _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
@@ -71,7 +71,7 @@ class Hunger:
 
     def __init__(
         self,
-        table: BlockTable,
+        table: Table,
         grace: Grace,
         client: int,
         node: int,
@@ -146,7 +146,7 @@ class Hunger:
         return empty, {place: room[place][1] for place in roomy}
 
 
-def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
+def expel(table: Table, node: int, client: int, grace: Grace) -> int:
     """Send to limbo the blocks that `client`, which is us or is dead, has taken; how many."""
     words = table.words(node)
     taken = np.flatnonzero(words & _KIND_AND_OWNER == block_word(TAKEN, client)).tolist()
@@ -162,7 +162,7 @@ def expel(table: BlockTable, node: int, client: int, grace: Grace) -> int:
     )
 
 
-def end_limbo(table: BlockTable, node: int, client: int, grace: Grace) -> int:
+def end_limbo(table: Table, node: int, client: int, grace: Grace) -> int:
     """Free the blocks whose time in limbo is over, or leave them to be adopted; how many.
 
     `client`: ours.

@@ -9,18 +9,40 @@ killed, and the client is named instead, as with `fence="wait"`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.endpoint.slots import STARTED
 
 if TYPE_CHECKING:
-    from limpet.shm.clients.membership import Membership
+    from collections.abc import Iterator
+
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.life_locks import LifeLocks
+    from limpet.shm.clients.liveness import Watcher
+    from limpet.shm.endpoint.fabric import Endpoint
 
 log = logging.getLogger("limpet")
 
 
-def kill(membership: Membership, slot: int, word: int, what: str) -> bool:
+class Members(Protocol):
+    """What is asked here, and for a lease (leases.py), of the clients of a pool (membership.py)."""
+
+    endpoint: Endpoint
+    client: Client
+    pool: str
+    lease_s: float
+    locks: LifeLocks | None
+    watcher: Watcher
+
+    def occupied(self) -> Iterator[tuple[int, int]]: ...
+    def is_local(self, slot: int) -> bool: ...
+    def dead(self, slot: int, word: int) -> bool: ...
+    @staticmethod
+    def pid(word: int) -> int: ...
+
+
+def kill(membership: Members, slot: int, word: int, what: str) -> bool:
     """Kill the client of a slot, and wait until it is dead; False when that cannot be done."""
     endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
     at = CLIENT_SLOTS + slot * SLOT_SIZE

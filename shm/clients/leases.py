@@ -22,7 +22,7 @@ from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.shm.errors import AddressError, NodeFailed
 
 if TYPE_CHECKING:
-    from limpet.shm.clients.membership import Membership
+    from limpet.shm.clients.fencing import Members
 
 log = logging.getLogger("limpet")
 
@@ -34,7 +34,7 @@ class Heart:
         self._running: threading.Lock | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: Members) -> None:
         """Renew the lease from now on, until `stop`, or until the client has another slot."""
         running = threading.Lock()
         running.acquire()
@@ -55,7 +55,7 @@ class Heart:
             self._thread.join()
 
 
-def _beat(client: weakref.ref[Membership], running: threading.Lock, slot: int, word: int) -> None:
+def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word: int) -> None:
     while True:
         membership = client()
         if membership is None:
@@ -76,7 +76,7 @@ def _beat(client: weakref.ref[Membership], running: threading.Lock, slot: int, w
             return
 
 
-def _end_who_must(membership: Membership) -> None:
+def _end_who_must(membership: Members) -> None:
     for slot, word in membership.occupied():
         fence = CLIENT_SLOTS + slot * SLOT_SIZE + slots.FENCE
         if membership.endpoint.load(fence) and membership.is_local(slot):

@@ -33,9 +33,6 @@ Forks
 from __future__ import annotations
 
 import ctypes
-import errno
-import mmap
-import operator
 import os
 import signal
 import threading
@@ -44,21 +41,27 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import xxhash
 from atomics import UINT, atomicview
 
 from limpet.shm.clients.inside import calling_frame, is_over
-from limpet.shm.endpoint import crc
+from limpet.shm.endpoint.portable_image import Image
+from limpet.shm.endpoint.portable_node import Node, View
+from limpet.shm.endpoint.portable_words import *  # noqa: F403
+from limpet.shm.endpoint.portable_words import (
+    HALF_MAX,
+    WORD_MAX,
+    contiguous,
+    plain_bytes,
+    raw_words,
+    ssize,
+    u32,
+    u64,
+)
 from limpet.shm.endpoint.states import FORMER, FORMERLY, why_failed
 from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
-WORD_MAX: Final = (1 << 64) - 1
-HALF_MAX: Final = (1 << 32) - 1
-SSIZE_MAX: Final = (1 << 63) - 1
-WORDWISE: Final = 512
-"""Copies up to this size go word by word; larger ones are a memcpy."""
 VIEWS_MAX: Final = 1024
 """Words whose atomic views are kept; making one takes longer than using it."""
 
@@ -91,198 +94,15 @@ def flush_features() -> frozenset[str]:
     return frozenset()
 
 
-def hash64(data: bytes, seed: int = 0) -> int:
-    """XXH64 of `data`."""
-    return int(xxhash.xxh64_intdigest(_bytes(data), _u64(seed)))
-
-
-def crc_pair(words: Any, start: int, count: int, hardware: bool = True) -> int:
-    """Two CRC-32C, in one word, of `count` words from `start` on; 0 for zeros. See crc.py."""
-    raw, start, count = _words(words), _ssize(start), _ssize(count)
-    if start < 0 or not 0 <= count <= len(raw) // 8 - start:
-        raise AddressError(f"{count} words from word {start} on are outside of the buffer")
-    return crc.crc_pair(raw[8 * start : 8 * (start + count)].cast("Q")) if count else 0
-
-
-def bit(index: int) -> int:
-    """The word with only bit `index` (0 to 63) set."""
-    return 1 << index
-
-
-def lowest_bit(word: int) -> int:
-    """Index of the lowest set bit; `word` must not be 0."""
-    return (word & -word).bit_length() - 1
-
-
-def words_equal(words: Any, offset: int, data: bytes) -> bool:
-    """Whether the bytes of `words` from byte `offset` on begin with `data`."""
-    raw, offset, data = _words(words), _ssize(offset), _bytes(data)
-    return 0 <= offset <= len(raw) - len(data) and raw[offset : offset + len(data)] == data
-
-
-def words_bytes(words: Any, offset: int, size: int) -> bytes:
-    """`size` bytes of `words` from byte `offset` on."""
-    raw, offset, size = _words(words), _ssize(offset), _ssize(size)
-    if offset < 0 or not 0 <= size <= len(raw) - offset:
-        raise AddressError(f"{size} bytes from byte {offset} on are outside of the buffer")
-    return bytes(raw[offset : offset + size])
-
-
-def words_put(words: Any, offset: int, data: bytes, size: int) -> int:
-    """Put `data` into `words`, at byte `offset`, and zeros after it up to `size` bytes."""
-    raw, offset, data, size = _words(words), _ssize(offset), _bytes(data), _ssize(size)
-    if not len(data) <= size <= len(raw) - offset or offset < 0:
-        raise AddressError(f"{size} bytes at byte {offset} are outside of the buffer, or too few")
-    raw[offset : offset + size] = data.ljust(size, b"\0")
-    return 0
-
-
-def words_compare(words: Any, offset: int, size: int, data: bytes) -> int:
-    """-1, 0 or 1: those `size` bytes of `words` sort before `data`, are it, or sort after it."""
-    data, found = _bytes(data), words_bytes(words, offset, size)
-    return (found > data) - (found < data)
-
-
-def words_move(words: Any, target: int, start: int, size: int) -> int:
-    """Move `size` bytes of `words` from byte `start` to byte `target`; they may overlap."""
-    raw, target, start, size = _words(words), _ssize(target), _ssize(start), _ssize(size)
-    room = len(raw) - size
-    if size < 0 or not 0 <= target <= room or not 0 <= start <= room:
-        raise AddressError(f"{size} bytes from byte {start} to {target} are outside of the buffer")
-    raw[target : target + size] = bytes(raw[start : start + size])
-    return 0
-
-
-def words_tagged(words: Any, start: int, count: int, tag: int) -> int:
-    """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
-    raw, start, count, tag = _words(words), _ssize(start), _ssize(count), _u64(tag) & 0xFF
-    if not 0 <= count <= 64 or start < 0 or count > (len(raw) >> 3) - start:
-        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
-    last = raw[8 * start + 7 : 8 * (start + count) : 8]
-    return sum(1 << index for index, byte in enumerate(last) if byte == tag)
-
-
-def words_prefetch(words: Any, index: int) -> None:
-    """A hint; there is nothing that pure Python could do about it."""
-
-
-def _u64(value: int) -> int:
-    value = operator.index(value)
-    if not 0 <= value <= WORD_MAX:
-        raise OverflowError(f"{value} does not fit an unsigned 64-bit word")
-    return value
-
-
-def _u32(value: int) -> int:
-    if _u64(value) > HALF_MAX:
-        raise OverflowError(f"{value} does not fit an unsigned 32-bit word")
-    return value
-
-
-def _ssize(value: int) -> int:
-    value = operator.index(value)
-    if not -SSIZE_MAX - 1 <= value <= SSIZE_MAX:
-        raise OverflowError(f"{value} does not fit a size")
-    return value
-
-
-def _bytes(value: object) -> bytes:
-    if type(value) is not bytes:
-        raise TypeError(f"expected bytes, not {type(value).__name__}")
-    return value
-
-
-def _words(words: Any) -> memoryview:
-    """The writable buffer of 64-bit words `words` as bytes."""
-    view = memoryview(words)
-    if view.format not in ("Q", "L") or view.ndim != 1 or not view.c_contiguous or view.readonly:
-        raise ValueError("expected a writable contiguous buffer of unsigned 64-bit words")
-    return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _contiguous(buffer: Any) -> memoryview:
-    view = memoryview(buffer)
-    if not view.c_contiguous:
-        raise BufferError("the buffer is not contiguous")
-    return view
-
-
-def _file_size(mapping: object) -> int | None:
-    """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
-    if not isinstance(mapping, mmap.mmap):
-        return None
-    try:
-        return mapping.size() or None
-    except ValueError:  # made with trackfd=False
-        return None
-    except OSError as error:
-        if error.errno != errno.EBADF:  # EBADF: an anonymous map
-            raise
-        return None
-
-
 def _die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     while True:  # another thread may have taken the signal; not one step more here
         signal.pause()
 
 
-class _View:
-    """An atomic view of one word: keeps it mapped until its last user is done."""
-
-    __slots__ = ("_context", "atomic")
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.atomic = context.__enter__()
-
-    def __del__(self) -> None:
-        self._context.__exit__(None, None, None)
-
-
-class _Node:
-    """One attached mapping, as bytes and as words."""
-
-    __slots__ = ("index", "lost", "mapping", "raw", "size", "state", "watched", "words")
-
-    def __init__(self, index: int, mapping: Any, size: int, state: int) -> None:
-        whole = memoryview(mapping)
-        self.index = index
-        self.mapping = mapping
-        self.raw = whole.cast("B")[:size]
-        self.words = self.raw[: size & ~7].cast("Q")
-        self.size = size
-        self.state = state
-        self.lost = False
-        self.watched = _file_size(mapping) is not None
-
-    def gone(self) -> bool:
-        """Whether the memory is lost; asks the file that is behind it."""
-        if self.watched and not self.lost:
-            self.lost = self.mapping.size() < self.size
-        return self.lost
-
-    def copy_out(self, offset: int, size: int) -> bytes:
-        if size > WORDWISE or offset & 7:
-            return bytes(self.raw[offset : offset + size])
-        end = offset + (size & ~7)
-        words = self.words[offset >> 3 : end >> 3].tolist()
-        head = b"".join([word.to_bytes(8, "little") for word in words])
-        return head + bytes(self.raw[end : offset + size])
-
-    def copy_in(self, offset: int, data: bytes) -> None:
-        if len(data) > WORDWISE or offset & 7:
-            self.raw[offset : offset + len(data)] = data
-            return
-        whole = len(data) & ~7
-        for at in range(0, whole, 8):
-            self.words[(offset + at) >> 3] = int.from_bytes(data[at : at + 8], "little")
-        self.raw[offset + whole : offset + len(data)] = data[whole:]
-
-
 def Watched(mapping: Any, size: int, fd: int = -1) -> memoryview:  # noqa: N802
     """The mapping as a buffer. Python code cannot survive its loss, see "Lost memory"."""
-    view = _contiguous(mapping)
+    view = contiguous(mapping)
     if view.readonly or not 1 <= size <= view.nbytes:
         raise AddressError(f"{size} bytes are not within the mapping, or are read-only")
     return view.cast("B")[:size]
@@ -300,9 +120,9 @@ class Endpoint:
     hints = False
     fuse: int
     latency_ns: int
-    _nodes: dict[int, _Node]
-    _states: tuple[_Node, int] | None
-    _views: dict[int, _View]
+    _nodes: dict[int, Node]
+    _states: tuple[Node, int] | None
+    _views: dict[int, View]
     _lanes: tuple[dict[str, int], dict[str, int]]
     _background: bool
     _inside: dict[str, tuple[int, Any]]
@@ -347,7 +167,7 @@ class Endpoint:
         otherwise. The mapping cannot be closed before `detach` or `release`. `state`: as `expect`
         sets it. `fd` is of no use here.
         """
-        state = _u64(state)
+        state = u64(state)
         if not 0 <= node < NODES or node in self._nodes:
             raise AddressError(f"node {node} cannot be attached: out of range or attached already")
         if coherent_bytes is not None:
@@ -355,12 +175,12 @@ class Endpoint:
                 f"node {node} is not hardware-coherent and this build is pure Python, which cannot "
                 "flush cache lines; plain stores would stay invisible to the other clients"
             )
-        view = _contiguous(mapping)
+        view = contiguous(mapping)
         if view.readonly:
             raise BufferError(f"node {node}: the mapping is read-only")
         if not 8 <= size <= view.nbytes or ctypes.addressof(ctypes.c_char.from_buffer(view)) % 64:
             raise AddressError(f"node {node}: the mapping is too small or misaligned")
-        self._nodes[node] = _Node(node, mapping, size, state)
+        self._nodes[node] = Node(node, mapping, size, state)
 
     def watch_states(self, addr: int) -> None:
         """Take the 256 words at `addr` for the nodes' states; a node may be used as long as its
@@ -372,7 +192,7 @@ class Endpoint:
         """Use what is mapped of an attached node as long as its state word is `state`."""
         if node not in self._nodes:
             raise AddressError(f"node {node} is not attached")
-        self._nodes[node].state = _u64(state)
+        self._nodes[node].state = u64(state)
 
     def expected(self, node: int) -> int:
         """The state word under which `node` may be used; 0 when it is not attached."""
@@ -406,8 +226,8 @@ class Endpoint:
 
     # ---- checks -----------------------------------------------------------------------------
 
-    def _at(self, addr: int, size: int) -> tuple[_Node, int]:
-        addr = _u64(addr)
+    def _at(self, addr: int, size: int) -> tuple[Node, int]:
+        addr = u64(addr)
         node, offset = self._nodes.get(addr >> 40), addr & OFFSET_MASK
         if FORMER <= addr < FORMER + (NODES - 1 << 40):
             raise NodeFailed(addr >> 40 & 255, FORMERLY)
@@ -422,13 +242,13 @@ class Endpoint:
             raise NodeFailed(node.index, "its memory is gone (a truncated segment)")
         return node, offset
 
-    def _aligned(self, addr: int, size: int) -> tuple[_Node, int]:
+    def _aligned(self, addr: int, size: int) -> tuple[Node, int]:
         node, offset = self._at(addr, size)
         if offset & 7:
             raise AddressError(f"the word at {addr:#x} is not aligned to 8 bytes")
         return node, offset
 
-    def _word(self, addr: int) -> tuple[_Node, _View]:
+    def _word(self, addr: int) -> tuple[Node, View]:
         """The node of the word at `addr`, and its atomic view."""
         node, offset = self._aligned(addr, 8)
         view = self._views.get(addr)
@@ -436,11 +256,11 @@ class Endpoint:
             if len(self._views) >= VIEWS_MAX:
                 self._views = {}
             views = self._views  # if a signal handler lets go of it, the view is not kept either
-            view = _View(atomicview(node.raw[offset : offset + 8], UINT))
+            view = View(atomicview(node.raw[offset : offset + 8], UINT))
             views[addr] = view
         return node, view
 
-    def _mutable(self, addr: int) -> tuple[_Node, _View]:
+    def _mutable(self, addr: int) -> tuple[Node, View]:
         found = self._word(addr)
         if self.fuse > 0:
             self._burn()
@@ -453,7 +273,7 @@ class Endpoint:
         table, first = self._states
         return None if table.gone() else table.words[first + node]
 
-    def _settled(self, node: _Node) -> None:
+    def _settled(self, node: Node) -> None:
         state = self._state(node.index)
         if state is not None and state != node.state:
             raise NodeFailed(node.index, why_failed(state, node.state))
@@ -464,12 +284,12 @@ class Endpoint:
 
     def failed(self, addr: int) -> bool:
         """A hint, not a verb: whether one on this address would find that its node was marked."""
-        node = _u64(addr) >> 40
+        node = u64(addr) >> 40
         state = self._state(node)
         known = self._nodes[node].state if node in self._nodes else 0
         return node < NODES - 1 and state is not None and state != known
 
-    def _lane(self, node: _Node) -> dict[str, int]:
+    def _lane(self, node: Node) -> dict[str, int]:
         # what goes to the control segment is no verb on a memory node: never in the foreground
         return self._lanes[self._background or node.index == NODES - 1]
 
@@ -505,11 +325,11 @@ class Endpoint:
 
     def read(self, addr: int, size: int) -> bytes:
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
-        return self._read(addr, _ssize(size))
+        return self._read(addr, ssize(size))
 
     def read_into(self, addr: int, buffer: Any) -> int:
         """Fill the writable `buffer` from `addr`."""
-        view = _contiguous(buffer)
+        view = contiguous(buffer)
         if view.readonly:
             raise BufferError("the buffer is read-only")
         data = self._read(addr, view.nbytes)
@@ -519,7 +339,7 @@ class Endpoint:
 
     def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
         """Fill `count` of `words`, from `start` on."""
-        addr, raw, count, start = _u64(addr), _words(words), _ssize(count), _ssize(start)
+        addr, raw, count, start = u64(addr), raw_words(words), ssize(count), ssize(start)
         if count < 1 or start < 0 or count > (len(raw) >> 3) - start:
             raise AddressError(
                 f"cannot read {count} words into a buffer of {len(raw) >> 3} from word {start} on"
@@ -539,7 +359,7 @@ class Endpoint:
 
     def write(self, addr: int, data: Any) -> int:
         """Write the bytes-like `data` to `addr`; a kill can cut it between any two words."""
-        self._write(addr, _contiguous(data).tobytes())
+        self._write(addr, contiguous(data).tobytes())
         return 0
 
     def write_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
@@ -547,8 +367,8 @@ class Endpoint:
 
         `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
         """
-        addr, raw, count = _u64(addr), _words(words), _ssize(count)
-        first, second = _bytes(first), _bytes(second)
+        addr, raw, count = u64(addr), raw_words(words), ssize(count)
+        first, second = plain_bytes(first), plain_bytes(second)
         if not 0 <= count * 8 <= len(raw) or addr & 7:
             raise AddressError(f"cannot gather {count} words to {addr:#x}")
         gap = bytes(-len(first) & 7)
@@ -557,7 +377,7 @@ class Endpoint:
 
     def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
         """Write `count` of `words`, from `start` on."""
-        addr, raw, count, start = _u64(addr), _words(words), _ssize(count), _ssize(start)
+        addr, raw, count, start = u64(addr), raw_words(words), ssize(count), ssize(start)
         if count < 1 or start < 0 or count > (len(raw) >> 3) - start or addr & 7:
             raise AddressError(
                 f"cannot write {count} words, from word {start} on of {len(raw) >> 3}, to {addr:#x}"
@@ -589,7 +409,7 @@ class Endpoint:
 
     def store(self, addr: int, value: int) -> int:
         """Set the word at `addr`."""
-        value = _u64(value)
+        value = u64(value)
         node, word = self._mutable(addr)
         word.atomic.store(value)
         self._settled(node)
@@ -599,7 +419,7 @@ class Endpoint:
 
     def swap(self, addr: int, value: int) -> int:
         """Set the word at `addr`; the old one. A full barrier."""
-        value = _u64(value)
+        value = u64(value)
         node, word = self._mutable(addr)
         old: int = word.atomic.exchange(value)
         self._settled(node)
@@ -608,7 +428,7 @@ class Endpoint:
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
         """Set the word at `addr` to `desired` if it is `expected`; what it was."""
-        expected, desired = _u64(expected), _u64(desired)
+        expected, desired = u64(expected), u64(desired)
         node, word = self._mutable(addr)
         old: int = word.atomic.cmpxchg_strong(expected, desired).expected
         self._settled(node)
@@ -618,7 +438,7 @@ class Endpoint:
 
     def faa(self, addr: int, delta: int) -> int:
         """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
-        delta = _u64(delta)
+        delta = u64(delta)
         node, word = self._mutable(addr)
         old: int = word.atomic.fetch_add(delta)
         self._settled(node)
@@ -627,7 +447,7 @@ class Endpoint:
 
     def fetch_or(self, addr: int, bits: int) -> int:
         """Set `bits` in the word at `addr`; what it was."""
-        bits = _u64(bits)
+        bits = u64(bits)
         node, word = self._mutable(addr)
         old: int = word.atomic.bin_fetch_or(bits)
         self._settled(node)
@@ -640,8 +460,8 @@ class Endpoint:
         If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
         replaced by those of `swap`.
         """
-        compare, swap = _u64(compare), _u64(swap)
-        compare_mask, swap_mask = _u64(compare_mask), _u64(swap_mask)
+        compare, swap = u64(compare), u64(swap)
+        compare_mask, swap_mask = u64(compare_mask), u64(swap_mask)
         node, word = self._mutable(addr)
         old: int = word.atomic.load()
         while not (old ^ compare) & compare_mask:
@@ -668,7 +488,7 @@ class Endpoint:
 
         Lets other threads run, and lets a signal handler raise.
         """
-        attempt = _u64(attempt)
+        attempt = u64(attempt)
         time.sleep(0 if attempt < 24 else min((attempt - 23) * 20e-6, 1e-3))
         return 0
 
@@ -678,7 +498,7 @@ class Endpoint:
         1: it differs; 0: the time is over. To be called outside of an operation, since other
         threads run meanwhile.
         """
-        expected, timeout_us = _u32(expected), _u64(timeout_us)
+        expected, timeout_us = u32(expected), u64(timeout_us)
         end = time.monotonic_ns() + timeout_us * 1000
         attempt = 0
         while True:
@@ -801,79 +621,3 @@ class Endpoint:
         """Set every count to 0."""
         for lane in self._lanes:
             lane.update(dict.fromkeys(_COUNTERS, 0))
-
-
-class Image:
-    """Words that were read from memory, to be looked at. Always a copy here."""
-
-    def __init__(self, endpoint: Endpoint, size: int, in_place: bool = False) -> None:
-        if size < 8 or size & 7:
-            raise AddressError(f"an image of {size} bytes cannot be")
-        self.endpoint = endpoint
-        self.words = memoryview(bytearray(size)).cast("Q")
-
-    def read(self, addr: int, count: int) -> int:
-        """Have the `count` words from `addr` on in the image."""
-        return self.endpoint.read_words(addr, self.words, count)
-
-    def word(self, index: int) -> int:
-        """A word of it."""
-        if not 0 <= index < len(self.words):
-            raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
-        return self.words[index]
-
-    def equal(self, offset: int, data: bytes) -> bool:
-        """Whether its bytes from byte `offset` on begin with `data`."""
-        return words_equal(self.words, offset, data)
-
-    def cut(self, offset: int, size: int) -> bytes:
-        """`size` bytes of it from byte `offset` on."""
-        return words_bytes(self.words, offset, size)
-
-    def compare(self, offset: int, size: int, data: bytes) -> int:
-        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
-        return words_compare(self.words, offset, size, data)
-
-    def search(self, first: int, count: int, data: bytes) -> int:
-        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
-
-        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
-        """
-        low, high = 0, _ssize(count)
-        while low < high:
-            middle = (low + high) >> 1
-            slot = self.word(first + middle)
-            order = self.compare(slot & 0xFFFF, slot >> 16 & 0xFFFF, data)
-            if order == 0:
-                return middle
-            low, high = (middle + 1, high) if order < 0 else (low, middle)
-        return ~low
-
-    def named(self, index: int, data: bytes) -> int:
-        """The word `index`, if the first piece that it names is `data`; else 0. As in `pairs`."""
-        slot = self.word(index)
-        at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
-        return slot if size == len(data) and self.cut(at, size) == data else 0
-
-    def pairs(self, first: int, count: int, found: list[tuple[bytes, bytes]]) -> int:
-        """Append both pieces that each word from `first` on names, up to `count` times, or to a
-        word with any of the bits from 48 on; how many were appended.
-
-        A word: bits 0-15 byte of the first piece, 16-31 its size, 32-47 that of the second one,
-        which follows it.
-        """
-        for index in range(_ssize(count)):
-            slot = self.word(first + index)
-            if slot >> 48:
-                return index
-            at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
-            found.append((self.cut(at, size), self.cut(at + size, slot >> 32)))
-        return max(count, 0)
-
-    def own(self) -> int:
-        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
-        return 0
-
-    def forget(self) -> int:
-        """Have `words`, as they are, be the image."""
-        return 0

@@ -2,6 +2,10 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 
+# REGIONS_MAX and REGION_SIZE are for others to import, and of use once a pool.
+cdef int REGIONS_MIN
+cdef int REPLICAS_MAX
+
 cdef class Placement:
     cdef readonly u64 nodes
     cdef readonly u64 region_blocks

@@ -40,7 +40,7 @@ write to it afterwards; so there nobody else may have the pool open.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -74,10 +74,41 @@ from limpet.shm.replicas.replica_sets import HEAD_KINDS, MIRROR_KINDS
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from limpet.shm.alloc.blocks import Words
+    from limpet.shm.alloc.blocks import BlockTable
+    from limpet.shm.arrays import Words
+    from limpet.shm.catalogue.regions import Regions
+    from limpet.shm.clients.epoch import Grace
     from limpet.shm.clients.membership import Membership
+    from limpet.shm.contents import Contents
     from limpet.shm.endpoint.fabric import Endpoint
-    from limpet.shm.pool import Memory
+    from limpet.shm.endpoint.layout import NodeLayout
+    from limpet.shm.parameters import PoolParameters
+    from limpet.shm.replicas.view import View
+
+
+class Memory(Protocol):
+    """What is asked of a pool whose node is replaced (shm/pool.py)."""
+
+    url: str
+    uuid: bytes
+    parameters: PoolParameters
+    layout: NodeLayout
+    endpoint: Endpoint
+    client: Any
+    membership: Membership
+    grace: Grace
+    view: View
+    heap: Any
+    blocks: BlockTable
+    regions: Regions
+    contents: Contents
+
+    def make_segment(self, node: int, generation: int) -> nodes.MemoryNode: ...
+    def discard(self, segment: nodes.MemoryNode) -> None: ...
+    def use(self, segment: nodes.MemoryNode, state: int) -> None: ...
+    def unmap_node(self, node: int) -> None: ...
+    def strays(self) -> list[int]: ...
+
 
 CHUNK: Final = 1 << 20
 """Bytes that are copied between two signs of progress."""

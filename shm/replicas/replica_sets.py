@@ -74,7 +74,8 @@ from limpet.shm.errors import NodeFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from limpet.shm.alloc.blocks import BlockTable, Flags, Words
+    from limpet.shm.alloc.table import Table
+    from limpet.shm.arrays import Flags, Words
 
     Moves = list[tuple[int, int, int, int]]
     """Steps of a claim: node, block, word before, word after."""
@@ -87,7 +88,7 @@ GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
 class Groups:
     """The mirrors in the block tables of a pool."""
 
-    def __init__(self, table: BlockTable) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
         self.endpoint = table.endpoint
         self.placement = table.heap.placement

@@ -1,1 +1,1 @@
-"""Repairable transactions (rTX)."""
+"""Repairable transactions (rTX): locks, log, commit, repair; `rtx-race`."""

@@ -21,8 +21,8 @@ SOURCES = sorted(
     for folder in ("shm", "stores", "fault", "bench", "limpet/cli")
     for path in (ROOT / folder).rglob("*.py")
 )
-OUTSIDE = {"shm/pool.py"}
-"""`_close` enters where no signal handler runs, or for good."""
+OUTSIDE = {"shm/leaving.py"}
+"""`close_handle` enters where no signal handler runs, or for good."""
 
 
 class Cut(BaseException):

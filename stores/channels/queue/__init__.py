@@ -1,1 +1,1 @@
-"""The shared queue: `pool.queue`."""
+"""The shared queue, `pool.queue`: slots, ring, notes, tasks."""

@@ -1,0 +1,239 @@
+# Part of verbs.pyx: what a read gives, to be looked at.
+
+cdef inline bint is_within(Image image, Py_ssize_t offset, Py_ssize_t size) noexcept:
+    """Whether these bytes are in an image, and that is mapped still."""
+    if unlikely(offset < 0 or size < 0 or size > image._size - offset, 0):
+        return False
+    return image._eras[0] == image._era
+
+
+cdef inline bint has_words(Image image, Py_ssize_t first, Py_ssize_t count) noexcept:
+    """The same of words; no product that might wrap."""
+    if unlikely(first < 0 or count < 0 or count > (image._size >> 3) - first, 0):
+        return False
+    return image._eras[0] == image._era
+
+
+cdef inline bint is_gone(Image image) noexcept:
+    """Whether what was looked at in an image may have been lost before."""
+    limpet_used()
+    return image._lost[0] != 0 or image._states[0] != image._state
+
+
+cdef class Image:
+    """Words that were read from memory, to be looked at: in place where that is safe, or a copy.
+
+    `in_place`: what is read here was linked when it was read, by a client that has been pinned
+    since before; so nobody changes it, nor uses its memory for anything else, until that client
+    unpins, and then this is not looked at any more. It is a copy all the same if its memory is not
+    hardware-coherent, or the verbs of the endpoint are overridden.
+
+    To read is one verb, `read_words`, as far as promises, errors and accounting go. What is looked
+    at in place may be lost under our eyes; so all that is asked of an image may raise NodeFailed,
+    too, or AddressError when the endpoint has let go of a node since.
+    """
+
+    def __cinit__(self, Endpoint endpoint, Py_ssize_t size, bint in_place=False):
+        if endpoint is None or size < 8 or size & 7:
+            raise AddressError(f"an image of {size} bytes cannot be")
+        self.endpoint = endpoint
+        self.words = memoryview(bytearray(size)).cast("Q")
+        self._in_place = in_place
+        self._own = <const char*>&self.words[0]
+        self._at = self._own
+        self._size = size
+        self.forget()
+
+    cpdef int read(self, u64 addr, Py_ssize_t count) except -1:
+        """Have the `count` words from `addr` on in the image."""
+        cdef Endpoint endpoint = self.endpoint
+        cdef u64 size = <u64>count * 8
+        cdef Mapped* mapped
+        if not self._in_place or not endpoint._plain:
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        mapped = bytes_at(endpoint, addr, size)
+        if unlikely(mapped == NULL or count < 1 or count > self.words.shape[0] or addr & 7, 0):
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        if endpoint._incoherent and (addr & OFFSET_MASK) + size > mapped.coherent:
+            self.forget()
+            return endpoint.read_words(addr, self.words, count)
+        if unlikely(is_lost(endpoint, addr, mapped), 0):
+            self.forget()
+            endpoint._mourn(addr >> 40)
+        endpoint._reads(addr, size)
+        self._at = mapped.base + (addr & OFFSET_MASK)
+        self._size = size
+        self._addr = addr
+        self._lost = mapped.lost
+        self._states = &endpoint._states[addr >> 40]
+        self._state = mapped.state
+        self._eras = &endpoint._era
+        self._era = endpoint._era
+        return 0
+
+    cdef int _refuse(self, Py_ssize_t offset, Py_ssize_t size) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{size} bytes from byte {offset} on are outside of the image")
+
+    cdef int _refuse_words(self, Py_ssize_t first, Py_ssize_t count) except -1:
+        if self._eras[0] != self._era:
+            raise AddressError("the memory that was read is not mapped any more")
+        raise AddressError(f"{count} words from word {first} on are outside of the image")
+
+    cdef int _mourn(self) except -1:
+        return self.endpoint._mourn(self._addr >> 40)
+
+    cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
+        """A word of it."""
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
+        cdef u64 found = (<const u64*>self._at)[index]
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:
+        """Whether its bytes from byte `offset` on begin with `data`."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        if size > self._size - offset:
+            return False
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef bint found = memcmp(self._at + offset, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef bytes cut(self, Py_ssize_t offset, Py_ssize_t size):
+        """`size` bytes of it from byte `offset` on."""
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef bytes found = PyBytes_FromStringAndSize(self._at + offset, size)
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return found
+
+    cpdef int compare(self, Py_ssize_t offset, Py_ssize_t size, bytes data) except -2:
+        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not is_within(self, offset, size):
+            self._refuse(offset, size)
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef int order = memcmp(self._at + offset, PyBytes_AS_STRING(data), min(size, length))
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        if order == 0:
+            order = (size > length) - (size < length)
+        return (order > 0) - (order < 0)
+
+    # Below, a word says where a piece is, or two: bits 0-15 byte of the first one, bits 16-31 its
+    # size; bits 32-47 size of the second one, which follows it.
+
+    cpdef int search(self, Py_ssize_t first, Py_ssize_t count, bytes data) except? -1:
+        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+
+        Each word from `first` on names one.
+        """
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
+        cdef Py_ssize_t low = 0
+        cdef Py_ssize_t high = count
+        cdef Py_ssize_t middle, at, size
+        cdef Py_ssize_t length = PyBytes_GET_SIZE(data)
+        cdef u64 slot
+        cdef int order
+        cdef bint exact = False
+        while low < high and not exact:
+            middle = (low + high) >> 1
+            slot = (<const u64*>self._at)[first + middle]
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            order = memcmp(self._at + at, PyBytes_AS_STRING(data), min(size, length))
+            if order == 0:
+                order = (size > length) - (size < length)
+            if order < 0:
+                low = middle + 1
+            else:
+                high = middle
+                exact = order == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return high if exact else ~low
+
+    cpdef u64 named(self, Py_ssize_t index, bytes data) except? 0:
+        """The word `index`, if the first piece that it names is `data`; else 0."""
+        if unlikely(data is None, 0):
+            raise TypeError("expected bytes, not None")
+        if not has_words(self, index, 1):
+            self._refuse_words(index, 1)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+        cdef u64 slot = (<const u64*>self._at)[index]
+        cdef Py_ssize_t at = slot & 0xFFFF
+        cdef bint found = False
+        if <Py_ssize_t>(slot >> 16 & 0xFFFF) == size:
+            if not is_within(self, at, size):
+                self._refuse(at, size)
+            found = memcmp(self._at + at, PyBytes_AS_STRING(data), size) == 0
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return slot if found else 0
+
+    cpdef int pairs(self, Py_ssize_t first, Py_ssize_t count, list found) except -1:
+        """Append both pieces that each word from `first` on names, up to `count` times, or to a
+        word with any of the bits from 48 on; how many were appended."""
+        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t at, size, behind
+        cdef u64 slot
+        if not has_words(self, first, count):
+            self._refuse_words(first, count)
+        while index < count:
+            slot = (<const u64*>self._at)[first + index]
+            if slot >> 48:
+                break
+            at = slot & 0xFFFF
+            size = slot >> 16 & 0xFFFF
+            behind = slot >> 32
+            if not is_within(self, at, size + behind):
+                self._refuse(at, size + behind)
+            found.append(
+                (
+                    PyBytes_FromStringAndSize(self._at + at, size),
+                    PyBytes_FromStringAndSize(self._at + at + size, behind),
+                )
+            )
+            index += 1
+        if unlikely(is_gone(self), 0):
+            self._mourn()
+        return index
+
+    cpdef int own(self) except -1:
+        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        if self._at != self._own:
+            if not is_within(self, 0, self._size):
+                self._refuse(0, self._size)
+            memcpy(<char*>self._own, self._at, self._size)
+            if unlikely(is_gone(self), 0):
+                self._mourn()
+            self.forget()
+        return 0
+
+    cpdef int forget(self) except -1:
+        """Have `words`, as they are, be the image."""
+        self._at = self._own
+        self._size = self.words.shape[0] * 8
+        self._lost = &NOT_LOST
+        self._states = NO_STATES
+        self._state = 0
+        self._eras = &NO_ERA
+        self._era = 0
+        return 0

@@ -1,0 +1,84 @@
+"""Part of the portable fabric: words that were read from memory, to be looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.portable_words import ssize, words_bytes, words_compare, words_equal
+from limpet.shm.errors import AddressError
+
+
+class Image:
+    """Words that were read from memory, to be looked at. Always a copy here."""
+
+    def __init__(self, endpoint: Any, size: int, in_place: bool = False) -> None:
+        if size < 8 or size & 7:
+            raise AddressError(f"an image of {size} bytes cannot be")
+        self.endpoint = endpoint
+        self.words = memoryview(bytearray(size)).cast("Q")
+
+    def read(self, addr: int, count: int) -> int:
+        """Have the `count` words from `addr` on in the image."""
+        return int(self.endpoint.read_words(addr, self.words, count))
+
+    def word(self, index: int) -> int:
+        """A word of it."""
+        if not 0 <= index < len(self.words):
+            raise AddressError(f"8 bytes from byte {8 * index} on are outside of the image")
+        return self.words[index]
+
+    def equal(self, offset: int, data: bytes) -> bool:
+        """Whether its bytes from byte `offset` on begin with `data`."""
+        return words_equal(self.words, offset, data)
+
+    def cut(self, offset: int, size: int) -> bytes:
+        """`size` bytes of it from byte `offset` on."""
+        return words_bytes(self.words, offset, size)
+
+    def compare(self, offset: int, size: int, data: bytes) -> int:
+        """-1, 0 or 1: those `size` bytes of it sort before `data`, are it, or sort after it."""
+        return words_compare(self.words, offset, size, data)
+
+    def search(self, first: int, count: int, data: bytes) -> int:
+        """Where `data` is among `count` pieces in ascending order; if it is not, ~ where it would.
+
+        Each word from `first` on says where a piece is: bits 0-15 byte, bits 16-31 size.
+        """
+        low, high = 0, ssize(count)
+        while low < high:
+            middle = (low + high) >> 1
+            slot = self.word(first + middle)
+            order = self.compare(slot & 0xFFFF, slot >> 16 & 0xFFFF, data)
+            if order == 0:
+                return middle
+            low, high = (middle + 1, high) if order < 0 else (low, middle)
+        return ~low
+
+    def named(self, index: int, data: bytes) -> int:
+        """The word `index`, if the first piece that it names is `data`; else 0. As in `pairs`."""
+        slot = self.word(index)
+        at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
+        return slot if size == len(data) and self.cut(at, size) == data else 0
+
+    def pairs(self, first: int, count: int, found: list[tuple[bytes, bytes]]) -> int:
+        """Append both pieces that each word from `first` on names, up to `count` times, or to a
+        word with any of the bits from 48 on; how many were appended.
+
+        A word: bits 0-15 byte of the first piece, 16-31 its size, 32-47 that of the second one,
+        which follows it.
+        """
+        for index in range(ssize(count)):
+            slot = self.word(first + index)
+            if slot >> 48:
+                return index
+            at, size = slot & 0xFFFF, slot >> 16 & 0xFFFF
+            found.append((self.cut(at, size), self.cut(at + size, slot >> 32)))
+        return max(count, 0)
+
+    def own(self) -> int:
+        """Have a copy of it in `words`, which may be changed from now on; it is the image then."""
+        return 0
+
+    def forget(self) -> int:
+        """Have `words`, as they are, be the image."""
+        return 0

@@ -1,0 +1,77 @@
+"""Part of the portable fabric: a mapping, as bytes and as words."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from typing import Any, Final
+
+WORDWISE: Final = 512
+"""Copies up to this size go word by word; larger ones are a memcpy."""
+
+
+def file_size(mapping: object) -> int | None:
+    """Bytes of the file behind `mapping`; None when it has no file, or no file with a size."""
+    if not isinstance(mapping, mmap.mmap):
+        return None
+    try:
+        return mapping.size() or None
+    except ValueError:  # made with trackfd=False
+        return None
+    except OSError as error:
+        if error.errno != errno.EBADF:  # EBADF: an anonymous map
+            raise
+        return None
+
+
+class View:
+    """An atomic view of one word: keeps it mapped until its last user is done."""
+
+    __slots__ = ("_context", "atomic")
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.atomic = context.__enter__()
+
+    def __del__(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+class Node:
+    """One attached mapping, as bytes and as words."""
+
+    __slots__ = ("index", "lost", "mapping", "raw", "size", "state", "watched", "words")
+
+    def __init__(self, index: int, mapping: Any, size: int, state: int) -> None:
+        whole = memoryview(mapping)
+        self.index = index
+        self.mapping = mapping
+        self.raw = whole.cast("B")[:size]
+        self.words = self.raw[: size & ~7].cast("Q")
+        self.size = size
+        self.state = state
+        self.lost = False
+        self.watched = file_size(mapping) is not None
+
+    def gone(self) -> bool:
+        """Whether the memory is lost; asks the file that is behind it."""
+        if self.watched and not self.lost:
+            self.lost = self.mapping.size() < self.size
+        return self.lost
+
+    def copy_out(self, offset: int, size: int) -> bytes:
+        if size > WORDWISE or offset & 7:
+            return bytes(self.raw[offset : offset + size])
+        end = offset + (size & ~7)
+        words = self.words[offset >> 3 : end >> 3].tolist()
+        head = b"".join([word.to_bytes(8, "little") for word in words])
+        return head + bytes(self.raw[end : offset + size])
+
+    def copy_in(self, offset: int, data: bytes) -> None:
+        if len(data) > WORDWISE or offset & 7:
+            self.raw[offset : offset + len(data)] = data
+            return
+        whole = len(data) & ~7
+        for at in range(0, whole, 8):
+            self.words[(offset + at) >> 3] = int.from_bytes(data[at : at + 8], "little")
+        self.raw[offset + whole : offset + len(data)] = data[whole:]

@@ -1,0 +1,40 @@
+# Part of verbs.pyx: memory as a buffer, without an endpoint.
+
+cdef class Watched:
+    """A writable mapping as a buffer, with SIGBUS watched as long as anybody has that buffer.
+
+    For what looks at memory without an endpoint, also after that has let go of it. When the memory
+    is lost, the buffer has zeros of this process's own. `fd`: as `Endpoint.attach` takes it; a copy
+    of it is kept.
+    """
+
+    cdef object _keep
+    cdef char* _base
+    cdef Py_ssize_t _size
+    cdef int _range
+    cdef int _fd
+
+    def __cinit__(self, mapping, Py_ssize_t size, int fd=-1):
+        cdef Py_buffer view
+        self._range = self._fd = -1
+        PyObject_GetBuffer(mapping, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self._base = <char*>view.buf
+        self._size = size
+        PyBuffer_Release(&view)
+        if size < 1 or view.len < size:
+            raise AddressError(f"{size} bytes are not within the mapping")
+        self._keep = memoryview(mapping)
+        if fd >= 0:
+            self._fd = os.dup(fd)
+        self._range = limpet_watch_range(self._base, size, self._fd)
+        if self._range < 0:
+            raise AddressError("this process has too many memory nodes mapped")
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._base, self._size, 0, flags)
+
+    def __dealloc__(self):
+        if self._range >= 0:
+            limpet_forget_range(self._range)
+        if self._fd >= 0:
+            close_fd(self._fd)

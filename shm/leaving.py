@@ -1,0 +1,87 @@
+"""The end of a pool's handle, and what it lends to others: nothing here keeps it alive."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.endpoint.layout import NODE_STATES
+from limpet.shm.endpoint.states import IN_SERVICE, state_of
+from limpet.shm.errors import NodeFailed, PoolClosed
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable
+
+    from limpet.shm.backends.node import MemoryNode
+    from limpet.shm.clients.client import Client
+    from limpet.shm.clients.membership import Membership
+    from limpet.shm.endpoint.fabric import Endpoint
+
+
+def back(segments: list[MemoryNode], node: int, offset: int, size: int) -> bool:
+    """Have pages behind these bytes of a node; False: there is no room."""
+    for segment in segments:
+        if segment.index == node:
+            return segment.back(offset, size)
+    return True  # it is lost, as whoever wants to use it finds
+
+
+def vanished(endpoint: Endpoint, segments: list[MemoryNode], node: int) -> bool:
+    """Whether the memory of a lost node is gone for all: marked, or cut off."""
+    if state_of(endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE:
+        return True
+    mapped = [segment for segment in segments if segment.index == node]
+    return all(segment.stat_size() < segment.size for segment in mapped)
+
+
+def alive(method: weakref.WeakMethod[Callable[..., Any]]) -> Callable[..., Any]:
+    """The method, of a pool handle that is still there."""
+    bound = method()
+    if bound is None:
+        raise PoolClosed("the pool's handle is gone")
+    return bound
+
+
+class Leaving:
+    """How a handle is to be closed."""
+
+    waits = False
+    """Whether for the other threads of this process, which are inside: only in `close`."""
+
+
+def close_handle(
+    client: Client,
+    membership: Membership,
+    endpoint: Endpoint,
+    segments: list[MemoryNode],
+    pid: int,
+    leaving: Leaving,
+) -> None:
+    """The end of a handle: give up its place in the pool, and unmap.
+
+    It may run in the midst of anything, since the garbage collector calls it: also while this very
+    thread fills a node through another handle. So it waits for nobody, unless `close` asks for it.
+    What cannot be given back at once is left to others, who find a dead client: its life lock is
+    gone. When the process ends with a thread inside, that is all that happens.
+    """
+    ours = pid == os.getpid()
+    if ours and not (not endpoint.begin() if leaving.waits else endpoint.begin_last()):
+        return
+    try:
+        if ours:
+            try:
+                membership.depart()
+            except NodeFailed:
+                pass  # the control segment is gone, and our slot with it
+            finally:
+                client.assume(0, 0, 0)
+                endpoint.end()
+    finally:
+        try:
+            endpoint.detach()
+            for segment in segments:
+                segment.close()
+        finally:
+            # ORDER: the life lock last, when we can touch nothing any more.
+            membership.close()

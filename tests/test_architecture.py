@@ -1,0 +1,215 @@
+"""The architecture that docs/ARCHITECTURE.md draws, read from the sources.
+
+kit/today.py has what is not so yet. It only becomes shorter: an entry that is not needed any more
+fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from kit import compiled_constants, today
+
+import limpet
+from limpet.stores import registry
+
+ROOT = Path(limpet.__file__).parent
+ABOVE: Final = {
+    "shm": ("stores", "fault", "bench", "cli", "adapters"),
+    "stores": ("fault", "bench", "cli", "adapters"),
+    "fault": ("bench", "cli", "adapters"),
+}
+"""What a folder imports nothing of, for type checking neither."""
+LEVELS: Final = 3
+"""Classes from one of stores/ to `object`, which is not counted."""
+
+
+def sources() -> dict[str, Path]:
+    """The modules of limpet, by name."""
+    found = {}
+    for folder, _, _ in _walk(ROOT):
+        for path in folder.glob("*.py"):
+            parts = ("limpet", *path.relative_to(ROOT).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _walk(top: Path) -> Iterator[tuple[Path, None, None]]:
+    """The folders of packages; those of limpet are links."""
+    yield top, None, None
+    for entry in sorted(top.iterdir()):
+        if entry.is_dir() and (entry / "__init__.py").exists():
+            yield from _walk(entry)
+
+
+def imports() -> dict[str, set[str]]:
+    """Which modules of limpet each of them imports, anywhere in it."""
+    modules = sources()
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(name.name for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                for name in node.names:
+                    within = f"{node.module}.{name.name}"
+                    names.add(within if within in modules else node.module)
+        found[module] = {name for name in names if name in modules} - {module}
+    return found
+
+
+def cycles(graph: dict[str, set[str]]) -> set[tuple[str, ...]]:
+    """The sets of modules that all lead to each other, sorted."""
+    reached = {module: _reach(graph, module) for module in graph}
+    found = set()
+    for module, others in reached.items():
+        if module in others:
+            found.add(tuple(sorted(other for other in others if module in reached[other])))
+    return found
+
+
+def _reach(graph: dict[str, set[str]], module: str) -> set[str]:
+    seen: set[str] = set()
+    left = [module]
+    while left:
+        for other in graph[left.pop()] - seen:
+            seen.add(other)
+            left.append(other)
+    return seen
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    found = cycles(imports())
+    assert found - today.CYCLES == set(), "new cycles of imports"
+    assert today.CYCLES - found == set(), "mended: take them out of the table"
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d2"}, "d2": set()}
+    assert cycles(graph) == {("b", "c")}
+
+
+def test_imports_go_one_way() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in imports().items()
+        for other in others
+        if module.count(".") and other.count(".")
+        if other.split(".")[1] in ABOVE.get(module.split(".")[1], ())
+    ]
+    assert wrong == []
+
+
+def test_memory_layer_names_no_store() -> None:
+    """Papers are named, for what they invented; modules of stores/ are not imported, and no
+    attribute is there for one of them. `layout` may say who has words."""
+    wrong = []
+    for module, path in sources().items():
+        if not module.startswith("limpet.shm"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = getattr(node, "id", None) or getattr(node, "attr", None)
+            named = named or getattr(node, "name", None)
+            if isinstance(named, str) and set(named.lower().split("_")) & STORE_WORDS:
+                wrong.append(f"{module}: {named}")
+    assert sorted(set(wrong)) == []
+
+
+STORE_WORDS: Final = frozenset(
+    (
+        "tx",
+        "rtx",
+        "dtx",
+        "fusee",
+        "swarm",
+        "sherman",
+        "rcuckoo",
+        "loco",
+        "clover",
+        "pdpm",
+        "channel",
+    )
+)
+
+
+def classes_of_stores() -> dict[str, type]:
+    found = {}
+    for module in sources():
+        if module.startswith("limpet.stores"):
+            for _, cls in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+                if cls.__module__ == module:
+                    found[f"{module.removeprefix('limpet.stores.')}.{cls.__qualname__}"] = cls
+    return found
+
+
+def levels(cls: type) -> int:
+    """Classes of limpet from this one on to `object`, along the longest line."""
+    above = [levels(base) for base in cls.__bases__ if base.__module__.startswith("limpet.")]
+    return 1 + max(above, default=0)
+
+
+def test_no_class_of_stores_is_deep() -> None:
+    found = {name for name, cls in classes_of_stores().items() if levels(cls) > LEVELS}
+    assert found - today.DEEP == set(), f"more than {LEVELS} classes to `object`"
+    assert today.DEEP - found == set(), "mended: take them out of the table"
+
+
+def test_every_package_says_what_is_in_it() -> None:
+    silent = []
+    for info in pkgutil.walk_packages(limpet.__path__, "limpet."):
+        if info.ispkg:
+            text = ast.get_docstring(ast.parse((_file(info)).read_text())) or ""
+            if len(text.split()) < 5:
+                silent.append(info.name)
+    assert silent == []
+
+
+def _file(info: Any) -> Path:
+    return ROOT.joinpath(*info.name.split(".")[1:], "__init__.py")
+
+
+def test_every_kind_is_found_by_its_name() -> None:
+    """Each part of a kind's name is in the path of its module, or in the name of its class."""
+    kinds = {**registry.KINDS, **registry.UNRECOVERED, **registry.UNPROVED}
+    found = set()
+    for name, kind in kinds.items():
+        where = f"{kind.module}.{kind.name}".lower().replace("_", "")
+        if kind.fixed:  # another kind with other parameters
+            continue
+        if not all(part in where for part in name.split("-")):
+            found.add(name)
+    assert found - today.UNNAMED == set()
+    assert today.UNNAMED - found == set(), "mended: take them out of the table"
+
+
+def test_modules_with_undeclared_constants_are_there() -> None:
+    assert set(today.UNDECLARED) <= set(compiled_constants.compiled_modules())
+
+
+@pytest.mark.parametrize("module", compiled_constants.compiled_modules())
+def test_constants_of_compiled_modules_are_declared(module: str) -> None:
+    found = compiled_constants.undeclared(compiled_constants.compiled_modules()[module])
+    known = today.UNDECLARED.get(module, "").split()
+    assert sorted(set(found) - set(known)) == [], "declare them in the .pxd"
+    assert sorted(set(known) - set(found)) == [], "mended: take them out of the table"
+
+
+def test_undeclared_constants_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(
+        "from limpet.shm.endpoint.words import SLAB, TENTATIVE\n"
+        "FIRST: int = 3\nSECOND = FIRST << 4\nUNUSED = 1\nTEXT = 'x'\n"
+        "def function():\n    return FIRST + SECOND + SLAB + TENTATIVE, TEXT\n"
+    )
+    source.with_suffix(".pxd").write_text(
+        "cimport cython\nfrom there cimport (\n    Thing,\n    TENTATIVE,\n)\ncdef int FIRST\n"
+    )
+    assert compiled_constants.undeclared(source) == ["SECOND", "SLAB"]
