@@ -74,7 +74,9 @@ COMPILED = {
     "limpet.stores.channels.regions.directories": "limpet/stores/channels/regions/directories.py",
     "limpet.stores.channels.waiting": "limpet/stores/channels/waiting.py",
     "limpet.stores.channels.channel": "limpet/stores/channels/channel.py",
-    "limpet.stores.channels.variables": "limpet/stores/channels/variables.py",
+    "limpet.stores.channels.owned_var": "limpet/stores/channels/owned_var.py",
+    "limpet.stores.channels.atomic_var": "limpet/stores/channels/atomic_var.py",
+    "limpet.stores.channels.shared_region": "limpet/stores/channels/shared_region.py",
     "limpet.stores.channels.array": "limpet/stores/channels/array.py",
     "limpet.stores.channels.barrier": "limpet/stores/channels/barrier.py",
     "limpet.stores.channels.ticket_lock": "limpet/stores/channels/ticket_lock.py",
@@ -86,7 +88,10 @@ COMPILED = {
     "limpet.stores.channels.queue.cyclic_ring": "limpet/stores/channels/queue/cyclic_ring.py",
     "limpet.stores.channels.queue.completion": "limpet/stores/channels/queue/completion.py",
     "limpet.stores.channels.queue.shared_queue": "limpet/stores/channels/queue/shared_queue.py",
-    "limpet.stores.channels.ring_buffer": "limpet/stores/channels/ring_buffer.py",
+    "limpet.stores.channels.ring.messages": "limpet/stores/channels/ring/messages.py",
+    "limpet.stores.channels.ring.writer": "limpet/stores/channels/ring/writer.py",
+    "limpet.stores.channels.ring.reader": "limpet/stores/channels/ring/reader.py",
+    "limpet.stores.channels.ring.ring_buffer": "limpet/stores/channels/ring/ring_buffer.py",
 }
 
 # What Cython would otherwise put into each of them again; it takes most of the time to compile.

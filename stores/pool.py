@@ -27,8 +27,8 @@ from limpet.stores.channels.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
 from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
 from limpet.stores.channels.queue.shared_queue import SharedQueue
-from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.ring_layout import BLOCK, SIZE
+from limpet.stores.channels.ring.layout import BLOCK, SIZE
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
 from limpet.stores.codecs import Codec
 from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict

@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from limpet.fault.matrix.operations import demand
 from limpet.shm.errors import BrokenBarrierError, TasksLost
+from limpet.stores.channels.atomic_var import AtomicVar
+from limpet.stores.channels.owned_var import OwnedVar
 from limpet.stores.channels.power_controller import PowerController
 from limpet.stores.channels.rendezvous import Rendezvous
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 from limpet.stores.pool import Pool
 
 Judge = Callable[[Any, float], None]

@@ -19,7 +19,7 @@ from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
 from limpet.stores.channels import ticket_layout as ticket_fields
 from limpet.stores.channels.layout import LINE, WAKE
 from limpet.stores.channels.queue import layout as queues
-from limpet.stores.channels.ring_layout import END, NUMBER, OLDEST, POSITION_MAX
+from limpet.stores.channels.ring.layout import END, NUMBER, OLDEST, POSITION_MAX
 from limpet.stores.loco import layout as kvstores
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")

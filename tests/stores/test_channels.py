@@ -19,11 +19,13 @@ from kit.stores import nothing_leaked
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import SLEEPERS, WOKEN
 from limpet.stores.channels.manager import GLOBAL, PAIR, THREAD
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 from limpet.stores.channels.waiting import Waiting
 
 COMPILED = limpet.build == "compiled"

@@ -27,7 +27,7 @@ MODULES = (
     "stores.channels.layout",
     "stores.channels.ticket_layout",
     "stores.channels.queue.layout",
-    "stores.channels.ring_layout",
+    "stores.channels.ring.layout",
     "stores.channels.regions.directories",
     "stores.channels.barrier",
     "stores.loco.layout",

@@ -18,7 +18,7 @@ from kit import processes
 
 import limpet
 from limpet.shm.errors import ChannelRemoved, StoreMismatch
-from limpet.stores.channels.variables import AtomicVar
+from limpet.stores.channels.atomic_var import AtomicVar
 
 DOES_NOT_APPLY = {
     "test_repr": "what a channel shows is its name and pool",

@@ -17,8 +17,10 @@ from kit.stores import accounted
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.array import Array
+from limpet.stores.channels.atomic_var import AtomicVar
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 
 pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 

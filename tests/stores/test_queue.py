@@ -18,9 +18,10 @@ from kit.processes import children, dies_at, gather, start
 from kit.stores import nothing_leaked
 
 import limpet
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.layout import CLAIMED, SLEEPERS
 from limpet.stores.channels.queue.layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
-from limpet.stores.channels.variables import AtomicVar, SharedRegion
+from limpet.stores.channels.shared_region import SharedRegion
 
 COMPILED = limpet.build == "compiled"
 

@@ -22,8 +22,9 @@ from kit.waiting import until
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.layout import SLEEPERS
-from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.ring_layout import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.stores.channels.ring.layout import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
+from limpet.stores.channels.ring.writer import Writer
 
 COMPILED = limpet.build == "compiled"
 
@@ -252,7 +253,7 @@ def test_a_reader_that_was_overtaken_computes_with_no_word_of_a_payload(pools: A
     start = reader.address + DATA
     for number in range(24):
         sender.send(b"seen")
-        at = start + reader.position % 512
+        at = start + reader.reader.position % 512
 
         def overtake(verb: str, address: int, at: int = at, number: int = number) -> None:
             if verb == "load" and address == at:
@@ -435,11 +436,15 @@ def test_a_stopped_reader_is_waited_for_until_it_is_dead(pools: Any) -> None:
     send_many(sender)
 
 
+class CountsAll(Writer):
+    def counts(self, word: int) -> bool:
+        return True
+
+
 class WaitsForTheDead(RingBuffer):
     """The row of a dead reader counts."""
 
-    def _counts(self, ident: int) -> bool:
-        return True
+    writer_class = CountsAll
 
 
 def test_a_ring_that_waits_for_dead_readers_is_found_out(pools: Any) -> None:

@@ -1,7 +1,10 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
+
+cdef u64 MASK
+cdef int WORD
 
 cdef class AtomicVar(Channel):
     @cython.locals(value=u64)

@@ -15,6 +15,9 @@ DATA: Final = 256
 HEAD: Final = 16
 """Bytes before a message: its size, and its number."""
 
+CLIENT_MASK: Final = (1 << 48) - 1
+"""The id in a participant's word."""
+
 SIZE: Final = 1 << 20
 BLOCK: Final = "block"
 SKIP: Final = "skip"

@@ -1,6 +1,6 @@
-"""Channels for memory access: shared regions, owned and atomic variables (LOCO section 5.1).
+"""The owned variable: a register with one writer and many readers (LOCO section 5.1).
 
-OwnedVar, one word: the value, as it is. Larger: two copies, each of them
+One word: the value, as it is. Larger: two copies, each of them
     0     sequence    how often the owner has pushed; the copies take turns
     8     checksum    XXH64 of the value, seeded with the sequence
     16    value
@@ -17,9 +17,8 @@ from typing import Any, Final
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.errors import ParameterError
 from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import MASK, WORD
 
-WORD: Final = 8
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 HEAD: Final = struct.Struct("<QQ")
 
 
@@ -71,11 +70,11 @@ class OwnedVar(Channel):
             return
         copies = self._copies()
         sequence = 1 + max(copy[0] for copy in copies)
-        older = copies[0][0] > copies[1][0]
+        second = self.is_second_older(copies)
         step = HEAD.size + (self.size + 7 & ~7)
         head = HEAD.pack(sequence, hash64(self.value, sequence))
         # CRASH(pushing): this copy's checksum does not hold; the other one is the value.
-        self.endpoint.write(self.at + older * step, head + self.value)
+        self.endpoint.write(self.at + second * step, head + self.value)
 
     def _copies(self) -> list[tuple[int, bytes]]:
         """Sequence and value of both copies; sequence 0 of one that is none."""
@@ -85,9 +84,17 @@ class OwnedVar(Channel):
             data = self.endpoint.read(self.at + copy * step, HEAD.size + self.size)
             sequence, checksum = HEAD.unpack_from(data)
             value = data[HEAD.size :]
-            whole = sequence and checksum == hash64(value, sequence)
+            whole = self.is_whole(sequence, checksum, value)
             found.append((sequence if whole else 0, value if whole else bytes(self.size)))
         return found
+
+    def is_second_older(self, copies: list[tuple[int, bytes]]) -> bool:
+        """Whether the second copy is the older one, which is written over next."""
+        return copies[0][0] > copies[1][0]
+
+    def is_whole(self, sequence: int, checksum: int, value: bytes) -> bool:
+        """Whether the checksum of a copy holds."""
+        return sequence > 0 and checksum == hash64(value, sequence)
 
     def load(self) -> int | bytes:
         """The value that was pushed last."""
@@ -116,117 +123,3 @@ class OwnedVar(Channel):
         """Make it what it was at first; within an operation, by who is about to own it."""
         self.value = 0 if self.size <= WORD else bytes(self.size)
         self.place()
-
-
-class AtomicVar(Channel):
-    """A word with many writers. Values are 64 bits, and wrap around."""
-
-    def __init__(
-        self, manager: Any, name: str, parent: Any = None, *, node: int | None = None
-    ) -> None:
-        super().__init__(manager, name, parent, size=WORD, node=node, kind="atomic_var")
-
-    def load(self) -> int:
-        """The value. One round trip, as the others."""
-        self.enter()
-        try:
-            value = self.endpoint.load(self.address)
-            self.endpoint.wait()
-            return value
-        finally:
-            self.leave()
-
-    def store(self, value: int) -> None:
-        """Set the value."""
-        self.swap(value)
-
-    def swap(self, value: int) -> int:
-        """Set the value; what it was."""
-        self.enter()
-        try:
-            before = self.endpoint.swap(self.address, value & MASK)
-            self.endpoint.wait()
-            return before
-        finally:
-            self.leave()
-
-    def faa(self, delta: int) -> int:
-        """Add to the value; what it was."""
-        self.enter()
-        try:
-            before = self.endpoint.faa(self.address, delta & MASK)
-            self.endpoint.wait()
-            return before
-        finally:
-            self.leave()
-
-    def cas(self, expected: int, desired: int) -> int:
-        """Change the value if it is `expected`; what it was."""
-        self.enter()
-        try:
-            before = self.endpoint.cas(self.address, expected & MASK, desired & MASK)
-            self.endpoint.wait()
-            return before
-        finally:
-            self.leave()
-
-
-class SharedRegion(Channel):
-    """As much memory for each participant, which all may read and write.
-
-    Nothing orders what they do: add locks, or rules on who writes what.
-    """
-
-    def __init__(
-        self, manager: Any, name: str, parent: Any = None, *, size: int, participants: int
-    ) -> None:
-        """`size`: bytes of each participant's; that of row r lies on memory node r % nodes."""
-        super().__init__(
-            manager,
-            name,
-            parent,
-            kind="shared_region",
-            size=WORD,
-            of=size,
-            participants=participants,
-        )
-        self.size = size
-        self.parts: dict[int, int] = {}
-        self.take_part(participants)
-
-    def part(self, row: int) -> int:
-        """Address of the memory of a participant."""
-        if row not in self.parts:
-            if not 0 <= row < self.rows:
-                raise ParameterError(f"{self.name!r} has rows 0 to {self.rows - 1}, no row {row}")
-            node = row % self.pool.parameters.nodes
-            self.parts[row] = self.region(f"part{row}", self.size, node)
-        return self.parts[row]
-
-    def read(self, row: int, offset: int, size: int) -> bytes:
-        """Bytes of a participant's memory; each aligned word is whole, no more."""
-        at = self._at(row, offset, size)
-        self.enter()
-        try:
-            data = self.endpoint.read(at, size)
-            self.endpoint.wait()
-            return data
-        finally:
-            self.leave()
-
-    def write(self, row: int, offset: int, data: bytes) -> Any:
-        """Write to a participant's memory; an AckKey."""
-        at = self._at(row, offset, memoryview(data).nbytes)
-        self.enter()
-        try:
-            self.endpoint.write(at, data)
-            return self.manager.issue()
-        finally:
-            self.leave()
-
-    def _at(self, row: int, offset: int, size: int) -> int:
-        if offset < 0 or size < 0 or offset + size > self.size:
-            raise ParameterError(
-                f"{self.name!r}: bytes {offset} to {offset + size} are not within its {self.size}"
-            )
-        return self.part(row) + offset
