@@ -23,7 +23,7 @@ from limpet.stores.channels.barrier import Barrier
 from limpet.stores.channels.condition import Condition
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event
-from limpet.stores.channels.lock import PLACES, Lock
+from limpet.stores.channels.lock.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
 from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
 from limpet.stores.channels.queue.shared_queue import SharedQueue

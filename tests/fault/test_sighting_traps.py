@@ -18,7 +18,7 @@ from kit.mutants.source import sightings_for_ever
 from kit.puppets import Puppet, PuppetPool, verb_on, verb_on_address
 
 import limpet
-from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.lock.ticket_layout import HOLDER
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 

@@ -28,8 +28,8 @@ from limpet.shm.endpoint.simulated import (
 )
 from limpet.shm.endpoint.slots import LIVE, client_id, state_word
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.ticket_layout import HEAD, HOLDER
-from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_layout import HEAD, HOLDER
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
 
 LEASE_US: Final = 50_000
 VERB_S: Final = 2e-5

@@ -16,8 +16,8 @@ from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
-from limpet.stores.channels import ticket_layout as ticket_fields
 from limpet.stores.channels.layout import LINE, WAKE
+from limpet.stores.channels.lock import ticket_layout as ticket_fields
 from limpet.stores.channels.queue import layout as queues
 from limpet.stores.channels.ring.layout import END, NUMBER, OLDEST, POSITION_MAX
 from limpet.stores.loco import layout as kvstores

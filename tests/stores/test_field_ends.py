@@ -25,7 +25,7 @@ MODULES = (
     "shm.endpoint.states",
     "shm.clients.unique_ids",
     "stores.channels.layout",
-    "stores.channels.ticket_layout",
+    "stores.channels.lock.ticket_layout",
     "stores.channels.queue.layout",
     "stores.channels.ring.layout",
     "stores.channels.regions.directories",

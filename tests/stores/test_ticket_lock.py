@@ -20,7 +20,7 @@ import limpet
 from limpet.shm.errors import ChannelRemoved, ParameterError
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import SLEEP_US
-from limpet.stores.channels.ticket_layout import (
+from limpet.stores.channels.lock.ticket_layout import (
     BEHIND_MAX,
     HANDOFF,
     HEAD,
@@ -29,8 +29,9 @@ from limpet.stores.channels.ticket_layout import (
     QUEUED,
     TURN_S,
 )
-from limpet.stores.channels.ticket_layout import PLACES as FIRST_PLACE
-from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_layout import PLACES as FIRST_PLACE
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_queue import TicketQueue
 
 SCHEDULES = 40 if limpet.build == "compiled" else 15
 
@@ -96,7 +97,7 @@ def test_who_gives_up_keeps_the_ticket_for_the_next_time(pools: Any) -> None:
     lock.acquire()
     first = TicketLock(lock.channel, lock.address, PLACES)
     lock.channel.enter()
-    assert first._draw() == 1
+    assert first.queue.draw() == 1
     lock.channel.leave()
     for _ in range(5 * PLACES):
         assert not lock.acquire(0.001)
@@ -147,18 +148,26 @@ def test_everybody_gets_the_lock_and_nobody_sleeps_in_vain(stage: LockStage) -> 
         assert not run.in_vain, seed
 
 
+class NotedQueue(TicketQueue):
+    drawn = 0
+
+    def draw(self) -> int:
+        self.drawn = int(super().draw())
+        return self.drawn
+
+
 class Noted(TicketLock):
     """Notes the ticket that it has drawn last, for this time."""
 
-    drawn = 0
+    queue_class = NotedQueue
 
     def acquire(self, timeout: float = -1.0) -> bool:
-        self.drawn = 0
+        self.queue.drawn = 0  # type: ignore[attr-defined]
         return bool(super().acquire(timeout))
 
-    def _draw(self) -> int:
-        self.drawn = int(super()._draw())
-        return self.drawn
+    @property
+    def drawn(self) -> int:
+        return self.queue.drawn  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("overtaking", [True, False])
@@ -249,18 +258,22 @@ class TakesBlindly(TicketLock):
         return True
 
 
+class NeverPassedOver(TicketQueue):
+    def pass_over(self, head: int, idle: bool) -> bool:
+        return False
+
+
 class WaitsForTheDead(TicketLock):
     """Never passes a ticket over."""
 
-    def _pass_over(self, head: int, idle: bool) -> bool:
-        return False
+    queue_class = NeverPassedOver
 
 
 class WakesTooSoon(TicketLock):
     """Looks who sleeps before the lock is free."""
 
     def drop(self) -> int:
-        self._wake()
+        self.queue.wake()
         word = self.endpoint.load(self.address)
         while self.endpoint.cas(self.address, word, word & ~HOLDER) != word:
             word = self.endpoint.load(self.address)
@@ -408,7 +421,7 @@ def test_killed_at_every_step_of_helping(pools: Any) -> None:
         def waiter() -> None:
             lock = shared_lock(limpet.open(pool.url))
             lock.channel.enter()
-            assert lock._draw()
+            assert lock.queue.draw()
             os.kill(os.getpid(), signal.SIGKILL)
 
         for function in (holder, waiter):
@@ -551,7 +564,7 @@ def test_waiter_stopped_before_it_is_handed_the_lock_delays_no_queue_by_a_lease(
     other = pools.again(pool)
     stopped = lock_of(other)
     stopped.channel.enter()
-    stopped._draw()
+    stopped.queue.draw()
     stopped.channel.leave()
     taken: list[bool] = []
     thread = threading.Thread(target=lambda: taken.append(lock.acquire(60)))

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import YIELD
-from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
 
 HANDOVERS_MAX: Final = 100
 PLACES: Final = 64

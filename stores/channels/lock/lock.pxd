@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.stores.channels.channel cimport Channel
-from limpet.stores.channels.ticket_lock cimport TicketLock
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef int DELEGATE
 cdef int HANDOVERS_MAX
