@@ -1,10 +1,10 @@
 """The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
 
-The paper's own, a dozen lines over an SST, is rendezvous.py: who comes fences, raises its count,
-says so in its register, and waits until nobody's is lower. What is more here: parties are processes
-or threads, as many as there are, so who has come is counted in one word beside the SST, whose CAS
-also says, to everybody at once, that all have; it can be broken and reset as threading's; and the
-registers say who takes part, for when a process dies.
+The paper's own, a dozen lines over an SST, is rendezvous.py: a client that comes fences, raises its
+count, says so in its register, and waits until no count is lower. This one does more: parties are
+processes or threads, as many as there are, so they are counted in one word beside the SST, whose
+CAS also tells all of them at once that all have come; it can be broken and reset as threading's;
+and the registers say which processes take part, for when one dies.
 
 Words of the barrier, in bytes from its start
     0     round
@@ -16,7 +16,7 @@ Words of the barrier, in bytes from its start
     8     resets
               bits 0-32     bit n: whether the round n + 1 before that in bits 33-63 was reset
               bits 33-63    all resets of rounds before that one are told
-    64    who sleeps (waiting.py)
+    64    where parties sleep (waiting.py)
 Register of a process in the SST, "NAME/sst": who it is, and where it was last
     bits 0-30     its last round
     bits 32-39    most threads of it that came in one round
@@ -53,66 +53,38 @@ a broken barrier.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from limpet.shm.endpoint.field_ends import A_SECOND_MAX, WRAPS, Field
 from limpet.shm.errors import BrokenBarrierError, ParameterError
+from limpet.stores.channels.barrier.layout import (
+    AGAIN_MASK,
+    AGAIN_SHIFT,
+    ANCIENT,
+    BROKEN,
+    COME,
+    LATER,
+    LOST_SHIFT,
+    NOWHERE,
+    ON_DEATH,
+    PARTIES_MAX,
+    PID_SHIFT,
+    PROCESSES_MIN,
+    RENEWAL,
+    RESET,
+    RESETS,
+    ROUND_MASK,
+    ROUND_SHIFT,
+    THREADS_SHIFT,
+    WORD_MASK,
+)
+from limpet.stores.channels.barrier.registers import Registers
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.checks import whole
 from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.sst import SST
 from limpet.stores.channels.waiting import Waiting
 
-COME: Final = 0xFF
-LOST_SHIFT: Final = 8
-AGAIN_SHIFT: Final = 16
-AGAIN_MASK: Final = 0xFFFF
-BROKEN: Final = 1 << 32
-ROUND_SHIFT: Final = 33
-ROUND_MASK: Final = 0x7FFF_FFFF
-LATER: Final = 1 << 30
-"""Rounds that differ by less than this are later ones; they wrap around."""
-RENEWAL: Final = (1 << 28) - 1
-"""In rounds without these bits `resets` is brought up to date."""
-ANCIENT: Final = range(1 << 29, 3 << 29)
-"""So many rounds ago came those whose registers are given back; more is a round still to come."""
-THREADS_SHIFT: Final = 32
-PID_SHIFT: Final = 40
-PARTIES_MAX: Final = 0xFF
-FIELDS: Final = (
-    Field(
-        "barrier: round",
-        ROUND_MASK + 1,
-        A_SECOND_MAX,
-        WRAPS,
-        "told by differences; deceived is a party that was stopped for 2^31 rounds",
-    ),
-    Field(
-        "barrier: regroupings of a round",
-        AGAIN_MASK + 1,
-        1000,
-        WRAPS,
-        "deceived is a party that was stopped for 2^16 deaths, or newcomers, in one round",
-    ),
-)
-RESET: Final = 8
-RESETS: Final = BROKEN | BROKEN - 1
-WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-NOWHERE: Final = WORD_MASK
-"""In place of the round in which a thread was counted: it was not, yet."""
-ON_DEATH: Final = ("break", "continue")
-PROCESSES_MIN: Final = 64
-
 WAITS, PASSED, AGAIN = range(3)
-
-
-class Registers(SST):
-    """The registers of a barrier."""
-
-    def vacates(self, row: int, last: bool) -> bool:
-        there: bool = self.parent.vacates_register(row, last)
-        return there
 
 
 class Barrier(Channel):
@@ -201,20 +173,24 @@ class Barrier(Channel):
                 raise self._error(state >> ROUND_SHIFT)
             if not self._left(state):
                 return NOWHERE
-            if self._announce(state):
+            if self.announce(state):
                 # ORDER: said that we come before we count those who are gone, or have come.
                 self._look_after()
                 continue
             last = self._left(state) == 1 and self.action is None
             # LINEARIZES: our coming; the last one's: the passing of all, if it has nothing to run.
             # CRASH(came): counted, with a register that says so; or not counted.
-            if self.endpoint.cas(self.address, state, _next(state) if last else state + 1) == state:
+            if self.change(state, _next(state) if last else state + 1):
                 self._note(state)
                 if last:
                     self.waiting.wake()
                 return state
 
-    def _announce(self, state: int) -> bool:
+    def change(self, state: int, after: int) -> bool:
+        """Change the round from `state` to `after`; False: another client was faster."""
+        return self.endpoint.cas(self.address, state, after) == state
+
+    def announce(self, state: int) -> bool:
         """Say in our register that we come; whether it is with more threads than ever before."""
         number = self.sst.row()
         register = self.sst[number]
@@ -352,7 +328,7 @@ class Barrier(Channel):
     def _look_after(self) -> None:
         """See whether others are gone, and do about it what is to be done."""
         if self.goes_on:
-            self._regroup()
+            self.regroup()
             return
         state = self.endpoint.load(self.address)
         number = state >> ROUND_SHIFT
@@ -363,14 +339,14 @@ class Barrier(Channel):
                 if number - one[1] & ROUND_MASK in ANCIENT
             }
         )
-        if not state & BROKEN and self._missed(number, min(1, number - self.first & ROUND_MASK)):
+        if not state & BROKEN and self.missed(number, min(1, number - self.first & ROUND_MASK)):
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
 
     def vacates_register(self, row: int, last: bool) -> bool:
         """As `vacates` of the register in that row."""
         if self.goes_on:
-            while not self._regroup():
+            while not self.regroup():
                 pass
             return True
         while True:
@@ -408,7 +384,7 @@ class Barrier(Channel):
         for row, (ident, _) in gone.items():
             self.endpoint.cas(self.sst.seats + 8 * row, ident, 0)
 
-    def _missed(self, number: int, since: int) -> list[int]:
+    def missed(self, number: int, since: int) -> list[int]:
         """Pids of those who are gone, and were there in this round, or one as long `since`."""
         return [
             register >> PID_SHIFT
@@ -416,7 +392,7 @@ class Barrier(Channel):
             if (number - register & ROUND_MASK) <= since
         ]
 
-    def _regroup(self) -> bool:
+    def regroup(self) -> bool:
         """Wait for the living only, once somebody has died; False: something else came first."""
         # ORDER: the round before the registers: if somebody new comes meanwhile, our CAS fails, or
         # it finds what we have made of it.
@@ -433,14 +409,17 @@ class Barrier(Channel):
         fewer = self.of - min(self.of, max(1, living))
         counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
         if fewer != lost or counted:
-            again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
-            after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
             # CRASH(regrouped): those who had come find that they are to come again.
-            done = self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state
+            done = self.change(state, self.regrouped(state) | fewer << LOST_SHIFT)
             if done:
                 self._forget(gone)
             self.waiting.wake()
         return done
+
+    def regrouped(self, state: int) -> int:
+        """The round with its next regrouping: no party is counted in it."""
+        again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
+        return (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
 
     @staticmethod
     def _came_here(gone: dict[int, tuple[int, Any]], number: int) -> bool:
@@ -449,7 +428,7 @@ class Barrier(Channel):
 
     def _error(self, number: int) -> BrokenBarrierError:
         """What we are told of a round; nobody misses us then before we come again."""
-        missed = [] if self.goes_on else self._missed(number, 1)
+        missed = [] if self.goes_on else self.missed(number, 1)
         register = self.sst[self.sst.row()]
         # Another thread of ours may have come again by now.
         if (number - int(register.value) & ROUND_MASK) <= ROUND_MASK >> 1:
