@@ -78,7 +78,7 @@ COMPILED = {
     "limpet.stores.channels.atomic_var": "limpet/stores/channels/atomic_var.py",
     "limpet.stores.channels.shared_region": "limpet/stores/channels/shared_region.py",
     "limpet.stores.channels.array": "limpet/stores/channels/array.py",
-    "limpet.stores.channels.barrier": "limpet/stores/channels/barrier.py",
+    "limpet.stores.channels.barrier.barrier": "limpet/stores/channels/barrier/barrier.py",
     "limpet.stores.channels.lock.ticket_queue": "limpet/stores/channels/lock/ticket_queue.py",
     "limpet.stores.channels.lock.ticket_lock": "limpet/stores/channels/lock/ticket_lock.py",
     "limpet.stores.channels.lock.lock": "limpet/stores/channels/lock/lock.py",

@@ -19,7 +19,7 @@ from limpet.shm.parameters import parse_size
 from limpet.shm.pool import Memory
 from limpet.stores import dropping
 from limpet.stores.channels.array import Array
-from limpet.stores.channels.barrier import Barrier
+from limpet.stores.channels.barrier.barrier import Barrier
 from limpet.stores.channels.condition import Condition
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event

@@ -110,7 +110,7 @@ class Array(Channel):
         return self._number(word)
 
     def _number(self, word: int) -> Any:
-        """What a word stands for."""
+        """The number that a word stands for."""
         if self.typecode == "d":
             return _double(word)
         if self.typecode == "q" and word >> 63:
@@ -188,10 +188,10 @@ class Array(Channel):
     def numpy(self) -> npt.NDArray[Any]:
         """The elements as a numpy array: the shared memory itself, as long as that is there.
 
-        Raises CoherenceError when plain loads and stores do not do, NodeFailed. What is read or
-        written here nobody checks: when the node is lost, it is memory of this process's own, also
-        after the pool was closed (in the pure build the process dies); and it must not be touched
-        any more when the array was removed.
+        Raises CoherenceError when plain loads and stores do not do, NodeFailed. Reads and
+        writes of it are not checked: when the node is lost, it is memory of this process alone,
+        also after the pool was closed (in the pure build the process dies); and it must not be
+        touched any more when the array was removed.
         """
         if not self.pool.parameters.coherent:
             raise CoherenceError(f"{self.pool.url} has memory that is not coherent: use indices")

@@ -1,4 +1,4 @@
-"""`Channel`, the base of all shared objects, and who takes part in one (LOCO section 4).
+"""`Channel`, the base of all shared objects, and its participants (LOCO section 4).
 
 A channel is named, and made of memory regions and sub-channels. Each process that uses it makes an
 endpoint with the same name; a sub-channel's name is its parent's, `/` and its own, and a region's
@@ -10,8 +10,8 @@ connect message. Here memory is passive: a region `.participants` has a word for
 its client id, 0 when it is free. To join is to write the own id into one, by CAS: its number is the
 participant's *row*. CLAIMED is set beside the id until the row is as that of a newcomer should be
 (`joined`). To leave is to clear the word. A participant that looks (`refresh`) runs the callbacks
-`on_join` and `on_leave` for what has changed since it looked last. The row of a client that is dead
-is taken over by one who joins when no other is free; until then it says who has died.
+`on_join` and `on_leave` for what has changed since it looked last. The row of a dead client is
+taken over by a client that joins when no other row is free; until then it says which client died.
 
 An operation on a channel is bracketed by `enter` and `leave`: pinned, so that what it works on is
 not used for something else if the channel is removed, and alone in its process. It never waits in
@@ -21,8 +21,8 @@ A channel without parent has one part more, `..name`, on the next memory node: w
 lost, that says that there was a channel of this name (regions/catalogue.py).
 
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
-such a node has been replaced, what is at our addresses is somebody else's, and the mark raises
-NodeFailed from then on.
+such a node has been replaced, other objects are at our addresses, and the mark raises NodeFailed
+from then on.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Channel:
         """
         self.manager = manager
         self.parameters: dict[str, Any] = {}
-        """What `manager.open` was given."""
+        """Those that `manager.open` was given."""
         self.pool = manager.pool
         self.client = manager.pool.client
         self.endpoint = manager.pool.endpoint
@@ -134,7 +134,7 @@ class Channel:
             )
             if not self.marked.number:
                 self.marked.address, self.marked.number = found.mark_address, found.mark
-            # ORDER: whoever replaces a node from now on finds it among those of the mark.
+            # ORDER: a node that is replaced from now on is found among those of the mark.
             if self.manager.replacements == replacements:
                 break
         self._still_there()
@@ -150,7 +150,7 @@ class Channel:
             self._still_there()
 
     def _still_there(self) -> None:
-        """Raises ChannelRemoved, when a part was made too late for who removed the channel."""
+        """Raises ChannelRemoved, when the channel was removed before a part was made."""
         try:
             self.enter()
         except ChannelRemoved:
@@ -166,7 +166,7 @@ class Channel:
 
     @property
     def mark(self) -> int:
-        """What the mark is as long as the channel is there."""
+        """The mark as long as the channel is there."""
         return int(self.marked.number)
 
     def enter(self) -> None:
@@ -219,12 +219,12 @@ class Channel:
             self.seats = self.region("participants", 8 * participants)
 
     def row(self) -> int:
-        """Our row. In an operation; a forked child, or who was taken for dead, joins again."""
+        """Our row. In an operation; a forked child joins again, as does a client taken for dead."""
         mine = self.client.ident
         while self.joined_as != mine:
             self.own_row = self._claim()
             self.joined()
-            # ORDER: by CAS: if we were taken for dead meanwhile, the row is another's.
+            # ORDER: by CAS: if we were taken for dead meanwhile, another client has the row.
             seen = self.endpoint.cas(self.seats + 8 * self.own_row, mine | CLAIMED, mine)
             if seen & ~CLAIMED == mine:
                 self.joined_as = mine
@@ -235,15 +235,15 @@ class Channel:
         it is as an endpoint of ours that was forgotten has left it."""
 
     def vacates(self, row: int, last: bool) -> bool:
-        """Whether the row of one who is dead may be taken over; `last`: else there is none.
+        """Whether the row of a dead participant may be taken over; `last`: else there is none.
 
         For derived classes; in an operation. It may have freed the row.
         """
         return True
 
     def suits(self, row: int, level: int) -> bool:
-        """Whether a row that is free is good enough for us, who ask for the best ones (`level` 0)
-        first, and at last for any (2). For derived classes; in an operation."""
+        """Whether a free row is good enough: we ask for the best ones (`level` 0) first, and at
+        last for any (2). For derived classes; in an operation."""
         return True
 
     def _claim(self) -> int:
@@ -269,7 +269,7 @@ class Channel:
         )
 
     def _take_over(self, row: int, last: bool) -> bool:
-        """Have a row that is free, or that of one who is dead; False: it is not to be had."""
+        """Have a row that is free, or that of a dead participant; False: it is not to be had."""
         endpoint, mine = self.endpoint, self.client.ident
         seat = self.seats + 8 * row
         ident = endpoint.load(seat)
@@ -301,7 +301,7 @@ class Channel:
         return found
 
     def refresh(self) -> dict[int, int]:
-        """`participants`; runs the callbacks for those who came or went since the last time."""
+        """`participants`; runs the callbacks for those that came or went since the last time."""
         self.enter()
         try:
             now = self.participants()
@@ -323,7 +323,7 @@ class Channel:
         """A participant has left, or its row was taken over; for derived classes."""
 
     def lives(self, ident: int) -> bool:
-        """Whether that client is there, as far as anybody knows. May be asked in an operation."""
+        """Whether that client is there, as far as this process knows. In an operation or not."""
         return ident == self.client.ident or bool(ident and self.membership.lives(ident))
 
     def __reduce__(self) -> tuple[Any, ...]:

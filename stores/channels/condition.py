@@ -1,7 +1,7 @@
 """The condition: threads of any processes wait, without its lock, until something has changed.
 
 Memory: a region of its own, and the part `lock` (lock.py), a recursive lock
-    0     number  how often somebody was notified
+    0     number  of calls of notify
     64    waiting where threads sleep (waiting.py)
 
 `wait` reads the number while it holds the lock, gives the lock back, and waits until the number is
@@ -10,8 +10,8 @@ missed between the two. Of several threads that wait, all return, and each looks
 its sake, as with any condition; that is what `wait_for` does.
 
 A kill leaves behind: a process that dies with the lock may have changed something and not have
-notified (CRASH(notifying)). A thread that waits looks from time to time who has the lock, and
-returns if that process is dead; it has the lock then, and `inherited` says so.
+notified (CRASH(notifying)). A thread that waits looks from time to time at the holder of the
+lock, and returns if that process is dead; it has the lock then, and `inherited` says so.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Condition(Channel):
         """Wake all threads that wait. Raises RuntimeError without the lock."""
         self._check_owned("notify")
         with self.operation():
-            # LINEARIZES: whoever waits by now is notified.
+            # LINEARIZES: all threads that wait by now are notified.
             # CRASH(notifying): sleepers look after a while.
             self.endpoint.faa(self.address, 1)
             self.waiting.wake()

@@ -2,7 +2,7 @@
 
 Words, in bytes from its start
     0     bit 0: whether it is set; bits 1-63: how often it has been set
-    64    who sleeps (waiting.py)
+    64    where threads sleep (waiting.py)
 A waiter goes on when it is set, or was since: `set` and at once `clear` let all waiters go.
 
 A kill leaves nothing behind; a sleeper looks again after a while.
@@ -35,7 +35,7 @@ class Event(Channel):
             return bool(self.endpoint.load(self.address) & SET)
 
     def set(self) -> None:
-        """Set it, and let all go that wait."""
+        """Set it, and let all waiting threads go."""
         with self.operation():
             state = self.endpoint.load(self.address)
             while not state & SET:
@@ -46,7 +46,7 @@ class Event(Channel):
             self.waiting.wake()
 
     def clear(self) -> None:
-        """Clear it: who waits from now on waits until it is set again."""
+        """Clear it: a thread that waits from now on waits until it is set again."""
         with self.operation():
             state = self.endpoint.load(self.address)
             while state & SET:

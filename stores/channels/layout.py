@@ -18,9 +18,9 @@ WOKEN: Final = 2
 WAKE_FLAGS: Final = SLEEPERS | WOKEN
 WAKE: Final = WAKE_FLAGS + 1
 SLEEP_US: Final = 5000
-"""The longest sleep before one looks again who has died."""
+"""The longest sleep of a waiting client before it looks again for the dead."""
 POLL_US: Final = 1000
-"""The same where other hosts, which cannot wake us, may be waited for."""
+"""The same where clients of other hosts, which cannot wake us, may be waited for."""
 SPINS: Final = 20
 """How often a waiting client looks before it sleeps in the kernel."""
 SPIN: Final = 3
@@ -36,7 +36,7 @@ FIELDS: Final = (
         1 << 30,
         A_SECOND_MAX,
         WRAPS,
-        "who was stopped for 2^30 wakes before it fell asleep sleeps for SLEEP_US, and looks again",
+        "a client stopped for 2^30 wakes before it falls asleep sleeps for SLEEP_US, and looks",
     ),
     Field("event: times set", 1 << 63, A_SECOND_MAX, LASTS, "it would wrap, too"),
 )

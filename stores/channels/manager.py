@@ -164,7 +164,7 @@ class Manager:
         """The pool's handle was closed; channels have nothing outside of memory."""
 
     def forget(self, channel: Any) -> None:
-        """Have the next one who opens this channel get another endpoint."""
+        """Have the next `open` of this channel give another endpoint."""
         place = (type(channel), channel.name)
         if self.handles.get(place) is channel:
             del self.handles[place]
@@ -195,7 +195,7 @@ class Manager:
     def list(self) -> list[dict[str, Any]]:
         """The channels that have no parent: name, kind, parameters, size of all memory in bytes.
 
-        What is on a lost node is left out. Kind "lost": there are parts of it, and its own region,
+        Regions on a lost node are left out. Kind "lost": there are parts of it, and its own region,
         which says what it was, is lost.
         """
         found: dict[str, dict[str, Any]] = {}

@@ -120,6 +120,6 @@ class OwnedVar(Channel):
             self.endpoint.pause(attempt)
 
     def clear(self) -> None:
-        """Make it what it was at first; within an operation, by who is about to own it."""
+        """Make it as it was at first; within an operation, by a client that is about to own it."""
         self.value = 0 if self.size <= WORD else bytes(self.size)
         self.place()

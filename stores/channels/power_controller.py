@@ -1,4 +1,4 @@
-"""The power_controller: converters in series, and who regulates them (LOCO appendix B).
+"""The power controller: converters in series, and their controller (LOCO appendix B).
 
 A channel of two arrays of owned variables, each in a cache line of its own:
     "NAME/duty0" ...      duty cycle of a converter, from 0 to 1; owned by the controller
@@ -58,7 +58,7 @@ class Circuit:
 
 
 class PowerController(Channel):
-    """What the controller and the converters tell each other."""
+    """The variables by which the controller and the converters tell each other their values."""
 
     def __init__(
         self, manager: Any, name: str, parent: Any = None, *, converters: int = 20
@@ -73,7 +73,7 @@ class PowerController(Channel):
         return OwnedVar(self.manager, f"{name}{number}", self, at=at)
 
     def take(self, variables: list[OwnedVar]) -> list[float]:
-        """What their owners have pushed last."""
+        """The values that their owners have pushed last."""
         with self.operation():
             return [_number(variable.peek()) for variable in variables]
 

@@ -1,6 +1,6 @@
 """The barrier of the paper's figure 1, all of it: a dozen lines over a state table.
 
-Each participant counts how often it has come, says so in its register, and waits until nobody's
+Each participant counts how often it has come, says so in its register, and waits until no
 count is lower. It shows what a channel is made of; docs/channels.md goes through it.
 
 A kill leaves behind: a register that is never raised, so the others wait for ever, as in the

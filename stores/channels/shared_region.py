@@ -15,7 +15,7 @@ from limpet.stores.channels.layout import WORD
 class SharedRegion(Channel):
     """As much memory for each participant, which all may read and write.
 
-    Nothing orders what they do: add locks, or rules on who writes what.
+    Nothing orders what they do: add locks, or rules on which participant writes what.
     """
 
     def __init__(

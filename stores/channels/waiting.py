@@ -1,24 +1,24 @@
 """How a channel waits: it looks for a moment, and then sleeps in the kernel until it is woken.
 
 That is an event count, one word in shared memory
-    bit 0       SLEEPERS   somebody may be asleep
-    bit 1       WOKEN      `wake_one` has woken somebody who has not come to look yet
+    bit 0       SLEEPERS   a client may be asleep
+    bit 1       WOKEN      `wake_one` has woken a client that has not come to look yet
     bits 2-31   count of wakes; the kernel compares the lower half of the word
 
 A waiter:    token = prepare(); look once more; sleep(token); prepare(); look...
 A changer:   changes what others look at, by an atomic verb; wake() or wake_one()
 
 Between `prepare` and the second look the bit is set, by CAS; so either that look sees the change,
-or the change's `wake` sees the bit, counts up, and the kernel does not let the other fall asleep.
+or the change's `wake` sees the bit, counts up, and the kernel does not let the waiter fall asleep.
 
-As long as WOKEN is set, `wake_one` wakes nobody: on few cores it takes a while until the one that
-was woken runs, and who is woken for each change meanwhile would find that it came for nothing. It
-goes with the next `prepare`, before the look that sees what was changed until then. So who was
-woken, and leaves something for others, has to `wake_one` in its turn.
+As long as WOKEN is set, `wake_one` wakes no client: on few cores it takes a while until the woken
+client runs, and clients that are woken for each change meanwhile would find that they came for
+nothing. The next `prepare` clears it, before the look that sees what was changed until then. So a
+client that was woken, and leaves something for others, has to `wake_one` in its turn.
 
-A `wake` that is lost because its client is killed, or the one whom it woke, and a bit that a dead
-one has left, cost time only: nobody sleeps for longer than SLEEP_US, and then clears WOKEN; an idle
-`wake` is one system call.
+If a client is killed before its `wake`, or the client that it woke is, that costs time only, as
+does a bit that a dead client has left: a sleep is no longer than SLEEP_US, and the sleeper then
+clears WOKEN; an idle `wake` is one system call.
 """
 
 from __future__ import annotations
@@ -71,35 +71,35 @@ class Waiting:
         while True:
             word = self.endpoint.load(self.address)
             token = word & ~WOKEN | SLEEPERS
-            # ORDER: WOKEN goes before we look: who changes something after that wakes another one.
+            # ORDER: WOKEN goes before we look: a change after that wakes another client.
             if word == token or self.endpoint.cas(self.address, word, token) == word:
                 # CRASH(woken): gone with what it was woken for; the others look after SLEEP_US.
                 return token
 
     def sleep(self, token: int, timeout_us: int) -> None:
-        """Sleep until somebody wakes us, `timeout_us` or SLEEP_US. Outside of operations."""
+        """Sleep until another client wakes us, `timeout_us` or SLEEP_US. Outside of operations."""
         try:
             self.endpoint.futex_wait(self.address, token, min(timeout_us, self.sleep_us))
         except AddressError as error:
             raise PoolClosed("the pool was closed while this thread waited") from error
 
     def wake(self) -> None:
-        """Wake all who sleep, after a change by an atomic verb."""
+        """Wake all sleepers, after a change by an atomic verb."""
         word = self.endpoint.load(self.address)
-        # If the CAS fails, who changed the word has woken them.
+        # If the CAS fails, the client that changed the word has woken them.
         if word & SLEEPERS and (
             self.endpoint.cas(self.address, word, (word & ~WAKE_FLAGS) + WAKE & 0xFFFF_FFFF) == word
         ):
             self.endpoint.futex_wake(self.address, EVERYBODY)
 
     def wake_one(self) -> None:
-        """Wake one who sleeps, after a change that only one of them can make use of."""
+        """Wake one sleeper, after a change that only one of them can use."""
         word = self.endpoint.load(self.address)
         if word & WAKE_FLAGS == SLEEPERS:
             counted = (word | WAKE_FLAGS) + WAKE & 0xFFFF_FFFF
-            # SLEEPERS stays, for the others, until nobody is found asleep.
-            # CRASH(waking): WOKEN, and nobody is; who sleeps next, or has slept, clears it.
+            # SLEEPERS stays, for the others, until no client is found asleep.
+            # CRASH(waking): WOKEN, and no client is; the next sleeper clears it, before or after.
             seen = self.endpoint.cas(self.address, word, counted)
             if seen == word and not self.endpoint.futex_wake(self.address, 1):
-                # ORDER: the word is another one if somebody has said since that it would sleep.
+                # ORDER: the word is another one if a client has said since that it will sleep.
                 self.endpoint.cas(self.address, counted, counted & ~WAKE_FLAGS)

@@ -29,7 +29,7 @@ MODULES = (
     "stores.channels.queue.layout",
     "stores.channels.ring.layout",
     "stores.channels.regions.directories",
-    "stores.channels.barrier",
+    "stores.channels.barrier.layout",
     "stores.loco.layout",
 )
 FIELDS: list[Field] = [

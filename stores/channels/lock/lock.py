@@ -45,14 +45,14 @@ class Gate:
         self.opened = LocalLock()
         self.opened.acquire()
         self.role = NOTHING
-        """What it was opened for: HOLDER, the lock was handed over; or DELEGATE."""
+        """Why it was opened: HOLDER, the lock was handed over; or DELEGATE."""
 
 
 class Lock(Channel):
     """A lock with the interface of threading.Lock, or, `recursive`, of threading.RLock.
 
     `places`: as many processes wait in order; a power of two. `overtaking`: see ticket_lock.py.
-    `inherited`, for who holds the lock: whether the last holder died holding it.
+    `inherited`, for the holder: whether the last holder died holding it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Lock(Channel):
         self.ticket = TicketLock(self, self.address, places, overtaking)
         self.line: deque[Gate] = deque()
         self.lined = False
-        """Somebody may be in line."""
+        """A thread may be in line."""
         self.ident = 0
         self.held_by = 0
         """0: no thread of this process holds the lock; else `get_ident` of the one that took it."""
@@ -91,7 +91,7 @@ class Lock(Channel):
 
     @property
     def inherited(self) -> bool:
-        """For who holds the lock: whether the last holder died holding it."""
+        """For the holder: whether the last holder died holding it."""
         return bool(self.ticket.inherited)
 
     # ---- the interface of threading -----------------------------------------------------------
@@ -168,7 +168,7 @@ class Lock(Channel):
             self.leave()
 
     def locked(self) -> bool:
-        """Whether anybody holds the lock, or has died holding it."""
+        """Whether a process holds the lock, or has died holding it."""
         return bool(self.ticket.locked())
 
     def __enter__(self) -> bool:
@@ -241,7 +241,7 @@ class Lock(Channel):
                 self._resign()
 
     def _resign(self) -> None:
-        """Let the first in line, if there is one, be the delegate, and nobody else."""
+        """Let the first in line, if there is one, be the only delegate."""
         self.delegated = False
         gate = self._first()
         if gate is not None:
@@ -253,7 +253,7 @@ class Lock(Channel):
         """Take the first in line out of it. A thread that gives up does so at any time."""
         if not self.lined:
             return None
-        # ORDER: before the look, as who lines up says so after it has: that is not forgotten.
+        # ORDER: before the look, as a thread says so after it has lined up: that is not forgotten.
         self.lined = False
         try:
             gate = self.line.popleft()
@@ -324,7 +324,7 @@ class Lock(Channel):
         try:
             self.line.remove(gate)
         except ValueError:
-            # ORDER: before we ask what for: who has taken it out of the line is about to open it.
+            # ORDER: before we ask what for: the thread that took it out of the line will open it.
             while gate.role == NOTHING:
                 gate.opened.acquire(timeout=LOOK_S)
             return False

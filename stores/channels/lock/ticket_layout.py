@@ -27,11 +27,11 @@ LATER: Final = 1 << 28
 """Rounds that differ by less than this are later ones; they wrap around."""
 
 BEHIND_MAX: Final = 8
-"""Those who are far from their turn sleep longer; so many times as long at most."""
+"""Clients that are far from their turn sleep longer; so many times as long at most."""
 TURN_S: Final = 0.02
 """So long a lock is kept for the head of its queue, when it is free."""
 FULL_ATTEMPT: Final = 74
-"""Of `pause`: who finds no place sleeps 1 ms."""
+"""Of `pause`: a client that finds no place sleeps 1 ms."""
 HALF: Final = (1 << 32) - 1
 """The half of a word that the kernel compares."""
 

@@ -1,12 +1,13 @@
 """The ticket lock (LOCO section 5.4), which no dead or stopped process can jam.
 
-In the paper a process draws a ticket by fetch-and-add and waits until that number is served; who
-dies with a ticket blocks all others (trap L1), and who draws one and dies before it has said whose
-it is leaves a ticket that nobody can account for. Here mutual exclusion and order are kept apart:
+In the paper a process draws a ticket by fetch-and-add and waits until that number is served. A
+process that dies with a ticket blocks all others (trap L1), and one that dies between the draw and
+the word that names it leaves a ticket without an owner. Here mutual exclusion and order are kept
+apart:
 
-Lock word, at byte 0: who holds the lock
+Lock word, at byte 0: the holder
     bits 0-47   holder     client id, never used again; 0: free
-    bit 48      QUEUED     there may be a queue: who releases looks
+    bit 48      QUEUED     there may be a queue: the holder looks when it releases
     bit 49      HANDOFF    only the head of the queue may take the lock
     bit 50      INHERITED  the last holder died, so what the lock protects may be half done
 Behind it, from byte 8 on, the queue: the head, and the tickets in their places (ticket_queue.py).
@@ -21,21 +22,21 @@ wait for one that has to be woken first. A head that was woken and finds the loc
 so it is overtaken by those of one sleep only. Without `overtaking` the order is that of the
 tickets.
 
-A waiter is not a holder, and delays nobody by a lease (trap G11): HANDOFF is a favour to a head
+A waiter is not a holder, and delays no client by a lease (trap G11): HANDOFF is a favour to a head
 that runs. A waiting process that finds the lock free, and kept for the head, for TURN_S passes the
 head over. A head that runs sets HANDOFF after a sleep; if there is none for TURN_S and the longest
 sleep, while the lock was free or changed hands, a waiting process passes the head over, too.
 
 Why it is correct: the lock word alone excludes; it goes from free to an id, and from that id to
-free, by the holder's CAS or by that of somebody who has seen that this client is dead; and ids do
-not come again. The queue says only who waits for what: whatever becomes of it, nobody holds a lock
-that another one holds, and everybody looks again after SLEEP_US or a few times that.
+free, by the holder's CAS or by that of a client that has seen that the holder is dead; and ids do
+not come again. The queue says only which clients wait: whatever becomes of it, no two clients hold
+the lock, and every waiting client looks again after SLEEP_US or a few times that.
 
 A kill leaves behind: a lock word with a dead holder, and tickets of dead owners. A waiter finds
 them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
 that was given back (a timeout, Ctrl-C) is passed over, too, or taken up again by its owner's next
 wait. One whose owner stands still, while the lock is free, is passed over after TURN_S; it draws
-another. A holder that stands still keeps the lock: who cannot wait for that gives a timeout.
+another. A holder that stands still keeps the lock; a timeout ends the wait for it.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def ticket_lock_size(places: int) -> int:
 class TicketLock:
     """The lock at `address`, for the threads of this process, in the operations of `channel`.
 
-    `places`: a power of two, at least as many as clients that may wait at one time; those who find
-    no place wait without order. `size`: bytes that it takes. `inherited`, for the holder: whether
-    the last one died holding it.
+    `places`: a power of two, at least as many as clients that may wait at one time; those that
+    find no place wait without order. `size`: bytes that it takes. `inherited`, for the holder:
+    whether the last one died holding it.
     """
 
     queue_class: type[TicketQueue] = TicketQueue
@@ -101,7 +102,7 @@ class TicketLock:
         self.queue = self.queue_class(channel, address, places)
 
     def replaced(self, node: int) -> None:
-        """`node` has other memory: what was there raises NodeFailed, also for who waits for it."""
+        """`node` has other memory: a lock that was there raises NodeFailed, also in a wait."""
         self.address = self.queue.address = former(self.address, node)
 
     def acquire(self, timeout: float = -1.0) -> bool:

@@ -115,7 +115,7 @@ class TicketQueue:
         return self.address + PLACES + 8 * (ticket & (self.places - 1))
 
     def _round(self, ticket: int) -> int:
-        """What is in the place of a ticket that is taken, from ROUND_SHIFT on."""
+        """The bits from ROUND_SHIFT on in the place of a ticket that is taken."""
         return ticket // self.places + 1 & ROUND_MASK
 
     def _mine(self, ticket: int, state: int) -> int:
@@ -143,12 +143,13 @@ class TicketQueue:
             if ahead < LATER:
                 ticket += 1
             elif endpoint.cas(place, word, self._mine(ticket, WAITING)) == word:
-                # CRASH(queued): a dead owner's ticket; whoever is behind it passes it over.
+                # CRASH(queued): a dead owner's ticket; a client behind it passes it over.
                 return ticket
         return 0
 
     def pass_over(self, head: int, idle: bool) -> bool:
-        """Count the head up if its ticket was given back or, if `idle`, nobody will use it."""
+        """Count the head up if its ticket was given back or, if `idle`, its owner will not use
+        it."""
         word = self.endpoint.load(self.place(head))
         if word >> ROUND_SHIFT != self._round(head):
             return False
@@ -191,7 +192,8 @@ class TicketQueue:
         endpoint = self.endpoint
         place, asleep = self.place(ticket), self._mine(ticket, SLEEPING)
         endpoint.cas(place, self._mine(ticket, WAITING), asleep)
-        # ORDER: what we look at now was changed before who changed it looks at our place, or after.
+        # ORDER: the words that we look at now were changed before the client that changed them
+        # looks at our place, or after.
         head = self.head()
         if head > ticket or (
             head == ticket and not endpoint.fetch_or(self.address, flags) & HOLDER
@@ -209,8 +211,9 @@ class TicketQueue:
             while (word ^ given) & ~STATE_MASK == 0 and word != given:
                 endpoint.cas(place, word, given)
                 word = endpoint.load(place)
-            # ORDER: given back before we look whether it is our turn; who made it so looks, too.
-            # CRASH(given-back): the head was given back; whoever waits passes it over.
+            # ORDER: given back before we look whether it is our turn; the client that made it so
+            # looks, too.
+            # CRASH(given-back): the head was given back; a waiting client passes it over.
             if self.head() >= ticket:
                 self.wake()
             else:

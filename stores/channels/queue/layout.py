@@ -103,7 +103,7 @@ FIELDS: Final = (
         1 << COUNT_BITS,
         A_SECOND_MAX,
         WRAPS,
-        "told by differences, of fewer than 2^39 elements that nobody has forgotten",
+        "told by differences, of fewer than 2^39 elements that were not forgotten",
     ),
     Field(
         "tasks: turn",

@@ -265,7 +265,7 @@ class Notes:
             spare = endpoint.load(spare_at)
             link = self.slots.link(cell)
             reference = endpoint.load(link)
-            # ORDER: the state after these: else the cell may be another's by now.
+            # ORDER: the state after these: else the cell may have another element by now.
             if endpoint.load(at) != word:
                 return False
             if reference:

@@ -271,7 +271,7 @@ class SharedQueue(Channel):
         whether they are.
 
         Raises TasksLost as soon as a process that got some has died, ended or closed its handle
-        without `task_done`; so does every `join`, anybody's, until `forget_lost`.
+        without `task_done`; so does every `join`, of any process, until `forget_lost`.
         """
         deadline = deadline_of(True, timeout)
         looks = token = 0

@@ -1,12 +1,12 @@
-"""What consumers of a queue have got and are not done with: the count behind `join`.
+"""Open tasks: elements that consumers have got and are not done with; counted for `join`.
 
 Memory: a line for each participant's row of the queue
     0     open    bits 0-39 elements of the row's participant, bits 40-63 turn
     8     lost    bits 0-39 elements of participants before, bits 40-63 turn
 
 An element is counted by its consumer before the CAS that takes it from the queue, and again when
-that CAS has failed; so whoever sees that it is not in the queue any more sees it here, until
-`task_done`. What is open of a participant that is dead, or has left, is lost. `fold` adds that to
+that CAS has failed; so a client that sees that it is not in the queue any more sees it here, until
+`task_done`. Open elements of a participant that is dead, or has left, are lost. `fold` adds that to
 `lost`, and then begins the row's next turn: while the turns of both words are the same, `open` is
 not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
 that it is compared with.
@@ -20,8 +20,8 @@ Numbers that end. A count of open elements stays at COUNT_MAX, as that of a proc
 wrap; what was lost since is told by differences (`lost_since`), of fewer than 2^39. Turns wrap: the
 words of a process that was stopped for a multiple of 2^24 turns of its row, exactly, count.
 
-The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words
-are changed by CAS.
+The turn keeps a process that was taken for dead, and goes on later, from the count of its
+successor: the words are changed by CAS.
 
 A kill leaves behind: an element that is counted though it was not taken, if it was killed
 between the two. Killed in `fold`: words of different turns; the next one to fold goes on.

@@ -1,50 +1,52 @@
 """The barrier (LOCO figure 1 and section 5.4), for threads and for processes that may die.
 
-The paper's own, a dozen lines over an SST, is rendezvous.py: who comes fences, raises its count,
-says so in its register, and waits until nobody's is lower. What is more here: parties are processes
-or threads, as many as there are, so who has come is counted in one word beside the SST, whose CAS
-also says, to everybody at once, that all have; it can be broken and reset as threading's; and the
-registers say who takes part, for when a process dies.
+The paper's own, a dozen lines over an SST, is rendezvous.py: a client that comes fences, raises its
+count, says so in its register, and waits until no count is lower. This one does more: parties are
+processes or threads, as many as there are, so they are counted in one word beside the SST, whose
+CAS also tells all of them at once that all have come; it can be broken and reset as threading's;
+and the registers say which processes take part, for when one dies.
 
 Words of the barrier, in bytes from its start
     0     round
               bits 0-7      how many have come
               bits 8-15     how many fewer than `parties` are waited for: the dead
-              bits 16-31    regroupings of this round: those who had come come again
+              bits 16-31    regroupings of this round: the parties that had come come again
               bit  32       broken
               bits 33-63    how many rounds have passed
     8     resets
               bits 0-32     bit n: whether the round n + 1 before that in bits 33-63 was reset
               bits 33-63    all resets of rounds before that one are told
-    64    who sleeps (waiting.py)
-Register of a process in the SST, "NAME/sst": who it is, and where it was last
+    64    where parties sleep (waiting.py)
+Register of a process in the SST, "NAME/sst": the process, and where it was last
     bits 0-30     its last round
     bits 32-39    most threads of it that came in one round
     bits 40-63    pid; 0: it has never come
-Rounds wrap after 2^31: which of two is the later one is told by their difference. So that `resets`
-is not taken for later than it is, those who come in every 2^28th round bring it up to date, and
-registers of those who have been gone for 2^29 rounds are given back by who looks. A party that was
-stopped for a multiple of 2^31 rounds, exactly, takes the round for its own; one that was stopped
-for a multiple of 2^16 regroupings of its round is waited for, as it waits, until the next one.
+Rounds wrap after 2^31: their difference tells which of two is the later one. So that `resets` is
+not taken for later than it is, parties that come in every 2^28th round bring it up to date, and the
+next client that looks gives back registers of processes that were last here 2^29 rounds ago. A
+party that was stopped for a multiple of 2^31 rounds, exactly, takes the round for its own; a party
+that was stopped for a multiple of 2^16 regroupings of its round is waited for, as it waits, until
+the next one.
 
 Death. A process that has come is a participant, until it resigns, or is told that the barrier is
-broken (and comes again). When one is gone that was there in this round or the last, and we were,
-too, those who wait are told by BrokenBarrierError, with its pid, until `reset` (which forgets who
-is gone). It does not matter whether it had come in this round. With on_death="continue" the round
-is regrouped instead: from then on all living who have ever come are waited for, as many threads of
-each as ever came in one round; and those who were gone then are no participants any more. A
-participant that comes for the first time, or with one more thread, looks whether others are gone
-before it is counted: it may come in place of one, whose coming must not count beside its own. The
-last one to come looks for nobody else: if somebody who had come is gone then, the others learn it
-in the next round.
+broken (and comes again). If a participant dies that was there in this round or the last, and a
+waiting party was there, too, BrokenBarrierError tells that party, with the dead one's pid, until
+`reset` (which forgets the dead). It does not matter whether the dead one had come in this round.
+With on_death="continue" the round is regrouped instead: from then on all living processes that have
+ever come are waited for, as many threads of each as ever came in one round; the dead are no
+participants any more. A participant that comes for the first time, or with one more thread, looks
+for dead ones before it is counted: it may come in place of one, whose coming must not count beside
+its own. The last party to come looks for no death: if a process that had come is dead then, the
+others learn it in the next round.
 
-When all registers are taken, a newcomer has that of one who is gone, and sees before to what its
-death means to the others. With on_death="break" it takes first those that nobody misses; if there
-is none, it breaks the barrier, and then nobody learns that pid.
+When all registers are taken, a newcomer takes that of a dead process, and first does what its death
+means to the others. With on_death="break" it takes a register first that no party misses; if there
+is none, it breaks the barrier, and then no party learns that pid.
 
 Invariant: a round is left by one CAS of its word, that which counts the last party (or, if it has
-an action to run, one after that); who sees a later round has passed, if its own was not reset. A
-process that looks only when 33 rounds later, or more, another was reset is told that its own was.
+an action to run, one after that). A party that sees a later round has passed, if its own round was
+not reset. A process that looks only when 33 rounds later, or more, another one was reset is told
+that its own was.
 
 A kill leaves behind: a register, which tells the others. Killed between two CASes of `reset`:
 a broken barrier.
@@ -53,66 +55,38 @@ a broken barrier.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from limpet.shm.endpoint.field_ends import A_SECOND_MAX, WRAPS, Field
 from limpet.shm.errors import BrokenBarrierError, ParameterError
+from limpet.stores.channels.barrier.layout import (
+    AGAIN_MASK,
+    AGAIN_SHIFT,
+    ANCIENT,
+    BROKEN,
+    COME,
+    LATER,
+    LOST_SHIFT,
+    NOWHERE,
+    ON_DEATH,
+    PARTIES_MAX,
+    PID_SHIFT,
+    PROCESSES_MIN,
+    RENEWAL,
+    RESET,
+    RESETS,
+    ROUND_MASK,
+    ROUND_SHIFT,
+    THREADS_SHIFT,
+    WORD_MASK,
+)
+from limpet.stores.channels.barrier.registers import Registers
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.checks import whole
 from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.sst import SST
 from limpet.stores.channels.waiting import Waiting
 
-COME: Final = 0xFF
-LOST_SHIFT: Final = 8
-AGAIN_SHIFT: Final = 16
-AGAIN_MASK: Final = 0xFFFF
-BROKEN: Final = 1 << 32
-ROUND_SHIFT: Final = 33
-ROUND_MASK: Final = 0x7FFF_FFFF
-LATER: Final = 1 << 30
-"""Rounds that differ by less than this are later ones; they wrap around."""
-RENEWAL: Final = (1 << 28) - 1
-"""In rounds without these bits `resets` is brought up to date."""
-ANCIENT: Final = range(1 << 29, 3 << 29)
-"""So many rounds ago came those whose registers are given back; more is a round still to come."""
-THREADS_SHIFT: Final = 32
-PID_SHIFT: Final = 40
-PARTIES_MAX: Final = 0xFF
-FIELDS: Final = (
-    Field(
-        "barrier: round",
-        ROUND_MASK + 1,
-        A_SECOND_MAX,
-        WRAPS,
-        "told by differences; deceived is a party that was stopped for 2^31 rounds",
-    ),
-    Field(
-        "barrier: regroupings of a round",
-        AGAIN_MASK + 1,
-        1000,
-        WRAPS,
-        "deceived is a party that was stopped for 2^16 deaths, or newcomers, in one round",
-    ),
-)
-RESET: Final = 8
-RESETS: Final = BROKEN | BROKEN - 1
-WORD_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-NOWHERE: Final = WORD_MASK
-"""In place of the round in which a thread was counted: it was not, yet."""
-ON_DEATH: Final = ("break", "continue")
-PROCESSES_MIN: Final = 64
-
 WAITS, PASSED, AGAIN = range(3)
-
-
-class Registers(SST):
-    """The registers of a barrier."""
-
-    def vacates(self, row: int, last: bool) -> bool:
-        there: bool = self.parent.vacates_register(row, last)
-        return there
 
 
 class Barrier(Channel):
@@ -157,8 +131,9 @@ class Barrier(Channel):
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all parties have come; our number among them, from 0 on.
 
-        The last to come runs the action first. Raises BrokenBarrierError: somebody died (its
-        `pids`), `timeout` seconds went by, or somebody's did, or called `abort` or `reset`.
+        The last to come runs the action first. Raises BrokenBarrierError: a
+        participant died (its `pids`), the `timeout` of a party went by, or one called `abort` or
+        `reset`.
         """
         self.manager.fence()
         limit = self.timeout if timeout is None else timeout
@@ -201,20 +176,24 @@ class Barrier(Channel):
                 raise self._error(state >> ROUND_SHIFT)
             if not self._left(state):
                 return NOWHERE
-            if self._announce(state):
-                # ORDER: said that we come before we count those who are gone, or have come.
+            if self.announce(state):
+                # ORDER: said that we come before we count the dead, or those that have come.
                 self._look_after()
                 continue
             last = self._left(state) == 1 and self.action is None
             # LINEARIZES: our coming; the last one's: the passing of all, if it has nothing to run.
             # CRASH(came): counted, with a register that says so; or not counted.
-            if self.endpoint.cas(self.address, state, _next(state) if last else state + 1) == state:
+            if self.change(state, _next(state) if last else state + 1):
                 self._note(state)
                 if last:
                     self.waiting.wake()
                 return state
 
-    def _announce(self, state: int) -> bool:
+    def change(self, state: int, after: int) -> bool:
+        """Change the round from `state` to `after`; False: another client was faster."""
+        return self.endpoint.cas(self.address, state, after) == state
+
+    def announce(self, state: int) -> bool:
         """Say in our register that we come; whether it is with more threads than ever before."""
         number = self.sst.row()
         register = self.sst[number]
@@ -244,7 +223,7 @@ class Barrier(Channel):
         return self.of - (state >> LOST_SHIFT & COME) - (state & COME)
 
     def _found(self, place: int) -> int:
-        """What has become of who was counted there."""
+        """WAITS, PASSED or AGAIN: the state of a party that was counted there."""
         state = self.endpoint.load(self.address)
         if place == NOWHERE:
             return WAITS
@@ -266,7 +245,7 @@ class Barrier(Channel):
     # ---- the last one -------------------------------------------------------------------------
 
     def _acts(self, place: int) -> bool:
-        """Whether who was counted there is to run the action."""
+        """Whether the party that was counted there is to run the action."""
         return place != NOWHERE and self.action is not None and self._left(place) == 1
 
     def _act(self, place: int) -> None:
@@ -275,7 +254,7 @@ class Barrier(Channel):
         self.enter()
         try:
             # LINEARIZES: the passing of all.
-            # CRASH(acting): a round that is full, and a register of who is gone.
+            # CRASH(acting): a round that is full, and a register of a dead process.
             self.endpoint.cas(self.address, place + 1, _next(place))
             self.waiting.wake()
         finally:
@@ -310,11 +289,11 @@ class Barrier(Channel):
             self.leave()
 
     def abort(self) -> None:
-        """Break the barrier: whoever waits, or comes before `reset`, gets BrokenBarrierError."""
+        """Break the barrier: parties that wait, or come before `reset`, get BrokenBarrierError."""
         self._break(NOWHERE)
 
     def reset(self) -> None:
-        """Make it as it was at first; who waits gets BrokenBarrierError. Forgets who is gone."""
+        """Make it as it was at first; waiting parties get BrokenBarrierError. Forgets the dead."""
         self.enter()
         try:
             while not self._begin_anew(self.endpoint.load(self.address)):
@@ -350,9 +329,9 @@ class Barrier(Channel):
     # ---- death ----------------------------------------------------------------------------------
 
     def _look_after(self) -> None:
-        """See whether others are gone, and do about it what is to be done."""
+        """See whether others are dead, and break or regroup the round."""
         if self.goes_on:
-            self._regroup()
+            self.regroup()
             return
         state = self.endpoint.load(self.address)
         number = state >> ROUND_SHIFT
@@ -363,14 +342,14 @@ class Barrier(Channel):
                 if number - one[1] & ROUND_MASK in ANCIENT
             }
         )
-        if not state & BROKEN and self._missed(number, min(1, number - self.first & ROUND_MASK)):
+        if not state & BROKEN and self.missed(number, min(1, number - self.first & ROUND_MASK)):
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
 
     def vacates_register(self, row: int, last: bool) -> bool:
         """As `vacates` of the register in that row."""
         if self.goes_on:
-            while not self._regroup():
+            while not self.regroup():
                 pass
             return True
         while True:
@@ -383,19 +362,19 @@ class Barrier(Channel):
                 return False
             if state & BROKEN or (ago == 1 and not self._others_live()):
                 return True
-            # CRASH(register-taken): the barrier is broken, as by who had missed the dead one.
+            # CRASH(register-taken): the barrier is broken, as by a party that missed the dead one.
             self.endpoint.cas(self.address, state, state | BROKEN)
             self.waiting.wake()
 
     def _others_live(self) -> bool:
-        """Whether anybody who has come lives."""
+        """Whether a process that has come lives."""
         return any(
             self.sst[row].peek() and self.lives(ident)
             for row, ident in self.sst.participants().items()
         )
 
     def _gone(self) -> dict[int, tuple[int, Any]]:
-        """Client ids and registers of participants that are gone, by their rows."""
+        """Client ids and registers of dead participants, by their rows."""
         found = {}
         for row, ident in self.sst.participants().items():
             register = self.sst[row].peek()
@@ -404,22 +383,22 @@ class Barrier(Channel):
         return found
 
     def _forget(self, gone: dict[int, tuple[int, Any]]) -> None:
-        """Have those who are gone be no participants any more."""
+        """Remove the dead from the participants."""
         for row, (ident, _) in gone.items():
             self.endpoint.cas(self.sst.seats + 8 * row, ident, 0)
 
-    def _missed(self, number: int, since: int) -> list[int]:
-        """Pids of those who are gone, and were there in this round, or one as long `since`."""
+    def missed(self, number: int, since: int) -> list[int]:
+        """Pids of the dead that were there in this round, or one as long `since`."""
         return [
             register >> PID_SHIFT
             for _, register in self._gone().values()
             if (number - register & ROUND_MASK) <= since
         ]
 
-    def _regroup(self) -> bool:
-        """Wait for the living only, once somebody has died; False: something else came first."""
-        # ORDER: the round before the registers: if somebody new comes meanwhile, our CAS fails, or
-        # it finds what we have made of it.
+    def regroup(self) -> bool:
+        """Wait for the living only, once a process has died; False: another change came first."""
+        # ORDER: the round before the registers: if a new party comes meanwhile, our CAS fails, or
+        # it finds the round as we have changed it.
         state = self.endpoint.load(self.address)
         lost = state >> LOST_SHIFT & COME
         gone = self._gone()
@@ -433,23 +412,26 @@ class Barrier(Channel):
         fewer = self.of - min(self.of, max(1, living))
         counted = state & COME > 0 and self._came_here(gone, state >> ROUND_SHIFT & ROUND_MASK)
         if fewer != lost or counted:
-            again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
-            after = (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
-            # CRASH(regrouped): those who had come find that they are to come again.
-            done = self.endpoint.cas(self.address, state, after | fewer << LOST_SHIFT) == state
+            # CRASH(regrouped): the parties that had come find that they are to come again.
+            done = self.change(state, self.regrouped(state) | fewer << LOST_SHIFT)
             if done:
                 self._forget(gone)
             self.waiting.wake()
         return done
 
+    def regrouped(self, state: int) -> int:
+        """The round with its next regrouping: no party is counted in it."""
+        again = (state >> AGAIN_SHIFT) + 1 & AGAIN_MASK
+        return (state >> ROUND_SHIFT << ROUND_SHIFT) | again << AGAIN_SHIFT
+
     @staticmethod
     def _came_here(gone: dict[int, tuple[int, Any]], number: int) -> bool:
-        """Whether one of those who are gone may be counted in this round."""
+        """Whether one of the dead may be counted in this round."""
         return any(register & ROUND_MASK == number for _, register in gone.values())
 
     def _error(self, number: int) -> BrokenBarrierError:
-        """What we are told of a round; nobody misses us then before we come again."""
-        missed = [] if self.goes_on else self._missed(number, 1)
+        """The error for a party of this round; no party misses us then before we come again."""
+        missed = [] if self.goes_on else self.missed(number, 1)
         register = self.sst[self.sst.row()]
         # Another thread of ours may have come again by now.
         if (number - int(register.value) & ROUND_MASK) <= ROUND_MASK >> 1:
@@ -485,7 +467,7 @@ class Barrier(Channel):
         return bool(self._state() & BROKEN)
 
     def resign(self) -> None:
-        """Be no participant any more: nobody misses us."""
+        """Be no participant any more: no party misses us."""
         self.sst.resign()
 
 

@@ -35,10 +35,10 @@ cdef class Barrier(Channel):
     cdef readonly u64 threads
     cdef readonly u64 first
 
-    @cython.locals(state=u64, last=bint, after=u64)
+    @cython.locals(state=u64, last=bint)
     cdef u64 _come(self) except? 0xFFFF
     @cython.locals(number=u64, coming=u64, value=u64, more=bint)
-    cdef bint _announce(self, u64 state) except -1
+    cpdef bint announce(self, u64 state) except -1
     cdef int _note(self, u64 state) except -1
     cdef int _left(self, u64 state) noexcept
     @cython.locals(state=u64)
@@ -56,8 +56,11 @@ cdef class Barrier(Channel):
     cdef int _note_reset(self, u64 number, u64 reset) except -1
     @cython.locals(state=u64, number=u64)
     cdef _look_after(self)
-    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, again=u64, after=u64, counted=bint, done=bint)
-    cdef bint _regroup(self) except -1
+    @cython.locals(state=u64, lost=u64, living=u64, fewer=u64, counted=bint, done=bint)
+    cpdef bint regroup(self) except -1
+    cpdef bint change(self, u64 state, u64 after) except -1
+    @cython.locals(again=u64)
+    cpdef u64 regrouped(self, u64 state) except? 0
     cdef u64 _state(self) except? 0xFFFF
 
 cdef u64 _next(u64 state) noexcept
