@@ -100,7 +100,7 @@ class Clients:
     def at(self, key: bytes) -> int:
         """The object of the leaf that a key is in."""
         self.store.get(key)
-        return int(self.store.at)
+        return int(self.store.leaf.at)
 
     def load(self, at: int) -> int:
         return int(self.store.endpoint.load(at))
@@ -206,7 +206,7 @@ class Clients:
 
 def look_after(store: Any, at: int) -> None:
     """See to the lock of an object, as who waits for it does now and then."""
-    store.at = at
+    store.leaf.at = at
     store.stay(0, True)
 
 
