@@ -4,7 +4,7 @@ A page (stores/sherman/page.py) of 16 bytes less than the node, with other first
 behind it:
 
 Words
-    0     lock      id of the client that holds it, or 0; if locks are in nodes (locks.py)
+    0     lock      id of the client that holds it, or 0; if locks are in nodes (in_place_locks.py)
     1     version   how often it was written: the front version, DTX's sequence
     2..   the page from its word 2 on
     -2    checksum  two CRC-32C of the words from 1 on, mixed with where the node is
