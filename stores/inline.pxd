@@ -4,16 +4,46 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
 from limpet.stores.records cimport Objects
 
+cdef int AGAIN
+cdef int AT_ONCE
 cdef int BATCH
 cdef int DELETE
+cdef int DONE
+cdef int EXISTS
 cdef int MISSING
+cdef int NO_MEMORY
+
+cdef class Way:
+    cdef public int outcome
+
+cdef class Step:
+    cdef public object result
+
+    cpdef int once(self) except -1
+
+cdef class Index:
+    cpdef int find_once(self, bytes key, u64 attempt) except -1
+    cpdef bytes value_found(self)
+    cpdef list get_batch(self, list keys, list found)
+    cpdef int node_of(self, bytes key) except -1
 
 cdef class InlineStore(Store):
     cdef readonly u64 key_size
     cdef readonly u64 value_size
     cdef readonly Objects objects
+    cdef public Index index
 
+    @cython.locals(attempt=u64, outcome=int)
+    cpdef object get(self, key, default=*)
     cpdef int _write(self, key, value, int mode) except -1
     cpdef u64 object_size(self, bytes key, bytes value) except? 0
-    cpdef list _get_batch(self, list keys, list found)
+    @cython.locals(attempt=u64)
+    cpdef object run(self, Step step)
+    @cython.locals(attempt=u64, outcome=int, way=Way)
     cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
+    cpdef object _enter(self, bytes key, u64 attempt, bint writes)
+    cpdef int _leave(self, held) except -1
+    cpdef Way _first_way(self)
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
+    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -1,7 +1,9 @@
-"""`InlineStore`: what has pairs in its own table, and long values in objects of their own.
+"""`InlineStore`: the facade of stores with pairs in their own table and long values in objects.
 
-`key_size` and `value_size`, of the parameters, are the bytes of the longest key, and of the longest
-value that is in the table itself. Such a store is looked at as a whole by a survey of its kind.
+`rcuckoo`, `loco` and the tree stores derive from it, and hold all else that they use. It has the
+only loops of their operations: enter, attempt, leave; then get memory, or wait, and try again. A
+store gives the steps. `key_size` and `value_size`, of the parameters, are the bytes of the longest
+key, and of the longest value that is in the table itself.
 """
 
 from __future__ import annotations
@@ -11,17 +13,64 @@ from typing import Any
 from limpet.shm.errors import KeyTooLarge
 from limpet.stores.base import Store, as_bytes
 from limpet.stores.records import Objects
-from limpet.stores.status import BATCH, DELETE, MISSING
+from limpet.stores.status import AGAIN, AT_ONCE, BATCH, DELETE, DONE, EXISTS, MISSING, NO_MEMORY
+
+
+class Way:
+    """How a write goes on after an attempt that came to something unusual. Of one write only.
+
+    A kind has a class of its own if later attempts go by what earlier ones found.
+    """
+
+    def __init__(self) -> None:
+        self.outcome = AT_ONCE
+        """What the write has come to outside of its attempts; DONE, EXISTS or MISSING end it."""
+
+
+class Step:
+    """A look at a store that may take several attempts (`InlineStore.run`)."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    def once(self) -> int:
+        """One attempt, in an operation: DONE, and there is a `result`; or AGAIN."""
+        raise NotImplementedError
+
+
+class Index:
+    """What a store finds its keys with. All in operations of the store, but `node_of`."""
+
+    def find_once(self, key: bytes, attempt: int) -> int:
+        """Look a key up: DONE, MISSING, or AGAIN."""
+        raise NotImplementedError
+
+    def value_found(self) -> bytes:
+        """After DONE, in the same operation: the value."""
+        raise NotImplementedError
+
+    def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+        """Append the values of at most BATCH keys; the places in `found` of those that are to be
+        looked up one by one."""
+        raise NotImplementedError
+
+    def node_of(self, key: bytes) -> int:
+        """The memory node with the key's table, and with its object."""
+        raise NotImplementedError
 
 
 class InlineStore(Store):
-    """A store with parameters `key_size` and `value_size`. A subclass gives
+    """A store with parameters `key_size` and `value_size`, and an `index`. A subclass gives
 
-    _change(key, value, size, mode)     `_write`, and `delete`, as a mode; `size`: bytes of the
-                                        object for the value, or 0: it is in the table
-    _get_batch(keys, found)             append the values of at most BATCH keys; the places in
-                                        `found` of those that are to be looked up one by one
+    _change_once(key, value, size, mode, attempt, way)
+                                        attempt a write, or a delete, as a mode; `size`: bytes of
+                                        the object for the value, or 0: it is in the table.
+                                        DONE, EXISTS, MISSING, AGAIN, or what `_go_on` knows
+    _go_on(outcome, way, key, value, size, mode)
+                                        after any other outcome than those four
+    stay(attempt, writes)               wait for whatever was in the way
     survey()                            looks at the whole of it
+    and, if locks are taken first: _enter, _leave
     """
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
@@ -29,8 +78,30 @@ class InlineStore(Store):
         self.key_size = parameters.key_size
         self.value_size = parameters.value_size
         self.objects = Objects(pool.heap)
+        self.index: Any = None
+        """Set by the class of the kind."""
 
-    # ---- operations -----------------------------------------------------------------------------
+    # ---- reading --------------------------------------------------------------------------------
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of `key`, or `default`. Round trips: as the module of the kind says."""
+        if type(key) is not bytes:
+            key = as_bytes("key", key)
+        self.operations += 1
+        attempt = 0
+        while True:
+            held = self._enter(key, attempt, False)
+            try:
+                self.require_there()
+                outcome = self.index.find_once(key, attempt)
+                if outcome == DONE:
+                    return self.index.value_found()
+            finally:
+                self._leave(held)
+            if outcome == MISSING:
+                return default
+            attempt += 1
+            self.stay(attempt, False)
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing. The reads of 32 keys
@@ -43,13 +114,29 @@ class InlineStore(Store):
             self.client.enter()
             try:
                 self.require_there()
-                left = self._get_batch(batch, found)
+                left = self.index.get_batch(batch, found)
             finally:
                 self.client.leave()
             self.operations += len(batch) - len(left)
             for place in left:
                 found[place] = self.get(wanted[place])
         return found
+
+    def run(self, step: Step) -> Any:
+        """Attempt `step` in operations until it is done; its result."""
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                if step.once() == DONE:
+                    return step.result
+            finally:
+                self.client.leave()
+            attempt += 1
+            self.stay(attempt, False)
+
+    # ---- changing -------------------------------------------------------------------------------
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there."""
@@ -72,10 +159,59 @@ class InlineStore(Store):
             )
         return 0 if len(value) <= self.value_size else self.objects.size_of(key, value)
 
-    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
+    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+        """Attempt a write until it comes to something: DONE, EXISTS or MISSING."""
+        self.operations += 1
+        attempt = 0
+        way = self._first_way()
+        while True:
+            held = self._enter(key, attempt, True)
+            try:
+                self.require_there()
+                outcome = self._change_once(key, value, size, mode, attempt, way)
+            finally:
+                self._leave(held)
+            if outcome == DONE:
+                return outcome
+            if outcome not in (EXISTS, MISSING, AGAIN):
+                way = self._go_on(outcome, way, key, value, size, mode)
+                outcome = AT_ONCE if way is None else way.outcome
+            if outcome == AGAIN:
+                attempt += 1
+                self.stay(attempt, True)
+            elif outcome != AT_ONCE:
+                return outcome
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
+        """Begin an operation; what `_leave` is to give back."""
+        self.client.enter()
+        return None
+
+    def _leave(self, held: Any) -> None:
+        """End the operation."""
+        self.client.leave()
+
+    def _first_way(self) -> Way | None:
+        """How a write begins; None: as always."""
+        return None
+
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Way | None
+    ) -> int:
         raise NotImplementedError
 
-    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _go_on(
+        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Way | None:
+        """How a write goes on after this outcome. Outside of operations. Raises StoreFull."""
+        if outcome == NO_MEMORY:
+            self.have_memory(key, mode, self.index.node_of(key), size)
+        return way
+
+    def stay(self, attempt: int, writes: bool) -> None:
+        """Wait a little for whatever was in the way of an attempt. Outside of operations."""
         raise NotImplementedError
 
     # ---- the whole of it ------------------------------------------------------------------------

@@ -42,8 +42,8 @@ KINDS: Final = {
     "clover": Kind("limpet.stores.baselines.clover.store", "Clover"),
     "rcuckoo": Kind("limpet.stores.rcuckoo.store", "Rcuckoo"),
     "loco": Kind("limpet.stores.loco.store", "Kvstore"),
-    "rtx-sherman": Kind("limpet.stores.sherman.transactional", "Sherman"),
-    "dtx-sherman": Kind("limpet.stores.baselines.dtx.sherman", "Dtx"),
+    "rtx-sherman": Kind("limpet.stores.sherman.transactional", "RtxSherman"),
+    "dtx-sherman": Kind("limpet.stores.baselines.dtx.sherman", "DtxSherman"),
     "pdpm": Kind("limpet.stores.baselines.pdpm.store", "Pdpm"),
     "swarm": Kind("limpet.stores.swarm.store", "Swarm"),
     "dm-abd": Kind(
@@ -52,7 +52,7 @@ KINDS: Final = {
 }
 
 UNRECOVERED: Final = {
-    "sherman": Kind("limpet.stores.sherman.plain", "InPlace"),
+    "sherman": Kind("limpet.stores.sherman.plain", "Sherman"),
     "race-locks": Kind("limpet.stores.race.locked", "LockedGrowing"),
 }
 """Kinds that by their paper recover nothing: they go through the proofs in which nobody dies."""

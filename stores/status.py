@@ -16,6 +16,8 @@ EXISTS: Final = 3
 MISSING: Final = 4
 FULL: Final = 5
 """None of the key's slots is vacant."""
+AT_ONCE: Final = 6
+"""Start the operation again, without a pause."""
 
 BATCH: Final = 32
 """Keys whose reads `get_many` overlaps, in two round trips."""

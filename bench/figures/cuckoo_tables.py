@@ -105,7 +105,7 @@ class Filling:
             found.append(full)
             found.extend(now - then for now, then in zip(after, before, strict=True))
             path = self._path() if not full and self._search().searches != searches else []
-            found.extend((self.store.locks.count, self._in_a_window(), self._locked_bytes()))
+            found.extend((self.store.lookup.locks.count, self._in_a_window(), self._locked_bytes()))
             found.extend((len(path), self._span(path), ns))
             before = after
         return np.frombuffer(found, np.int64).reshape(-1, len(COLUMNS))
@@ -130,7 +130,7 @@ class Filling:
 
     def _in_a_window(self) -> bool:
         """Whether 64 bits from some byte on have all the locks that were taken last."""
-        locks = self.store.locks
+        locks = self.store.lookup.locks
         last = locks.count - 1
         low, high = int(locks.bits[0]), int(locks.bits[last])
         first = 8 * (locks.words[0] - locks.base) + (low & -low).bit_length() - 1
@@ -141,11 +141,11 @@ class Filling:
         """Bytes of the rows under the locks of the key's two rows: what the paper reads at once."""
         store = self.store
         each = store.parameters.rows_per_lock
-        runs = 1 + (store.first // each != store.second // each)
-        return int(8 * store.rows.row_words * each * runs)
+        runs = 1 + (store.found.first // each != store.found.second // each)
+        return int(8 * store.lookup.rows.row_words * each * runs)
 
     def _search(self) -> Any:
-        return self.store.search()
+        return self.store.writer.search(self.store.found.table)
 
     def _path(self) -> Sequence[int]:
         """The rows of the path that was found last."""

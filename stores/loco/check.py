@@ -51,7 +51,7 @@ class Survey:
 
     def _words(self, table: int) -> Any:
         """A copy of a data array, as an array of shape (entries, words)."""
-        entries = self.store.indexes[table].entries
+        entries = self.store.lookup.indexes[table].entries
         shape = (entries.count, entries.entry_words)
         raw = self.endpoint.read(entries.base, 8 * entries.count * entries.entry_words)
         return np.frombuffer(raw, dtype="<u8").reshape(shape)
@@ -62,7 +62,7 @@ class Survey:
 
     def _count(self) -> int:
         found = 0
-        for table in range(len(self.store.tables)):
+        for table in range(len(self.store.lookup.tables)):
             phases = self._words(table)[:, STATE] & np.uint64(PHASE_MASK)
             found += int(np.count_nonzero(phases == VALID))
         return found
@@ -70,7 +70,7 @@ class Survey:
     def references(self) -> Any:
         """References to all objects that an entry links to, on nodes in service, as uint64."""
         found = [np.empty(0, dtype=np.uint64)]
-        for table in range(len(self.store.tables)):
+        for table in range(len(self.store.lookup.tables)):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
                 links = self._words(table)[:, LINK]
                 found.append(links[links != 0] & np.uint64(REFERENCE_MASK))
@@ -80,7 +80,7 @@ class Survey:
 
     def keys(self) -> Iterator[bytes]:
         """Every key that is there all the while, once."""
-        for table in range(len(self.store.tables)):
+        for table in range(len(self.store.lookup.tables)):
             for start in range(0, self.store.parameters.entries, BATCH):
                 yield from self._keys(table, start)
 
@@ -90,7 +90,7 @@ class Survey:
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            entries = store.indexes[table].entries
+            entries = store.lookup.indexes[table].entries
             for entry in range(start, min(start + BATCH, entries.count)):
                 key = self._key(entries, entry)
                 if key is not None:
@@ -116,7 +116,7 @@ class Survey:
         out. NodeFailed: a table is lost with its node, and nothing is wrong with the others.
         """
         lost = None
-        for table in range(len(self.store.tables)):
+        for table in range(len(self.store.lookup.tables)):
             try:
                 self._check_table(table)
             except NodeFailed as error:
@@ -141,7 +141,7 @@ class Survey:
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            index = store.indexes[table]
+            index = store.lookup.indexes[table]
             index.refresh()
             wrong = self._wrong(table, entry, seen)
             if wrong and self._is_intended(table, entry):
@@ -150,7 +150,7 @@ class Survey:
 
     def _wrong(self, table: int, entry: int, seen: dict[bytes, int]) -> str:
         """What is wrong with an entry, or "" if nothing is, as far as can be told now."""
-        store, index = self.store, self.store.indexes[table]
+        store, index = self.store, self.store.lookup.indexes[table]
         entries = index.entries
         entries.read(entry)
         state, link = entries.state(), entries.link()
@@ -163,9 +163,9 @@ class Survey:
             return "it does not match its checksum, and nobody is writing it"
         key = bytes(entries.key())
         hashed = hash64(key)
-        if (hashed >> 32) * len(store.tables) >> 32 != table:
+        if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:
             return f"{key!r} belongs into another table"
-        if state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1 != hashed & store.lock_count - 1:
+        if state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1 != hashed & store.locking.lock_count - 1:
             return f"{key!r} has another lock"
         if link:
             wrong = self._wrong_object(link, key)
@@ -196,12 +196,12 @@ class Survey:
     def _is_intended(self, table: int, entry: int) -> bool:
         """Whether the journal of the entry's lock says what is being done to it."""
         store = self.store
-        state = self.endpoint.load(store.indexes[table].entries.address(entry))
+        state = self.endpoint.load(store.lookup.indexes[table].entries.address(entry))
         number = state >> LOCK_SHIFT & (1 << LOCK_BITS) - 1
-        if number >= store.lock_count:
+        if number >= store.locking.lock_count:
             return False
-        store.enter_journal(table, number)
-        intent = store.journal.intent()
+        store.locking.enter_journal(table, number)
+        intent = store.writer.journal.intent()
         wanted = INTENT_OF.get(state & PHASE_MASK)
         return intent >> INTENT_SHIFT == entry and intent & INTENT_MASK == wanted
 
@@ -210,29 +210,29 @@ class Survey:
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
         found = set()
-        for table in range(len(self.store.tables)):
+        for table in range(len(self.store.lookup.tables)):
             with contextlib.suppress(NodeFailed):
                 found |= self._left_in(table, ident)
         return found
 
     def _left_in(self, table: int, ident: int) -> set[str]:
         store = self.store
-        index = store.indexes[table]
+        index = store.lookup.indexes[table]
         found = set()
         if index.tracker.message(index.tracker.position()) >= 0:
             found.add("unannounced")
-        for number in range(store.lock_count):
-            if self.endpoint.load(store.lock(table, number).address) & HOLDER != ident:
+        for number in range(store.locking.lock_count):
+            if self.endpoint.load(store.locking.lock(table, number).address) & HOLDER != ident:
                 continue
-            store.enter_journal(table, number)
-            intent = store.journal.intent()
+            store.locking.enter_journal(table, number)
+            intent = store.writer.journal.intent()
             entry = intent >> INTENT_SHIFT
             if not intent:
                 found.add("locked")
                 continue
             index.entries.read(entry)
             state = index.entries.state()
-            same = state >> ENTRY_SHIFT == store.journal.claim() >> ENTRY_SHIFT
+            same = state >> ENTRY_SHIFT == store.writer.journal.claim() >> ENTRY_SHIFT
             phase = state & PHASE_MASK
             if intent & INTENT_MASK == UPDATING:
                 found.add("committed" if index.entries.is_whole() else "torn")

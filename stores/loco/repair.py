@@ -22,7 +22,7 @@ already (data_array.py); of an old one, that is the other way round.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores.loco.layout import (
@@ -37,40 +37,44 @@ from limpet.stores.loco.layout import (
     VALID,
 )
 
+if TYPE_CHECKING:
+    from limpet.stores.loco.lookup import KeyEntry
+    from limpet.stores.loco.writer import Writer
 
-def repair(store: Any) -> None:
+
+def repair(writer: Writer, found: KeyEntry) -> None:
     """Carry out what the journal of the lock says, or take it back. Inside, with the lock held.
 
     Raises StoreCorrupt for a journal that cannot be.
     """
-    intent, claim = store.journal.intent(), store.journal.claim()
+    intent, claim = writer.journal.intent(), writer.journal.claim()
     what, entry = intent & INTENT_MASK, intent >> INTENT_SHIFT
-    if what not in (INSERTING, UPDATING, DELETING) or entry >= store.entries.count:
+    if what not in (INSERTING, UPDATING, DELETING) or entry >= found.entries.count:
         raise StoreCorrupt(
-            f"{store.name}: the journal at {store.journal.at:#x} is damaged: {intent:#x}; destroy "
-            "the pool"
+            f"{writer.lookup.name}: the journal at {writer.journal.at:#x} is damaged: {intent:#x}; "
+            "destroy the pool"
         )
-    state = store.endpoint.load(store.entries.address(entry))
+    state = writer.endpoint.load(found.entries.address(entry))
     if (state ^ claim) & ~PHASE_MASK == 0:
         phase = state & PHASE_MASK
         if what == INSERTING and phase == CLAIMED:
             # CRASH(repairing): the next one finds the entry claimed, or vacant.
-            store.vacate(entry, state)
+            writer.vacate(found, entry, state)
         elif what == UPDATING and phase == VALID:
-            _complete(store, entry)
+            _complete(writer, found, entry)
         elif what == DELETING and phase == DELETED:
-            store.vacate(entry, state)
-    store.journal.end()
-    store.client.settle()
+            writer.vacate(found, entry, state)
+    writer.journal.end()
+    writer.client.settle()
 
 
-def _complete(store: Any, entry: int) -> None:
-    entries = store.entries
+def _complete(writer: Writer, found: KeyEntry, entry: int) -> None:
+    entries = found.entries
     entries.read(entry)
     if entries.is_whole():
         return
     link = entries.link()
-    store.journal.load(entries)
+    writer.journal.load(entries)
     if not entries.is_whole() or entries.link() != link:
-        raise store.damaged(entry)
+        raise writer.lookup.damaged(found, entry)
     entries.write(entry, entries.entry_words, link)

@@ -51,57 +51,83 @@ Round trips without conflict: get 1 (and 1 or 2 for an object), insert 5, update
 
 from __future__ import annotations
 
-from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.errors import StoreFull
-from limpet.stores.loco.layout import (
-    CLAIMED,
-    COUNTER_MAX,
-    COUNTER_SHIFT,
-    DELETED,
-    DELETING,
-    INSERTING,
-    LOCK_SHIFT,
-    PHASE_MASK,
-    TORN,
-    UPDATING,
-    VACANT,
-    VALID,
-)
+import contextlib
+from typing import Any
+
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores import regions
+from limpet.stores.inline import InlineStore, Way
+from limpet.stores.loco.check import Survey
+from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
-from limpet.stores.status import (
-    DELETE,
-    DONE,
-    EXISTS,
-    FULL,
-    INSERT,
-    MISSING,
-    NO_MEMORY,
-    UPDATE,
-)
+from limpet.stores.loco.parameters import LocoParameters
+from limpet.stores.loco.writer import Writer
+from limpet.stores.status import NO_MEMORY
 
 
-class Kvstore(Lookup):
+class Kvstore(InlineStore):
     """The `loco` store. `LocoParameters`."""
 
-    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        """Change a key, holding its lock; `size`: bytes of the object for the value, if any."""
-        self.operations += 1
-        swept = False
-        while True:
-            lock = self.enter_locked(key)
-            try:
-                outcome = self._change_once(key, value, size, mode)
-            finally:
-                self.leave_locked(lock)
-            if outcome == NO_MEMORY:
-                self.have_memory(key, mode, self.node_of(key), size)
-            elif outcome == FULL:
-                if swept:
-                    raise StoreFull(self._why_full(key))
-                swept = True
-                self.recover()  # what dead clients claimed is room
-            else:
-                return outcome
+    Parameters = LocoParameters
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: LocoParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.foretells = True
+        self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
+        self.found = self.lookup.found
+        self.writer = Writer(pool, self.lookup, parameters.locks)
+        self.locking = Locking(self, self.lookup, self.writer, parameters)
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: LocoParameters) -> None:
+        """Make one region a table; zeros are an empty one."""
+        regions.make(pool, name, parameters.tables, parameters.table_size)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: LocoParameters) -> None:
+        regions.unmake(pool, name, parameters.tables)
+
+    def replaced(self, node: int) -> None:
+        self.lookup.replaced(node)
+        self.locking.replaced(node)
+
+    def forget(self) -> None:
+        self.lookup.forget()
+        self.locking.forget()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of this handle: as of every store, and the `repairs` that it has made."""
+        return {**super().stats(), "repairs": self.locking.repairs}
+
+    # ---- steps of operations --------------------------------------------------------------------
+
+    def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
+        if writes or self.lookup.is_late(attempt):
+            return self.locking.enter(self.found, key)
+        self.client.enter()
+        return None
+
+    def _leave(self, held: Any) -> None:
+        if held is None:
+            self.client.leave()
+        else:
+            self.locking.leave(held)
+
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Way | None
+    ) -> int:
+        return self.writer.change(self.found, key, value, size, mode)
+
+    def _go_on(
+        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Way | None:
+        if outcome == NO_MEMORY:
+            self.have_memory(key, mode, self.lookup.node_of(key), size)
+            return way
+        if way is not None:
+            raise StoreFull(self._why_full(key))
+        self.recover()  # what dead clients claimed is room
+        return Way()
 
     def _why_full(self, key: bytes) -> str:
         return (
@@ -109,97 +135,24 @@ class Kvstore(Lookup):
             f"its node are taken; the store was made with capacity {self.parameters.capacity}"
         )
 
-    def node_of(self, key: bytes) -> int:
-        """The node with the key's table, and with its object."""
-        return self.tables[self.table_of(key)] >> NODE_SHIFT & 0xFF
+    def _expect_keys(self, keys: list[bytes]) -> None:
+        self.lookup.expect_keys(keys)
 
-    def _change_once(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        outcome = self._look_up(key)
-        self.endpoint.wait()
-        if outcome == TORN:
-            raise self.damaged(self.entry)
-        entry = self.entry
-        if entry < 0 and mode in (UPDATE, DELETE):
-            return MISSING
-        if entry >= 0 and mode == INSERT:
-            return EXISTS
-        if mode == DELETE:
-            self._delete(entry)
-            return DONE
-        reference = 0
-        if size:
-            node = self.entries.base >> NODE_SHIFT & 0xFF
-            reference = self.allocator.allocate(node, size, 1)
-            if not reference:
-                return NO_MEMORY
-            self.objects.write(reference, key, value)
-        if entry >= 0:
-            self._update(entry, key, value, reference)
-            return DONE
-        return self._insert(key, value, reference)
+    def stay(self, attempt: int, writes: bool) -> None:
+        """Wait a little for a client that is writing; an attempt that holds the lock does not."""
+        self.retries += 1
+        if not self.lookup.is_late(attempt):
+            self.endpoint.pause(attempt)
 
-    def _update(self, entry: int, key: bytes, value: bytes, reference: int) -> None:
-        entries = self.entries
-        state, linked = entries.state(), entries.link()
-        if reference:
-            self.client.aim(0, entries.link_address(entry))
-        if linked:
-            self.client.hold(linked, entries.link_address(entry))
-        count = entries.compose(state, key, value, reference)
-        self.journal.keep(entries, count)
-        self.journal.declare(UPDATING, entry, state)
-        # CRASH(committed): the entry is whole, and stays as it is.
-        entries.write(entry, count, linked)
-        # ORDER: the whole entry before the journal, and that before the lock.
-        self.journal.end()
+    # ---- recovery -------------------------------------------------------------------------------
 
-    def _insert(self, key: bytes, value: bytes, reference: int) -> int:
-        entry, state = self._claim()
-        if entry < 0:
-            return FULL
-        entries = self.entries
-        if reference:
-            self.client.aim(0, entries.link_address(entry))
-        count = entries.compose(state, key, value, reference)
-        # CRASH(claimed): never valid; who gets the lock next makes it vacant.
-        entries.write(entry, count, 0)
-        # ORDER: written before it is told, and told before it is valid (L3).
-        number = self.index.tracker.append(entry)
-        self.index.learn(entry, self.hash, state, number)
-        # LINEARIZES: insert
-        self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)
-        # CRASH(inserted): who gets the lock next finds it valid, and leaves it so.
-        self.journal.end()
-        return DONE
+    def recover(self) -> dict[str, Any]:
+        """Recover the dead, and repair what they left under the locks of this store."""
+        found = super().recover()
+        for table in range(len(self.lookup.tables)):
+            with contextlib.suppress(NodeFailed):  # what is on it is gone with it
+                self.locking.mend(table)
+        return found
 
-    def _claim(self) -> tuple[int, int]:
-        """Claim a vacant entry; it and its state, or -1: there is none."""
-        endpoint, index = self.endpoint, self.index
-        lock = self.hash & self.lock_count - 1
-        index.search(self.client.ident)
-        while True:
-            entry = index.candidate()
-            if entry < 0:
-                return -1, 0
-            address = self.entries.address(entry)
-            there = endpoint.load(address)
-            index.see(entry, there)
-            counter = there >> COUNTER_SHIFT
-            if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
-                continue
-            state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED
-            # ORDER: said before it is done, or nobody could tell whose the entry is.
-            self.journal.declare(INSERTING, entry, state)
-            if endpoint.cas(address, there, state) == there:
-                endpoint.wait()
-                return entry, state
-            self.journal.end()
-
-    def _delete(self, entry: int) -> None:
-        state = self.entries.state()
-        self.journal.declare(DELETING, entry, state)
-        # LINEARIZES: delete
-        self.endpoint.store(self.entries.address(entry), state & ~PHASE_MASK | DELETED)
-        # CRASH(deleted): who gets the lock next has it be vacant.
-        self.vacate(entry, state)
-        self.journal.end()
+    def survey(self) -> Survey:
+        return Survey(self)

@@ -44,7 +44,7 @@ class Survey:
 
     def __init__(self, store: Any) -> None:
         self.store = store
-        self.rows = store.rows
+        self.rows = store.lookup.rows
         self.endpoint = store.endpoint
 
     # ---- all of it ------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ class Survey:
     def _headers(self, table: int) -> Any:
         """A copy of the headers of a table, as an array of shape (rows, 8)."""
         store, rows = self.store, self.rows
-        address, count = store.tables[table] + store.rows_at, store.row_count
+        address, count = store.lookup.tables[table] + store.lookup.rows_at, store.lookup.row_count
         raw = self.endpoint.read(address, 8 * rows.row_words * count)
         words = np.frombuffer(raw, dtype="<u8").reshape(count, rows.row_words)
         return words[:, : SLOTS * rows.entry_words : rows.entry_words]
@@ -76,7 +76,7 @@ class Survey:
         return np.concatenate(found)
 
     def _tables(self) -> range:
-        return range(len(self.store.tables))
+        return range(len(self.store.lookup.tables))
 
     # ---- keys -----------------------------------------------------------------------------------
 
@@ -87,8 +87,8 @@ class Survey:
         """
         for table in self._tables():
             found: dict[bytes, None] = {}
-            versions = [-1] * self.store.row_count
-            for number in range(self.store.row_count + PASSES):
+            versions = [-1] * self.store.lookup.row_count
+            for number in range(self.store.lookup.row_count + PASSES):
                 before = len(found)
                 changed = self._changed(table, versions)
                 for start in range(0, len(changed), BATCH):
@@ -100,7 +100,9 @@ class Survey:
     def _changed(self, table: int, versions: list[int]) -> list[int]:
         """The rows that have not these versions."""
         size = 8 * self.rows.row_words
-        trailer = self.store.tables[table] + self.store.rows_at + size - 8 * TRAILER_WORDS
+        trailer = (
+            self.store.lookup.tables[table] + self.store.lookup.rows_at + size - 8 * TRAILER_WORDS
+        )
         lane = self.endpoint.background(True)
         try:
             return [
@@ -128,7 +130,7 @@ class Survey:
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            store.enter_table(store.tables[table])
+            store.lookup.enter_table(store.lookup.tables[table])
             rows.read(0, row)
             if not rows.is_whole(0):
                 return False
@@ -146,7 +148,7 @@ class Survey:
             )
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
-            repair = Repair(store, store.tables[table])
+            repair = Repair(store, store.lookup.tables[table])
             store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
 
     def _is_torn(self, table: int, row: int) -> bool:
@@ -154,8 +156,8 @@ class Survey:
         store = self.store
         with store.client:
             store.require_there()
-            store.enter_table(store.tables[table])
-            return bool(store.is_torn(row))
+            store.lookup.enter_table(store.lookup.tables[table])
+            return bool(store.lookup.is_torn(row))
 
     def _locked(self, table: int, row: int) -> bool:
         """Whether the row's lock is set."""
@@ -167,8 +169,10 @@ class Survey:
 
         Outside of operations: so nothing that another thread's operation goes by is changed.
         """
-        lock = self.store.locks.lock_of(row)
-        return self.store.tables[table] + self.store.locks_at + (lock >> 6 << 3), 1 << (lock & 63)
+        lock = self.store.lookup.locks.lock_of(row)
+        return self.store.lookup.tables[table] + self.store.lookup.locks_at + (
+            lock >> 6 << 3
+        ), 1 << (lock & 63)
 
     # ---- checking -------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Survey:
 
     def _check_table(self, table: int) -> None:
         seen: dict[bytes, int] = {}
-        for row in range(self.store.row_count):
+        for row in range(self.store.lookup.row_count):
             attempt = 0
             while (wrong := self._check_row(table, row, seen)) is None:
                 if attempt > BUSY_MAX and self._locked(table, row):
@@ -206,7 +210,7 @@ class Survey:
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            store.enter_table(store.tables[table])
+            store.lookup.enter_table(store.lookup.tables[table])
             rows.read(0, row)
             if not rows.is_whole(0):
                 return None
@@ -234,10 +238,10 @@ class Survey:
             return f"a key of {len(key)} bytes"
         if header >> 56 != hashed & 0xFF:
             return f"the fingerprint is not that of {key!r}"
-        store.places.place(hashed)
-        if row not in (store.places.first, store.places.second):
+        store.lookup.places.place(hashed)
+        if row not in (store.lookup.places.first, store.lookup.places.second):
             return f"{key!r} does not belong there"
-        if (hashed >> 32) * len(store.tables) >> 32 != table:
+        if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:
             return f"{key!r} belongs into another table"
         if header & INLINE:
             length = header >> LENGTH_SHIFT & LENGTH_MASK
@@ -275,15 +279,15 @@ class Survey:
         with store.client:
             store.require_there()
             self.endpoint.background(True)  # until the operation ends
-            both = store.copies_of(key)
+            both = store.lookup.copies_of(store.found, key)
             versions = self.rows.version(0), self.rows.version(1)
-            return both, (store.first, store.second), versions
+            return both, (store.found.first, store.found.second), versions
 
     def _check_locks(self, table: int) -> None:
         """Every lock that is set is in a group of the journal of a client that there is."""
         store = self.store
-        base = store.tables[table]
-        first = base + store.locks_at
+        base = store.lookup.tables[table]
+        first = base + store.lookup.locks_at
         for word in range(first, first + store.parameters.locks // 8, 8):
             attempt = 0
             while stray := self.stray(base, word):
@@ -319,7 +323,7 @@ class Survey:
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
         found = set()
-        for base in self.store.tables:
+        for base in self.store.lookup.tables:
             with contextlib.suppress(NodeFailed):
                 repair = Repair(self.store, base)
                 if self.endpoint.load(base) == ident:
@@ -334,7 +338,7 @@ class Survey:
         if not length:
             return {"unsure", "unlocking"} if look.unsure else {"locked"}
         rows = self.rows
-        self.store.enter_table(base)
+        self.store.lookup.enter_table(base)
         found = set()
         states = []
         for index in range(length):

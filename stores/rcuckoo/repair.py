@@ -163,7 +163,9 @@ class Repair:
         owner = load(at + OWNER) if count else 0
         if load(at + STATE) != state:
             return None
-        locks = range(self.base + self.store.locks_at, self.base + self.store.rows_at, 8)
+        locks = range(
+            self.base + self.store.lookup.locks_at, self.base + self.store.lookup.rows_at, 8
+        )
         known = (state & HELD_MASK) + bool(state & UNSURE)
         if known > count or count > GROUPS_MAX or not all(word in locks for word, _ in groups):
             raise self._damaged(at, state)
@@ -187,8 +189,8 @@ class Repair:
             if not reference & JOURNAL:
                 return _linked(store, reference)
             journal = reference & ~JOURNAL
-            for base in store.tables:
-                if base <= journal < base + store.locks_at:
+            for base in store.lookup.tables:
+                if base <= journal < base + store.lookup.locks_at:
                     Repair(store, base).repair(journal)
         except (NodeFailed, StoreCorrupt):
             pass
@@ -204,7 +206,7 @@ class Repair:
             look = self._look(at)
             if look is None or not self._is_over(look.owner):
                 return  # its slot has another client by now
-            self.store.enter_table(self.base)
+            self.store.lookup.enter_table(self.base)
             if look.state >> PATH_SHIFT & PATH_MASK:
                 self._settle_path(look)
             self._give_back(look)
@@ -236,13 +238,13 @@ class Repair:
     # ---- the path -------------------------------------------------------------------------------
 
     def _settle_path(self, look: Look) -> None:
-        rows = self.store.rows
+        rows = self.store.lookup.rows
         rows.room(2)
         length = look.state >> PATH_SHIFT & PATH_MASK
         if length > PATH_MAX:
             raise self._damaged(look.at, look.state)
         path = [self._step(look.at + PATH + 16 * index) for index in range(length)]
-        if any(row >= self.store.row_count for row, _, _ in path):
+        if any(row >= self.store.lookup.row_count for row, _, _ in path):
             raise self._damaged(look.at, look.state)
         row, slot, version = path[0]
         rows.read(0, row)
@@ -260,7 +262,7 @@ class Repair:
         return place >> 3, place & 7, self.endpoint.load(at + 8)
 
     def _undo(self, path: list[tuple[int, int, int]]) -> None:
-        rows = self.store.rows
+        rows = self.store.lookup.rows
         for index in range(1, len(path)):
             row, slot, version = path[index]
             rows.read(0, row)
@@ -300,7 +302,7 @@ class Repair:
             others = (at for at in self._journals() if at != mine.at)
             journals = array("Q", sorted(others, key=changes.__getitem__))
             has, may_have = array("Q", journals), array("Q", journals)
-            found = self.store.journal.glance(journals, word, has, may_have)
+            found = self.store.lookup.journal.glance(journals, word, has, may_have)
             bits &= found & ~functools.reduce(operator.or_, has, 0)
             changes.update(at for at, some in zip(journals, may_have, strict=True) if some == ANY)
             suspects = [at for at, some in zip(journals, may_have, strict=True) if some & bits]
@@ -322,7 +324,7 @@ class Repair:
 
     def _journals(self) -> range:
         """Addresses of all journals that may be in use."""
-        first, size = self.base + JOURNALS, self.store.journal_size
+        first, size = self.base + JOURNALS, self.store.lookup.journal_size
         return range(first, first + size * self.endpoint.load(SLOTS_USED), size)
 
     def _ended(self, look: Look) -> bool:
@@ -335,21 +337,23 @@ def _linked(store: Any, reference: int) -> bool:
 
     True if nobody can tell, as one of the rows is damaged: what may be linked is not freed.
     """
+    lookup, at = store.lookup, store.found
     objects = store.objects
     objects.load(reference)
     if not objects.fits(reference):
         return False
     key = objects.key()
-    if store.node_of(key) != reference >> NODE_SHIFT & 0xFF:
+    if lookup.node_of(key) != reference >> NODE_SHIFT & 0xFF:
         return False  # it was not written yet: the key is another one's, whose table may be lost
     attempt = 0
     while True:
-        found = store.header_of(key)
+        found = lookup.header_of(at, key)
         if found is not None:
             return bool(found & REFERENCE_MASK == reference)
         attempt += 1
-        if attempt > LOOKS_MAX and store.is_damaged():
+        if attempt > LOOKS_MAX and lookup.is_damaged(at):
             return True
         store.endpoint.pause(attempt)
         if attempt % LOOKS_EVERY == 0:
-            Repair(store, store.tables[store.table]).clear(store.locks.busy, store.locks.busy_bits)
+            locks = lookup.locks
+            Repair(store, lookup.tables[at.table]).clear(locks.busy, locks.busy_bits)

@@ -1,65 +1,37 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.rcuckoo.journal cimport Journal
+from limpet.stores.inline cimport InlineStore, Way
 from limpet.stores.rcuckoo.locks cimport Locks
-from limpet.stores.rcuckoo.lookup cimport Lookup
-from limpet.stores.rcuckoo.rows cimport Rows
-from limpet.stores.rcuckoo.search cimport PathSearch
+from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
+from limpet.stores.rcuckoo.writer cimport Plan, Writer
 
-cdef int INCARNATION_BITS
-cdef int NODE_SHIFT
-cdef u64 REFERENCE_MASK
-cdef u64 MASK
-cdef u64 INLINE
-cdef int JOURNALS
-cdef u64 JOURNAL
-cdef int PLANS_MAX
+cdef u64 REPLICATED
+cdef u64 PATIENCE
+cdef u64 CLIENTS_PER_ATTEMPT
+cdef u64 SLOTS_USED
+cdef int LOOKS_MAX
 cdef int LOST_MAX
-cdef int FOUND
-cdef int LACKING
-
-cdef int INSERT
-cdef int UPDATE
-cdef int DELETE
-cdef int DONE
-cdef int AGAIN
-cdef int NO_MEMORY
-cdef int EXISTS
-cdef int MISSING
-cdef int FULL
 cdef int LOST
 
-cdef class Rcuckoo(Lookup):
-    cdef u64 rows_per_lock
-    cdef readonly list searches
-    cdef readonly int planned
-    cdef u64[::1] plan_rows
-    cdef u64 plan_hash
+cdef int AT_ONCE
+cdef int NO_MEMORY
 
-    @cython.locals(attempt=u64, lost=int, tried=bint, outcome=int)
-    cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
-    @cython.locals(reference=u64, outcome=int, held=int)
-    cdef int _change_once(self, bytes key, bytes value, u64 size, int mode, bint again) except -1
-    @cython.locals(base=u64, slot=u64)
-    cdef int _open_journal(self) except -1
-    @cython.locals(locks=Locks, index=int)
-    cdef int _plan_locks(self) except -1
-    @cython.locals(locks=Locks, outcome=int)
-    cdef int _locked(self, bytes key, bytes value, u64 reference, int mode) except -1
-    @cython.locals(rows=Rows, found=bint, index=u64, header=u64)
-    cdef int _work(self, bytes key, bytes value, u64 reference, int mode) except -1
-    cdef int _enter(self, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1
-    @cython.locals(rows=Rows, row=u64, version=u64)
-    cdef int _commit_one(self, bytes key, bytes value, u64 reference, int mode) except -1
-    @cython.locals(rows=Rows, search=PathSearch, journal=Journal, length=int, step=int, row=u64, slot=u64, at=u64, before=u64)
-    cdef int _commit_path(self, bytes key, bytes value, u64 reference) except -1
-    @cython.locals(search=PathSearch, index=int, row=u64, begin=u64, count=u64, held=u64, offset=u64, at=u64)
-    cdef int _learn_locked(self) except -1
-    @cython.locals(search=PathSearch)
-    cpdef PathSearch search(self)
-    cdef u64 _locked_row(self, int index) noexcept
-    @cython.locals(search=PathSearch, outcome=int, step=int)
-    cdef bint _plan(self) except -1
-    @cython.locals(search=PathSearch, index=int, row=u64)
-    cdef int _learn_unknown(self) except -1
+cdef class Rcuckoo(InlineStore):
+    cdef readonly u64 link
+    cdef readonly Lookup lookup
+    cdef readonly KeyRows found
+    cdef readonly Writer writer
+    cdef readonly u64 patience
+
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
+    @cython.locals(plan=Plan)
+    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    @cython.locals(turn=u64)
+    cpdef int stay(self, u64 attempt, bint writes) except -1
+    @cython.locals(locks=Locks, attempt=int)
+    cdef int _refuse_stray(self) except -1
+    @cython.locals(used=u64)
+    cdef int _take_patience(self) except -1
+    @cython.locals(locks=Locks, word=u64, bits=u64)
+    cpdef int look_after(self) except -1

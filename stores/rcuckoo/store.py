@@ -13,12 +13,8 @@ the two reads it may have been moved from the one that was read later to the one
 Update, delete (3.2.2): take the locks of both rows and read them; write the entry, version and CRC;
 give the locks back. A long value is written to a new extent before.
 
-Insert (3.2.3): the same if one of the key's rows has an empty entry. Else the rows under the locks
-that are held are read, and a path is searched among them (search.py); if there is none, the locks
-are given back, a path is searched in the cache, its rows are locked and read, and the search made
-again among the locked rows. Entries move one at a time, from the end of the path on, so that each
-is always in one of its rows. Both rows of the new key are locked, and not only the path: else
-somebody may insert the key into the other one (C9).
+Insert (3.2.3): the same if one of the key's rows has a vacant entry; else in the paper's phases,
+which writer.py says.
 
 What is linearized: each row has its value from CRC to CRC, and a key has the value that it has in
 either row; a key in both rows has the same value in both, as they are locked until it is in one.
@@ -46,98 +42,88 @@ delete and insert 2, one more for each group of locks after the first, and for a
 
 from __future__ import annotations
 
-from array import array
+import functools
 from typing import Any, Final
 
-from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.shm.errors import StoreFull
-from limpet.stores.rcuckoo.layout import (
-    FOUND,
-    INLINE,
-    JOURNALS,
-    LACKING,
-    LOST,
-    PATH_MAX,
-)
+from limpet.shm.endpoint.layout import SLOTS_USED
+from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.errors import StoreCorrupt, StoreFull
+from limpet.stores import regions
+from limpet.stores.inline import InlineStore, Way
+from limpet.stores.rcuckoo.check import Survey
+from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
 from limpet.stores.rcuckoo.lookup import Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
-from limpet.stores.rcuckoo.repair import JOURNAL
-from limpet.stores.rcuckoo.search import PathSearch
-from limpet.stores.status import (
-    AGAIN,
-    DELETE,
-    DONE,
-    EXISTS,
-    FULL,
-    INSERT,
-    MISSING,
-    NO_MEMORY,
-    UPDATE,
-)
+from limpet.stores.rcuckoo.repair import Repair
+from limpet.stores.rcuckoo.writer import Plan, Writer
+from limpet.stores.status import AT_ONCE, NO_MEMORY
 
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
-PLANS_MAX: Final = 256
-"""How often a search asks for rows that it lacks."""
 LOST_MAX: Final = 1000
 """How often a path that was found may be gone when it is locked."""
+PATIENCE: Final = 8
+"""After so many attempts, or more where there are many clients, a client looks whom it waits for;
+and again after twice as many, four times, eight times, and every eight times from then on."""
+CLIENTS_PER_ATTEMPT: Final = 4
+"""A look reads a word of every client's journal. It is made once in so many attempts that what it
+costs each of them does not grow with the number of clients (trap C14)."""
 
 
-class Rcuckoo(Lookup):
+class Rcuckoo(InlineStore):
     """The `rcuckoo` store. `RcuckooParameters`."""
+
+    Parameters = RcuckooParameters
+    resolves = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RcuckooParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.rows_per_lock = parameters.rows_per_lock
-        self.searches: list[PathSearch | None] = [None] * parameters.tables
-        """Of each table, when an insert has needed one."""
-        self.planned = 0
-        """Rows of the path that was found in the cache; they are in `plan_rows`."""
-        self.plan_rows = array("Q", bytes(8 * PATH_MAX))
-        self.plan_hash = 0
-        """Of the key that it was found for."""
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
+        self.found = self.lookup.found
+        self.writer = Writer(pool, self.lookup, parameters, self.link)
+        self._take_patience()
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: RcuckooParameters) -> None:
+        """Make one region a table; zeros are an empty one."""
+        size = parameters.table_size(pool.parameters.clients)
+        regions.make(pool, name, parameters.tables, size)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: RcuckooParameters) -> None:
+        regions.unmake(pool, name, parameters.tables)
 
     def replaced(self, node: int) -> None:
-        super().replaced(node)
+        self.lookup.replaced(node)
         self.forget()
 
     def forget(self) -> None:
-        self.searches = [None] * len(self.searches)
+        self.writer.forget()
 
-    # ---- changing -------------------------------------------------------------------------------
+    # ---- steps of operations --------------------------------------------------------------------
 
-    def _change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
-        """Make attempts at a write until one comes to something; `size`: bytes of its extent."""
-        self.operations += 1
-        self.planned = 0
-        attempt = lost = 0
-        tried = False
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                outcome = self._change_once(key, value, size, mode, attempt > 0)
-                if outcome == LOST and not self._plan():
-                    outcome = FULL
-                    # What is cached may be out of date.
-                    self.search().forget()
-                    self.planned = 0
-            finally:
-                self.client.leave()
-            if outcome == NO_MEMORY:
-                self.have_memory(key, mode, self.node_of(key), size)
-            elif outcome == AGAIN:
-                attempt += 1
-                self._stay(attempt)
-            elif (outcome == FULL and tried) or lost > LOST_MAX:
-                raise StoreFull(self._why_full(key))
-            elif outcome in (FULL, LOST):
-                self.retries += 1
-                lost += 1
-                tried = tried or outcome == FULL
-            else:
-                return outcome
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+    ) -> int:
+        self.lookup.choose(self.found, key)
+        return self.writer.change(self.found, key, value, size, mode, attempt, way)
+
+    def _go_on(
+        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Way | None:
+        if outcome == NO_MEMORY:
+            self.have_memory(key, mode, self.lookup.node_of(key), size)
+            return way
+        plan: Any = Plan() if way is None else way
+        if outcome == LOST:
+            self.retries += 1
+            plan.lost += 1
+            plan.is_sought = True
+        else:
+            plan.full += 1
+        if plan.full > 1 or plan.lost > LOST_MAX:
+            raise StoreFull(self._why_full(key))
+        plan.outcome = AT_ONCE
+        return plan
 
     def _why_full(self, key: bytes) -> str:
         return (
@@ -145,208 +131,50 @@ class Rcuckoo(Lookup):
             f"the store was made with capacity {self.parameters.capacity}"
         )
 
-    def _change_once(self, key: bytes, value: bytes, size: int, mode: int, again: bool) -> int:
-        self._choose(key)
-        self._plan_locks()
-        # ORDER: before memory is taken, which is not used again while who has the locks is pinned.
-        if again and not self.locks.are_free():
-            return AGAIN
-        self._open_journal()
-        reference = 0
-        if size:
-            reference = self.allocator.allocate(
-                self.tables[self.table] >> NODE_SHIFT & 0xFF, size, 1
+    # ---- waiting --------------------------------------------------------------------------------
+
+    def stay(self, attempt: int, writes: bool) -> None:
+        """Wait a little, and look now and then whom we wait for."""
+        self.retries += 1
+        self.endpoint.pause(attempt)
+        turn = attempt // self.patience
+        if attempt == turn * self.patience and (not turn & turn - 1 or not turn & 7):
+            self.look_after()
+        if attempt > LOOKS_MAX:
+            self._refuse_stray()
+
+    def _refuse_stray(self) -> None:
+        """StoreCorrupt when we wait for a lock that is set, and that no client has."""
+        locks = self.lookup.locks
+        base, word, bits = self.lookup.tables[self.found.table], locks.busy, locks.busy_bits
+        survey = self.survey()
+        for attempt in range(LOOKS_MAX):
+            if word == 0 or not survey.stray(base, word) & bits:
+                break
+            self.endpoint.pause(attempt)
+        else:
+            raise StoreCorrupt(
+                f"{self.name}: locks {bits:#x} of the word at {word:#x} are set, and no client "
+                "says that it has them: memory was damaged; destroy the pool"
             )
-            if not reference:
-                self.client.keep(0)
-                return NO_MEMORY
-            self.client.aim(1, self.link)
-            self.objects.write(reference, key, value)
-        outcome = self._locked(key, value, reference, mode)
-        if outcome == DONE:
-            # Of the hand, in order: the journal, the new extent, the old one.
-            held = 2 if reference else 1
-            if self.client.held > held:
-                self.client.release(held)
-            if reference:
-                self.client.keep(1)
-        elif reference:
-            self.client.release(1)
-        self.client.keep(0)
-        return outcome
 
-    def _open_journal(self) -> None:
-        """Take our journal of the table in hand."""
-        base = self.tables[self.table]
-        slot = self.client.ident >> INCARNATION_BITS
-        self.journal.at = base + JOURNALS + slot * self.journal_size
-        if self.journal.owner() != self.client.ident:
-            self.journal.adopt(self.client.ident)
-        self.client.hold(self.journal.at | JOURNAL, self.link)
+    def _take_patience(self) -> None:
+        """Know how many attempts a look is worth, with as many clients as there are now."""
+        used = self.endpoint.load(SLOTS_USED)
+        self.patience = max(PATIENCE, used // CLIENTS_PER_ATTEMPT)
 
-    def _plan_locks(self) -> None:
-        """Have the set of locks be those of the key's rows, and of the path that was found."""
-        locks = self.locks
-        if self.plan_hash != self.hash:
-            self.planned = 0  # another thread's, for another key
-        locks.plan()
-        locks.add(self.first)
-        locks.add(self.second)
-        for index in range(self.planned):
-            locks.add(self.plan_rows[index])
+    def look_after(self) -> None:
+        """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
+        self._take_patience()
+        locks = self.lookup.locks
+        repair = Repair(self, self.lookup.tables[self.found.table])
+        word, bits = locks.busy, locks.busy_bits
+        self.pool.exclusively(self.look_whether_there)
+        self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
-    def _locked(self, key: bytes, value: bytes, reference: int, mode: int) -> int:
-        """Lock, look, and write if there is something to write; the locks are given back."""
-        locks = self.locks
-        if not locks.acquire():
-            return AGAIN
-        self._read_pair()
-        if self.planned:
-            self._learn_locked()
-        self.endpoint.wait()
-        outcome = self._work(key, value, reference, mode)
-        locks.release(locks.count)
-        self.endpoint.wait()
-        return outcome
+    def resolved(self, reference: int, home: int) -> bool:
+        """Decide a pair of a hand: repair for a dead client, or for ourselves (base.py)."""
+        return bool(Repair.resolved(self, reference))
 
-    def _work(self, key: bytes, value: bytes, reference: int, mode: int) -> int:
-        rows = self.rows
-        found = self._find(key)
-        for index in range(2):
-            if not (found and index != self.place) and not rows.is_whole(index):
-                self.locks.release(self.locks.count)
-                raise self._damaged()
-        if found:
-            if mode == INSERT:
-                return EXISTS
-            header = rows.header(self.place, self.slot)
-            if not header & INLINE:
-                self.client.hold(header & REFERENCE_MASK, self.link)
-            self._commit_one(key, value, reference, mode)
-            return DONE
-        if mode in (UPDATE, DELETE):
-            return MISSING
-        self.place = self.at_first
-        self.slot = rows.vacant(self.place)
-        if self.slot < 0:
-            self.place = self.at_second
-            self.slot = rows.vacant(self.place)
-        if self.slot >= 0:
-            self._commit_one(key, value, reference, mode)
-            return DONE
-        if not self.planned:
-            self._learn_locked()
-            self.endpoint.wait()
-        if self.search().search(self.first, self.second, True) != FOUND:
-            return LOST
-        self._commit_path(key, value, reference)
-        return DONE
-
-    def _enter(self, place: int, slot: int, key: bytes, value: bytes, reference: int) -> None:
-        """Set the entry there to the new pair."""
-        if reference:
-            self.rows.put_extent(place, slot, self.hash & 0xFF, key, reference)
-        else:
-            self.rows.put_inline(place, slot, self.hash & 0xFF, key, value)
-
-    def _commit_one(self, key: bytes, value: bytes, reference: int, mode: int) -> None:
-        """Write one entry of one of the key's rows: the one at `place` and `slot`."""
-        rows = self.rows
-        row = self.first if self.place == self.at_first else self.second
-        version = rows.version(self.place)
-        if mode == DELETE:
-            rows.clear(self.place, self.slot)
-        else:
-            self._enter(self.place, self.slot, key, value, reference)
-        self.journal.step(0, row, self.slot, version)
-        self.journal.commit(rows, self.place, self.slot, 1)
-        # CRASH(committed): nothing is written; who repairs leaves the row as it is.
-        rows.write(self.place, row, self.slot, version + 1 & MASK)
-        # CRASH(written): the row is whole and new; who repairs gives the locks back.
-
-    def _commit_path(self, key: bytes, value: bytes, reference: int) -> None:
-        """Move the entries of the path that was found, from its end on, and write the new one."""
-        rows, search, journal = self.rows, self.search(), self.journal
-        length = search.length
-        for step in range(length):
-            row = search.path_rows[step]
-            at = 2 + search.place_of(row)
-            if not rows.is_whole(at):
-                self.locks.release(self.locks.count)
-                raise self._damaged()
-            journal.step(step, row, search.path_slots[step], rows.version(at))
-        # Of the key's rows, the first two places have copies that are not needed any more.
-        self._enter(0, 0, key, value, reference)
-        journal.commit(rows, 0, 0, length)
-        for step in range(length - 1, -1, -1):
-            row, slot = search.path_rows[step], search.path_slots[step]
-            at = 2 + search.place_of(row)
-            if step:
-                before = 2 + search.place_of(search.path_rows[step - 1])
-                rows.copy(at, slot, before, search.path_slots[step - 1])
-            else:
-                rows.copy(at, slot, 0, 0)
-            rows.write(at, row, slot, rows.version(at) + 1 & MASK)
-            # CRASH(moving): entries are in two rows; who repairs moves them back.
-
-    # ---- paths ----------------------------------------------------------------------------------
-
-    def search(self) -> PathSearch:
-        """The search of the present table."""
-        search = self.searches[self.table]
-        if search is None:
-            search = self.searches[self.table] = PathSearch(self.parameters, self.places)
-        return search
-
-    def _learn_locked(self) -> None:
-        """Read all rows under the locks that we hold, a lock's at a time, to the places from 2 on.
-
-        The search knows them then.
-        """
-        search = self.search()
-        search.release()
-        for index in range(2 + self.planned):
-            row = self._locked_row(index)
-            if search.place_of(row) >= 0:
-                continue
-            begin = row // self.rows_per_lock * self.rows_per_lock
-            count = min(self.rows_per_lock, self.row_count - begin)
-            held = search.hold(begin, count)
-            self.rows.room(2 + held + count)
-            self.rows.read(2 + held, begin, count)
-            for offset in range(count):
-                at = 2 + held + offset
-                search.learn_locked(self.rows, at, begin + offset, held + offset)
-
-    def _locked_row(self, index: int) -> int:
-        if index < 2:
-            return self.second if index else self.first
-        return self.plan_rows[index - 2]
-
-    def _plan(self) -> bool:
-        """Find a path in the cache, reading what it lacks; whether there is one."""
-        search = self.search()
-        search.begin()
-        for _ in range(PLANS_MAX):
-            outcome = search.search(self.first, self.second, False)
-            if outcome == FOUND:
-                self.planned = search.length
-                self.plan_hash = self.hash
-                for step in range(search.length):
-                    self.plan_rows[step] = search.path_rows[step]
-                return True
-            if outcome != LACKING:
-                return False
-            self._learn_unknown()
-        return False
-
-    def _learn_unknown(self) -> None:
-        """Read the rows that a search has missed, without locks."""
-        search = self.search()
-        self.rows.room(search.lacking)
-        for index in range(search.lacking):
-            self.rows.read(index, search.unknown[index], 1)
-        self.endpoint.wait()
-        for index in range(search.lacking):
-            row = search.unknown[index]
-            search.keep(search.learn(self.rows, index, row), row)
+    def survey(self) -> Survey:
+        return Survey(self)

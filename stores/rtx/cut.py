@@ -131,7 +131,7 @@ class Cut(Commit):
                 continue
             done.add(item)
             self.go_on(len(done))
-            if not look.store.has_object(look.tree, look.at):
+            if not look.store.trees.has_object(look.tree, look.at):
                 continue  # there was no leaf after the last one, or its memory node was replaced
             if look.at not in held and not self._lock(log, state, look, held):
                 self.busy = look.at
@@ -140,7 +140,7 @@ class Cut(Commit):
             # An object that is vacant, or not the key's leaf any more, is looked for in the attempt
             if not look.store.recall(look.tree, look.at, read.lock, read.pointer, look.key):
                 continue
-            found, page = look.what(), look.store.page
+            found, page = look.what(), look.store.leaf.page
             yield item, Recalled(found, look.at, read)
             after = found[1] if look.ranges else page.high()
             if after is None or (look.ranges and look.end is not None and after >= look.end):

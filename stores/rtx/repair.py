@@ -180,7 +180,7 @@ class Repair:
         if attempt % PATIENCE == 0:
             self.store.pool.exclusively(self.store.pool.membership.sweep_sometimes)
             while self._look(at, writes) == NO_MEMORY:
-                node, size = at >> NODE_SHIFT & 0xFF, self.store.page.size
+                node, size = at >> NODE_SHIFT & 0xFF, self.store.leaf.page.size
                 self.store.allocator.replenish(node, size, 1, 0, 0, True)
 
     def _look(self, at: int, writes: bool) -> int:

@@ -24,8 +24,8 @@ A store that takes part, `transactional` in class Store, gives
     make_room(key, subtable)     after FULL, for each key that is `crowded` in the commit
     busy_at()                    after AGAIN, what was in the way, as `Repair.look` takes it
     tidy(key)                    after the key was deleted
-    at_leaf, range_here, recall, has_object
-                                 if it is `ordered`
+    at_leaf, range_here, recall, trees, leaf
+                                 if it is `ordered` (stores/sherman/transactional.py)
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Transaction:
         first = b"" if low is None else as_bytes("key", low)
         last = None if high is None else as_bytes("key", high)
         found: dict[bytes, bytes] = {}
-        for tree in range(len(store.roots)):
+        for tree in range(len(store.trees.roots)):
             start: bytes | None = first
             while start is not None and (last is None or start < last):
                 ask = functools.partial(store.range_here, last)
@@ -256,7 +256,9 @@ class Transaction:
             found = what()
             if store.ordered:
                 end = item[3] if len(item) > 2 else None
-                self.looks[item] = Look(store, store.tree, key, store.at, what, len(item) > 2, end)
+                self.looks[item] = Look(
+                    store, store.leaf.tree, key, store.leaf.at, what, len(item) > 2, end
+                )
             if not self._holds(store, key, found):
                 self._doomed = self._reads.changed
                 raise Conflict(self)
@@ -269,8 +271,8 @@ class Transaction:
         if not store.note(self._reads, key, found):
             return False
         if self._at_cut and store.ordered:
-            known = self._cut.get(store.at)
-            if known is not None and known[:2] == self._reads.objects[store.at][:2]:
+            known = self._cut.get(store.leaf.at)
+            if known is not None and known[:2] == self._reads.objects[store.leaf.at][:2]:
                 return True  # the leaf is as it was at the cut
         self._at_cut = False
         return self._reads.hold()

@@ -42,7 +42,7 @@ class Survey:
     def __init__(self, store: Any) -> None:
         self.store = store
         self.endpoint = store.endpoint
-        self.size = store.page.size
+        self.size = store.leaf.page.size
 
     # ---- all of it ------------------------------------------------------------------------------
 
@@ -50,21 +50,21 @@ class Survey:
         """How many keys there are, leaf by leaf."""
         lane = self.endpoint.background(True)
         try:
-            return sum(self._count(tree) for tree in range(len(self.store.roots)))
+            return sum(self._count(tree) for tree in range(len(self.store.trees.roots)))
         finally:
             self.endpoint.background(lane)
 
     def _count(self, tree: int) -> int:
         total, start = 0, b""
         while start is not None:
-            found, start = self.store.read_leaf(tree, start)
+            found, start = self.store.scans.read_leaf(tree, start)
             total += found
         return total
 
     def references(self) -> Any:
         """References to all nodes and extents on memory nodes in service, as uint64."""
         found: list[int] = []
-        for tree in range(len(self.store.roots)):
+        for tree in range(len(self.store.trees.roots)):
             with contextlib.suppress(NodeFailed):  # what it links to is on the same node
                 for at, pointer in enumerate(self._words(tree)[:, 1].tolist()):
                     self.store.show_progress(at)
@@ -74,13 +74,13 @@ class Survey:
 
     def _words(self, tree: int) -> Any:
         """Locks and pointers of a tree's objects: a copy, as an array of shape (objects, 2)."""
-        root, objects = self.store.roots[tree], self.store.parameters.objects
+        root, objects = self.store.trees.roots[tree], self.store.parameters.objects
         raw = self.endpoint.read(root, objects * OBJECT_SIZE)
         return np.frombuffer(raw, dtype="<u8").reshape(objects, 2)
 
     def _references(self, tree: int, number: int, pointer: int) -> list[int]:
         """The node of an object, and the extents that it links to, of one moment."""
-        at = self.store.roots[tree] + number * OBJECT_SIZE
+        at = self.store.trees.roots[tree] + number * OBJECT_SIZE
         page = Page(self.endpoint, self.size)
         for _ in range(self.looks_max):
             try:
@@ -107,7 +107,7 @@ class Survey:
         is wrong with the others.
         """
         lost = None
-        for tree in range(len(self.store.roots)):
+        for tree in range(len(self.store.trees.roots)):
             try:
                 self._check_tree(tree)
             except NodeFailed as error:
@@ -119,7 +119,7 @@ class Survey:
         for attempt in range(self.looks_max):
             seen: set[int] = set()
             before = self._versions(tree)
-            wrong = self._wrong_below(tree, self.store.roots[tree], b"", None, None, seen)
+            wrong = self._wrong_below(tree, self.store.trees.roots[tree], b"", None, None, seen)
             if not wrong:
                 wrong = self._wrong_locks(tree, seen)
             # What other clients were changing may look wrong.
@@ -137,7 +137,7 @@ class Survey:
     ) -> str:
         """What is wrong with the node of an object, which must have these fences, or below it."""
         seen.add(at)
-        page = self.store.blank()
+        page = self.store.trees.blank().page
         with self.store.client:
             lane = self.endpoint.background(True)
             try:
@@ -153,7 +153,7 @@ class Survey:
         return wrong
 
     def _wrong_link(self, tree: int, at: int, seen: set[int]) -> str:
-        root = self.store.roots[tree]
+        root = self.store.trees.roots[tree]
         inside = root < at < root + self.store.parameters.objects * OBJECT_SIZE
         if not inside or (at - root) % OBJECT_SIZE:
             return f"a node links to {at:#x}, which is no object of the tree"
@@ -195,7 +195,7 @@ class Survey:
         return "" if page.is_whole() else "does not match its checksum"
 
     def _wrong_places(self, tree: int, keys: list[bytes]) -> str:
-        wrong = next((key for key in keys if self.store.tree_of(key) != tree), None)
+        wrong = next((key for key in keys if self.store.trees.tree_of(key) != tree), None)
         return "" if wrong is None else f"{wrong!r} belongs into another tree"
 
     def _wrong_extent(self, page: Page, index: int) -> str:
@@ -214,7 +214,7 @@ class Survey:
 
     def _wrong_locks(self, tree: int, seen: set[int]) -> str:
         """What is wrong with the objects' words: a node that nobody links to, a stray lock."""
-        root = self.store.roots[tree]
+        root = self.store.trees.roots[tree]
         for number, (lock, pointer) in enumerate(self._words(tree).tolist()):
             at = root + number * OBJECT_SIZE
             if not is_vacant(pointer) and at not in seen:

@@ -29,12 +29,12 @@ class InPlaceSurvey(Survey):
     def references(self) -> Any:
         """References to all nodes and extents on memory nodes in service, as uint64."""
         found: list[int] = []
-        for tree, root in enumerate(self.store.roots):
+        for tree, root in enumerate(self.store.trees.roots):
             with contextlib.suppress(NodeFailed):
                 for count, (at, node) in enumerate(self._nodes(tree)):
                     self.store.show_progress(count)
                     if at != root:
-                        found.append(self.store.reference(at))
+                        found.append(self.store.trees.reference(at))
                     found += [
                         node.link(index) & REFERENCE_MASK
                         for index in range(node.count)
@@ -44,11 +44,11 @@ class InPlaceSurvey(Survey):
 
     def _nodes(self, tree: int) -> Iterator[tuple[int, Any]]:
         """Address and copy of each node; one that stays torn is as it is, with no entries."""
-        rest = [int(self.store.roots[tree])]
+        rest = [int(self.store.trees.roots[tree])]
         seen = set(rest)
         while rest:
             at = rest.pop()
-            node = self.store.blank()
+            node = self.store.trees.blank().page
             if not self._read(at, node):
                 image = self.store.image_of(at)
                 if image:
@@ -96,7 +96,7 @@ class InPlaceSurvey(Survey):
 
         There is more than one where the node above does not link to a new one yet.
         """
-        node = self.store.blank()
+        node = self.store.trees.blank().page
         while self._read(at, node) and node.high() not in (None, high):
             middle = node.high()
             if (high is not None and middle >= high) or not node.sibling() or middle <= low:
@@ -108,13 +108,13 @@ class InPlaceSurvey(Survey):
         return super()._wrong_below(tree, at, low, high, level, seen)
 
     def _wrong_link(self, tree: int, at: int, seen: set[int]) -> str:
-        if at >> NODE_SHIFT != self.store.roots[tree] >> NODE_SHIFT:
+        if at >> NODE_SHIFT != self.store.trees.roots[tree] >> NODE_SHIFT:
             return f"a node links to {at:#x}, on another memory node"
         return f"two nodes link to the node at {at:#x}" if at in seen else ""
 
     def _wrong_memory(self, at: int, page: Page, is_root: bool) -> str:
         if not is_root:
-            reference = self.store.reference(at)
+            reference = self.store.trees.reference(at)
             if not self.store.heap.plausible(reference) or not self.store.heap.used(reference):
                 return "is no object in use"
         return "" if self._read(at, page) else "is torn"

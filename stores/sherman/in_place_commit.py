@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from limpet.stores.sherman.in_place_locks import NodeLocks
     from limpet.stores.sherman.in_place_node import Node
+    from limpet.stores.sherman.in_place_trees import InPlaceTrees
 
 
 class InPlaceCommit(Commit):
@@ -42,9 +43,11 @@ class InPlaceCommit(Commit):
 
     def __init__(self, store: Any) -> None:
         self.store = store
+        self.trees: InPlaceTrees = store.trees
         self.wanted = 0
         """New nodes that it takes, as far as is known."""
-        self.shrinks = False
+        self.tree = 0
+        """Number of the tree that is changed."""
         self.node_locks: NodeLocks = store.node_locks
         super().__init__(store.pool, store.node_locks)
 
@@ -61,11 +64,13 @@ class InPlaceCommit(Commit):
         self.above: list[tuple[int, bytes, int]] = []
         """Level, low fence and address of new nodes to which nodes above are to link later."""
 
+    def memory_node(self) -> int:
+        """The memory node of the tree that is changed."""
+        return int(self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF)
+
     def new_node(self) -> int:
         """Memory for a new node, in hand; its address. Raises Starved."""
-        store = self.store
-        node = store.roots[store.tree] >> NODE_SHIFT & 0xFF
-        reference = self.allocator.allocate(node, store.parameters.node_size, 1)
+        reference = self.allocator.allocate(self.memory_node(), self.trees.node_size, 1)
         self.wanted = max(self.wanted, len(self.fresh) + 1)
         if not reference:
             raise Starved
@@ -128,12 +133,10 @@ class InPlaceCommit(Commit):
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
         """Node and size of all memory that is needed."""
-        store = self.store
-        node = store.roots[store.tree] >> NODE_SHIFT & 0xFF
         for _ in range(self.wanted):
-            yield node, store.parameters.node_size
+            yield self.memory_node(), self.trees.node_size
         for staging, _, key, value in self.extents:
-            yield node, staging.store.objects.size_of(key, value)
+            yield self.memory_node(), staging.store.objects.size_of(key, value)
 
     def _prepare(self) -> bool:
         """Have all memory in hand; False: it is not ready."""
@@ -149,7 +152,7 @@ class InPlaceCommit(Commit):
         rest = sorted(self.pages.keys() - self.fresh.keys() - self.read_under_lock)
         for at in rest:
             if not self.node_locks.acquire(at):
-                self.busy = self.store.at = at
+                self.busy = self.store.leaf.at = at
                 self.endpoint.wait()
                 return False
             self.held.append(at)
@@ -168,7 +171,7 @@ class InPlaceCommit(Commit):
         for reference in self.dropped:
             self.client.hold(reference, self.link | EXTENT_PAIR)
         for at in self._going():
-            self.client.hold(self.store.reference(at), self.link | NODE_PAIR)
+            self.client.hold(self.trees.reference(at), self.link | NODE_PAIR)
         return self._in_order()
 
     def _write_back(self, nodes: list[tuple[int, Node]]) -> None:
@@ -188,7 +191,7 @@ class InPlaceCommit(Commit):
         staying.sort(key=lambda pair: (pair[0] not in self.fresh, pair[1].level))
         nodes: list[tuple[int, Any]] = [*staying]
         for at in self._going():
-            node = self.store.blank()
+            node: Any = self.trees.blank().page
             node.reset(GONE, b"", None, 0)
             nodes.append((at, node))
         for at, node in nodes:

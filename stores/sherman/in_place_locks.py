@@ -22,7 +22,7 @@ class NodeLocks(ObjectLocks):
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
-        self.roots = store.roots
+        self.roots = store.trees.roots
         self.blocks = store.heap.blocks
         self.node_size = store.parameters.node_size
         self.in_nodes = store.parameters.optimistic

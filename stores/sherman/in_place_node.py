@@ -4,7 +4,7 @@ A page (stores/sherman/page.py) of 16 bytes less than the node, with other first
 behind it:
 
 Words
-    0     lock      id of the client that holds it, or 0; if locks are in nodes (locks.py)
+    0     lock      id of the client that holds it, or 0; if locks are in nodes (in_place_locks.py)
     1     version   how often it was written: the front version, DTX's sequence
     2..   the page from its word 2 on
     -2    checksum  two CRC-32C of the words from 1 on, mixed with where the node is
@@ -22,11 +22,14 @@ the memory is another store's, or an extent's. Its checksum is not right for a n
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from limpet.shm.endpoint.fabric import crc_pair
 from limpet.stores.sherman.in_place_layout import LOCK, TRAILER, VERSION
 from limpet.stores.sherman.page import Page
+
+if TYPE_CHECKING:
+    from limpet.stores.sherman.in_place_trees import InPlaceTrees
 
 MIX: Final = 0x9E37_79B9_7F4A_7C15
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -35,12 +38,11 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class Node(Page):
     """A copy of a node of a store's trees."""
 
-    def __init__(self, store: Any) -> None:
-        size = store.parameters.node_size
-        super().__init__(store.endpoint, size - TRAILER, more=TRAILER)
-        self.seed = store.link
-        self.roots = store.roots
-        self.idempotent = store.parameters.idempotent
+    def __init__(self, trees: InPlaceTrees) -> None:
+        super().__init__(trees.endpoint, trees.node_size - TRAILER, more=TRAILER)
+        self.seed = trees.link
+        self.roots = trees.roots
+        self.idempotent = trees.idempotent
         self.whole = False
 
     @property

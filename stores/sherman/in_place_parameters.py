@@ -6,8 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from limpet.shm.errors import ParameterError
-from limpet.shm.parameters import CLIENTS_MAX, check_fields, check_flag
-from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.shm.parameters import check_flag
 from limpet.stores.sherman.in_place_layout import TRAILER
 from limpet.stores.sherman.parameters import TreeParameters
 
@@ -58,26 +57,3 @@ class InPlaceParameters(TreeParameters):
     def table_size(self) -> int:
         """Bytes of a tree's region: its root, and the locks of nodes that are not in them."""
         return self.node_size + (0 if self.optimistic else 8 * (self.objects + 1))
-
-
-@dataclasses.dataclass(frozen=True)
-class DtxParameters(InPlaceParameters):
-    """Those, always `optimistic`; `clients`: slots of the pool, each of which has a word."""
-
-    clients: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, clients=(1, CLIENTS_MAX))
-
-    @classmethod
-    def for_pool(cls, pool: PoolParameters, layout: NodeLayout, **others: Any) -> Self:
-        """The parameters for a pool; `others` are those of every tree, and `idempotent`."""
-        return super().for_pool(
-            pool, layout, **{**others, "optimistic": True, "clients": pool.clients}
-        )
-
-    @property
-    def table_size(self) -> int:
-        """Bytes of a tree's region: its root, who has stopped it, and who waits to do so."""
-        return self.node_size + stop_size(self.clients)

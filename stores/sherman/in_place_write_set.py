@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.stores.sherman.write_set import Busy, Staging
+from limpet.stores.sherman.trees import Leaf
+from limpet.stores.sherman.write_set import Busy, Staging, as_staged
 from limpet.stores.status import AGAIN, DONE, MISSING, NO_MEMORY, PUT
 
 if TYPE_CHECKING:
     from limpet.stores.sherman.in_place_commit import InPlaceCommit
+    from limpet.stores.sherman.in_place_trees import InPlaceTrees
     from limpet.stores.sherman.page import Page
 
 LEAF_ATTEMPTS: Final = 64
@@ -26,7 +28,11 @@ class Starved(Exception):
 class InPlaceStaging(Staging):
     """The changes of one operation to one store."""
 
+    shrinks = False
+    """Whether it merges nodes: then it reads before it locks."""
+
     commit: InPlaceCommit
+    trees: InPlaceTrees
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """As for transactions; NO_MEMORY, too."""
@@ -38,17 +44,22 @@ class InPlaceStaging(Staging):
             self.commit.give_up()
         return outcome
 
-    def change(self, level: int, entry: tuple[bytes, bytes, int]) -> int:
+    def change(self, tree: int, level: int, entry: tuple[bytes, bytes, int]) -> int:
         """Set an entry of the inner node of that level: DONE, AGAIN or NO_MEMORY."""
+        self.tree = self.commit.tree = tree
         try:
-            at, page = self._locked(entry[0], level)
-            return self._put(at, page, page.find(entry[0]), entry)
+            leaf = self._locked(entry[0], level)
+            return self._put(leaf.at, leaf.page, leaf.page.find(entry[0]), entry)
         except Busy:
             outcome = AGAIN
         except Starved:
             outcome = NO_MEMORY
         self.commit.give_up()
         return outcome
+
+    def shrink(self, key: bytes) -> int:
+        self.shrinks = True
+        return super().shrink(key)
 
     def link_above(self, level: int, fence: bytes, right: int) -> int:
         """Link to a new node: at once, or later, by who is not optimistic (a B-link tree's way)."""
@@ -65,57 +76,60 @@ class InPlaceStaging(Staging):
 
     # ---- finding --------------------------------------------------------------------------------
 
-    def _leaf(self, key: bytes) -> tuple[int, Page]:
-        store = self.store
-        tree = store.tree_of(key)
-        store.tree = tree
-        if not store.parameters.optimistic and not self.commit.shrinks:
-            return self._locked_leaf(tree, key)
-        if store.find_leaf_of(tree, key) != DONE or store.lock:
+    def _leaf(self, key: bytes) -> Leaf:
+        store, leaf = self.store, self.store.leaf
+        self.tree = self.commit.tree = self.trees.tree_of(key)
+        if not store.parameters.optimistic and not self.shrinks:
+            return self._locked_leaf(key)
+        if self.trees.find_in(leaf, self.tree, key) != DONE or leaf.lock:
             raise Busy
-        self.commit.expect(store.at, store.page.version)
-        return store.at, store.page
+        self.commit.expect(leaf.at, leaf.page.version)
+        return leaf
 
-    def _locked_leaf(self, tree: int, key: bytes) -> tuple[int, Page]:
+    def _locked_leaf(self, key: bytes) -> Leaf:
         """Lock the leaf where the key was last, and read it; look for it only if that is wrong."""
-        store = self.store
-        at = store.remembered(tree, key)
+        trees, leaf = self.trees, self.store.leaf
+        at = trees.remembered(self.tree, key)
         for _ in range(LEAF_ATTEMPTS):
             if not at:
-                if store.find_leaf_of(tree, key) != DONE:
+                if trees.find_in(leaf, self.tree, key) != DONE:
                     raise Busy
-                at = store.at
-            if self._lock(at, key, 0, store.page):
-                return at, store.page
-            store.forget_route(tree, key)
+                at = leaf.at
+            if self._lock(leaf, at, key, 0):
+                return leaf
+            trees.forget_route(self.tree, key)
             at = 0
         raise Busy
 
-    def _locked(self, key: bytes, level: int) -> tuple[int, Any]:
+    def _locked(self, key: bytes, level: int) -> Leaf:
         """Lock and read the node of that level in whose range the key is."""
         for _ in range(LEAF_ATTEMPTS):
-            at, page = self._inner(key, level)
-            if self._lock(at, key, level, page):
-                return at, page
+            leaf = self._inner(key, level)
+            if self._lock(leaf, leaf.at, key, level):
+                return leaf
         raise Busy
 
-    def _lock(self, at: int, key: bytes, level: int, page: Any) -> bool:
+    def _lock(self, leaf: Leaf, at: int, key: bytes, level: int) -> bool:
         """Lock a node and read it; False: it is not the one of that level with the key."""
-        store, commit = self.store, self.commit
-        store.at = at
+        commit = self.commit
+        leaf.tree = self.tree
+        self.store.leaf.at = at  # if that is in the way, it is what is waited for
         if not commit.lock(at):
             raise Busy
-        if store.read_object(at, page) and page.level == level and page.has(key):
-            commit.expect(at, page.version)
+        node: Any = leaf.page
+        if self.trees.read(leaf, at, 0) and node.level == level and node.has(key):
+            commit.expect(at, node.version)
             return True
         commit.unlock_all()
         return False
 
-    def _page(self, at: int) -> Any:
+    def _read(self, at: int) -> Leaf:
         page = self.commit.pages.get(at)
-        if page is None:
-            page = self.store.blank()
-            if not self.store.read_object(at, page) or self.store.lock:
-                raise Busy
-            self.commit.expect(at, page.version)
-        return page
+        if page is not None:
+            return as_staged(page, self.tree, at)
+        leaf: Leaf = self._read_copy(at)
+        if leaf.lock:
+            raise Busy
+        node: Any = leaf.page
+        self.commit.expect(at, node.version)
+        return leaf

@@ -40,10 +40,9 @@ PLACE_SHIFT: Final = 42
 PLACE_MASK: Final = 0x3F
 TAG_SHIFT: Final = 48
 
-SHRINK: Final = 4
-"""A mode of a change, besides those of status.py."""
 LOGGED_WRITE: Final = 16
 SPARSE: Final = 17
 ELSEWHERE: Final = 18
+UNTIDY: Final = 19
 """Outcomes of an attempt: more than one leaf has to be changed; it is done, and the leaf is to be
-merged; the leaf is to be looked for."""
+merged; the leaf is to be looked for; it is done, and something is left to be tidied up."""

@@ -3,7 +3,8 @@
 After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. On each
 memory node there is a tree of its own, and a key's hash chooses; a scan merges the trees. The
 region of a tree is its root node, which stays where it is for ever, so that nobody races for it
-(R8), and a table of locks (locks.py). All other nodes are objects of the heap, linked by address.
+(R8), and a table of locks (in_place_locks.py). All other nodes are objects of the heap, linked by
+address.
 
 Get: read the leaf, which the routes (stores/sherman/routes.py) lead to; a node that is torn is read
 again.
@@ -18,172 +19,113 @@ memory for that, or the client dies before, the siblings lead there. A root that
 an inner node above two new ones.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf nearly empty merges it with a
-neighbour, by locking all that is changed (commit.py), so that a tree without keys takes no memory.
+neighbour, by locking all that is changed (in_place_commit.py), so that a tree without keys takes no
+memory.
 
 A kill leaves behind: locks that nobody gives back, a torn node, memory. A client that waits for a
 dead one raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
 
-The `dtx-sherman` store is the same engine, optimistic and with a log (logged.py).
+The `dtx-sherman` store (stores/baselines/dtx/sherman.py) holds the same parts, and is optimistic
+and has a log.
 
 Deviations, besides: slotted pages with entries of any size; a checksum beside the versions
-(node.py); a lock word names its holder; the lock table has one word a node and no queues.
+(in_place_node.py); a lock word names its holder; the lock table has one word a node and no queues.
 
 Round trips without conflict: get 1, insert, update and delete 3.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from typing import Any
 
-from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.errors import (
-    AddressError,
-    NodeFailed,
-    StoreCorrupt,
-    StoreFull,
-    StoreStuck,
-)
+from limpet.shm.endpoint.words import REPLICATED
+from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt, StoreStuck
+from limpet.stores import regions
 from limpet.stores.base import Store
+from limpet.stores.inline import InlineStore
 from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.sherman.in_place_check import InPlaceSurvey
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
-from limpet.stores.sherman.in_place_node import Node
 from limpet.stores.sherman.in_place_parameters import InPlaceParameters
+from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
 from limpet.stores.sherman.in_place_write_set import InPlaceStaging
-from limpet.stores.sherman.layout import LOGGED_WRITE, SHRINK, SPARED_BLOCKS
-from limpet.stores.sherman.transactional import Sherman
-from limpet.stores.status import AGAIN, DONE, NO_MEMORY
+from limpet.stores.sherman.in_place_writer import InPlaceWriter
+from limpet.stores.sherman.scans import Scans
 
 
-class InPlace(Sherman):
-    """The `sherman` store, or a step from it to `dtx-sherman`. `InPlaceParameters`."""
+class Sherman(InlineStore):
+    """The `sherman` store. `InPlaceParameters`."""
 
-    Parameters: type[InPlaceParameters] = InPlaceParameters
-    transactional = False
+    Parameters = InPlaceParameters
+    ordered = True
+    grows = True
+    resolves = True
 
-    def equip(self, parameters: Any) -> None:
+    def __init__(self, pool: Any, kind: str, name: str, parameters: InPlaceParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.index = self.trees = InPlaceTrees(pool, name, parameters, self.objects, self.link)
+        self.leaf = self.trees.leaf
+        self.scans = Scans(self, self.trees, self.leaf)
         self.node_locks = NodeLocks(self)
-        self.repair = self
-        self.current: InPlaceCommit | None = None
-        self.page = self.blank()
+        self.writer = InPlaceWriter(self, InPlaceCommit)
 
-    def forget_tickets(self) -> None:
-        """There are none: what goes in place leaves no vacant word."""
+    @staticmethod
+    def make(pool: Any, name: str, parameters: InPlaceParameters) -> None:
+        """Make the regions of the trees: roots and locks. Zeros are empty trees."""
+        regions.make(pool, name, parameters.trees, parameters.table_size)
 
-    def blank(self) -> Any:
-        return Node(self)
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: InPlaceParameters) -> None:
+        regions.unmake(pool, name, parameters.trees)
 
-    def reference(self, at: int) -> int:
-        """The reference to the memory of a node at this address, which is not a root."""
-        size_class = self.heap.size_class(self.parameters.node_size)
-        return int(size_class) << 48 | at
+    def replaced(self, node: int) -> None:
+        self.trees.replaced(node)
 
-    def image_of(self, at: int) -> int:
-        """Address of what a node that is torn is to be; 0: nobody knows."""
-        return 0
+    def forget(self) -> None:
+        self.trees.forget()
 
-    # ---- reading --------------------------------------------------------------------------------
-
-    def read_object(self, at: int, page: Any, near: int = 0) -> bool:
-        """Read a node; False: it is torn, or is not a node."""
-        self.at = at
-        page.read(at)
-        self.endpoint.wait()
-        self.lock = page.lock
-        return bool(page.whole)
+    # ---- steps of operations --------------------------------------------------------------------
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         return Store.get_many(self, keys)
 
-    def read_range(
-        self, tree: int, start: bytes, high: bytes | None, leaf: int, ahead: int, count: int
-    ) -> tuple[Any, bytes | None, int, int]:
-        """The pairs from `start` on in the leaf with it; where the next one begins."""
-        return *self.at_leaf(tree, start, functools.partial(self.range_here, high)), 0, 0
+    def _first_way(self) -> Any:
+        return self.writer.first_way()
 
-    def _look(self, tree: int, hashed: int, key: bytes, leaf: int) -> int:
-        """Read the leaf in whose range a key is. AGAIN: a node on the way is torn, or no node."""
-        outcome = int(super()._look(tree, hashed, key, leaf))
-        if outcome == AGAIN and not self.page.is_whole():
-            # ORDER: the next attempt goes by links, which lead to nodes only.
-            self.forget_route(tree, key)
-        return outcome
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+    ) -> int:
+        return self.writer.change_once(way, key, value, mode)
 
-    def remembered(self, tree: int, key: bytes) -> int:
-        """The leaf where the key is, as far as is remembered; 0: nothing is."""
-        routes = self.routes[tree]
-        hint = routes.hinted(hash64(key))
-        if hint:
-            return int(routes.hinted_leaf(hint))
-        return int(routes.find(key)) if routes.lows else 0
+    def _go_on(self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int) -> Any:
+        return self.writer.go_on(outcome, way, key, mode)
 
-    def forget_route(self, tree: int, key: bytes) -> None:
-        """Forget what `remembered` says."""
-        self.routes[tree].unhint(hash64(key))
-        self.routes[tree].drop(key)
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        return self.writer.find_memory(update, *wanted)
 
-    # ---- changing -------------------------------------------------------------------------------
+    def commit(self) -> InPlaceCommit:
+        """The write set of a change."""
+        return InPlaceCommit(self)
 
-    def commit(self) -> Any:
-        self.current = InPlaceCommit(self)
-        return self.current
-
-    def staging(self, commit: Any) -> Any:
+    def staging(self, commit: InPlaceCommit) -> InPlaceStaging:
+        """What a change with this write set does here."""
         return InPlaceStaging(self, commit)
 
-    def _change_once(self, key: bytes, value: bytes, size: int, mode: int, early: bool) -> int:
-        return LOGGED_WRITE
+    # ---- in order -------------------------------------------------------------------------------
 
-    def _with_log(self, key: bytes, value: bytes, mode: int) -> int:
-        outcome = int(super()._with_log(key, value, mode))
-        if outcome == DONE:
-            self._link_all_above()
-        return outcome
+    def scan(self, low: Any = None, high: Any = None) -> Any:
+        """As `Scans.scan`."""
+        return self.scans.scan(low, high)
 
-    def tidy(self, key: bytes) -> Any:
-        """After a key was deleted: merge its leaf, if that is sparse."""
-        if self._is_sparse():
-            self._shrink(key)
-        return DONE
+    def keys(self) -> Any:
+        """Every key, in order; as weakly consistent as `scan`."""
+        return self.scans.keys()
 
-    def _logged_once(self, commit: Any, key: bytes, value: bytes, mode: int) -> int:
-        commit.shrinks = mode == SHRINK
-        return int(super()._logged_once(commit, key, value, mode))
-
-    def _link_all_above(self) -> None:
-        """Have the nodes above link to those that splits have made. If that fails, siblings do."""
-        assert self.current is not None
-        above = self.current.above
-        with contextlib.suppress(StoreFull, NodeFailed):
-            while above:
-                above += self._link_above(*above.pop()).above
-
-    def _link_above(self, level: int, fence: bytes, right: int) -> InPlaceCommit:
-        commit = InPlaceCommit(self)
-        entry = (fence, right.to_bytes(8, "little"), 0)
-        attempt = 0
-        while (outcome := self._link_once(commit, level, entry)) != DONE:
-            if outcome == NO_MEMORY:
-                commit.replenish(SPARED_BLOCKS)
-            else:
-                attempt += 1
-                self.stay(attempt, True)
-        return commit
-
-    def _link_once(self, commit: InPlaceCommit, level: int, entry: tuple[bytes, bytes, int]) -> int:
-        with self.client:
-            self.require_there()
-            try:
-                commit.begin(self.link)
-                outcome = self.staging(commit).change(level, entry)
-                return commit.run() if outcome == DONE else outcome
-            except BaseException:
-                commit.abandon()
-                raise
+    def items(self) -> Any:
+        return self.scans.scan()
 
     # ---- waiting --------------------------------------------------------------------------------
 
@@ -192,31 +134,29 @@ class InPlace(Sherman):
         self.retries += 1
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
-            at, tree = self.at, self.tree
-            self.pool.exclusively(lambda: self.look_for(tree, at))
+            at = self.leaf.at
+            self.pool.exclusively(lambda: self._look_for(at))
         return 0
 
-    def look_for(self, tree: int, at: int) -> None:
+    def _look_for(self, at: int) -> None:
         """Look whom we wait for, at this node. Outside of operations."""
         self.look_whether_there()
         self.pool.membership.sweep_sometimes()
-        self.look(at, True)
+        self._look(at)
 
-    def look(self, at: int, writes: bool) -> int:
-        """Look whom we wait for, at this node; in place of `Repair.look` of trees that repair."""
+    def _look(self, at: int) -> None:
         lane = self.endpoint.background(True)
         try:
             holder = self.node_locks.holder(at)
             if holder:
                 self._look_after_holder(at, holder)
             else:
-                self._look_after_torn(at)
+                look_after_torn(self, at)
         finally:
             self.endpoint.background(lane)
-        return DONE
 
     def _look_after_holder(self, at: int, holder: int) -> None:
-        """Raise StoreStuck if who holds a lock is dead."""
+        """Raise StoreStuck if the client that holds a lock is dead."""
         if self.pool.membership.lives(holder):
             return
         # ORDER: after the look at the client, which may have unlocked it and left.
@@ -227,28 +167,20 @@ class InPlace(Sherman):
                 "dtx-sherman stores do"
             )
 
-    def _look_after_torn(self, at: int) -> None:
-        node = self.blank()
-        node.read(at)
-        if not node.whole and self.pool.membership.overdue(("torn", at), node.version):
-            raise StoreCorrupt(f"{self.name}: the node at {at:#x} is torn, and nobody writes it")
+    # ---- recovery -------------------------------------------------------------------------------
 
-    def is_linked(self, reference: int) -> bool:
-        """Whether the entry of an extent's key has it, for a hand; it may have, if none can say."""
+    def resolved(self, reference: int, home: int) -> bool:
+        """Whether a pair of a hand is linked, or may be, if none can say."""
+        if home & NODE_PAIR:
+            return True
         try:
-            return bool(super().is_linked(reference))
+            return bool(self.trees.is_linked(self.leaf, reference, self._look))
         except (StoreStuck, StoreCorrupt, AddressError, NodeFailed):
             return True
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Whether a pair of a hand is linked, or may be."""
-        return bool(home & NODE_PAIR) or self.is_linked(reference)
-
-    def listed(self, reference: int, home: int) -> list[int]:
-        return []
-
-    def stats(self) -> dict[str, Any]:
-        return Store.stats(self)
+    def image_of(self, at: int) -> int:
+        """Address of what a node that is torn is to be; 0: nobody knows."""
+        return 0
 
     def survey(self) -> InPlaceSurvey:
         return InPlaceSurvey(self)

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.base import as_bytes
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.inline import InlineStore, Step
 from limpet.stores.sherman.layout import SLOTS
-from limpet.stores.sherman.lookup import Lookup
 from limpet.stores.sherman.routes import Routes
-from limpet.stores.status import DONE
+from limpet.stores.sherman.trees import Leaf, Trees
+from limpet.stores.status import AGAIN, DONE
 
 LEAVES_MAX: Final = 4
 """A scan reads one leaf, then two, and so on up to so many in one operation."""
@@ -29,8 +29,124 @@ AHEAD: Final = 4
 Pairs = list[tuple[bytes, bytes]]
 
 
-class Scans(Lookup):
-    """The trees of a store, and their pairs in order. `ShermanParameters`."""
+class Visit(Step):
+    """What `work` returns, called when the leaf of a tree in whose range a key is has been read."""
+
+    def __init__(
+        self, trees: Trees, leaf: Leaf, tree: int, key: bytes, work: Callable[[], Any]
+    ) -> None:
+        super().__init__()
+        self.trees = trees
+        self.leaf = leaf
+        self.tree = tree
+        self.key = key
+        self.work = work
+
+    def once(self) -> int:
+        if self.trees.find_in(self.leaf, self.tree, self.key) != DONE:
+            return AGAIN
+        self.result = self.work()
+        return DONE
+
+
+class Range(Step):
+    """The pairs of a range of a tree. Each `once` gives those in the leaf with `start` and in some
+    that follow, and leaves `start` where the next one begins; None: that was the last one.
+    """
+
+    def __init__(
+        self, trees: Trees, leaf: Leaf, tree: int, start: bytes, high: bytes | None
+    ) -> None:
+        super().__init__()
+        self.trees = trees
+        self.leaf = leaf
+        self.tree = tree
+        self.start: bytes | None = start
+        self.high = high
+        self.known = 0
+        """The leaf with `start`, as far as is known."""
+        self.ahead = 0
+        """The next one to be fetched, as far as is known."""
+        self.count = 1
+        """At most so many leaves in one operation."""
+
+    def once(self) -> int:
+        start: Any = self.start
+        hashed = hash64(start)
+        if not self.ahead:
+            self._look_ahead(hashed)
+        if self.trees.look(self.leaf, self.tree, hashed, start, self.known) != DONE:
+            return AGAIN
+        self.result = self._read_on()
+        self.count = min(2 * self.count, LEAVES_MAX)
+        return DONE
+
+    def _look_ahead(self, hashed: int) -> None:
+        """Fetch the leaf of a key and those after it, as far as is known."""
+        routes: Routes = self.trees.routes[self.tree]
+        hint = 0 if self.known else routes.hinted(hashed)
+        self.ahead = routes.hinted_leaf(hint) if hint else self.known
+        for _ in range(AHEAD):
+            self._fetch(routes)
+
+    def _fetch(self, routes: Routes) -> None:
+        """Fetch the next leaf, if it is known; then it is the one that follows."""
+        if self.ahead:
+            self.trees.foresee(self.ahead)
+            self.ahead = routes.sibling_of(self.ahead)
+
+    def _read_on(self) -> Pairs:
+        """The pairs from the entry on that was found, in this leaf and those that follow."""
+        trees, leaf, page = self.trees, self.leaf, self.leaf.page
+        endpoint = trees.endpoint
+        routes: Routes = trees.routes[self.tree]
+        found: Pairs = []
+        at = leaf.at
+        count = self.count
+        while True:
+            following = page.sibling()
+            if following:
+                routes.follow(at, following)
+                at = following
+            pointer = trees.pointer_at(following) if count > 1 and following else 0
+            if self.ahead:
+                self._fetch(routes)
+            elif pointer:
+                endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
+            self.start = append_range(trees, leaf, self.high, found)
+            if self.start is not None and pointer:
+                endpoint.wait()
+                page.read(pointer & ADDRESS_MASK)
+                endpoint.wait()
+            if self.start is None or not pointer or page.level or not page.begins_at(self.start):
+                self.known = following if trees.reads_ahead else 0
+                return found
+            leaf.index = 0
+            count -= 1
+
+
+def append_range(trees: Trees, leaf: Leaf, high: bytes | None, found: Pairs) -> bytes | None:
+    """Append the pairs from the entry on that was found in a leaf; where the next leaf begins."""
+    page = leaf.page
+    index = leaf.index
+    end = page.count if high is None else page.find(high)
+    while True:
+        index = page.pairs(index, end, found)
+        if index >= end:
+            return page.high() if end == page.count else None
+        slot = page.image.word(SLOTS + index)
+        found.append((page.key(index), trees.value(page, slot)))
+        index += 1
+
+
+class Scans:
+    """The pairs of a store's trees in order."""
+
+    def __init__(self, store: InlineStore, trees: Trees, leaf: Leaf) -> None:
+        """`leaf`: what the store's operations read to."""
+        self.store = store
+        self.trees = trees
+        self.leaf = leaf
 
     def scan(self, low: Any = None, high: Any = None) -> Any:
         """The pairs with low <= key < high, in the order of keys; None: from the first, to the
@@ -39,7 +155,7 @@ class Scans(Lookup):
         """
         first = b"" if low is None else as_bytes("key", low)
         last = None if high is None else as_bytes("key", high)
-        trees = [self._leaves_of(tree, first, last) for tree in range(len(self.roots))]
+        trees = [self._leaves_of(tree, first, last) for tree in range(len(self.trees.roots))]
         batches = (found for found, _ in trees[0]) if len(trees) == 1 else _merged(trees)
         return itertools.chain.from_iterable(batches)
 
@@ -47,112 +163,31 @@ class Scans(Lookup):
         """Every key, in order; as weakly consistent as `scan`."""
         return (key for key, _ in self.scan())
 
-    def items(self) -> Any:
-        return self.scan()
-
-    def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
-        """How many keys from `start` on are in the leaf with it, and where the next one begins."""
-        page = self.page
-        return self.at_leaf(tree, start, lambda: (page.count - self.index, page.high()))
-
     def _leaves_of(
         self, tree: int, low: bytes, high: bytes | None
     ) -> Iterator[tuple[Pairs, bytes | None]]:
         """The pairs of each leaf of a tree, and where the next one begins."""
-        start: bytes | None = low
-        leaf, ahead, count = 0, 0, 1
-        while start is not None and (high is None or start < high):
-            found, start, leaf, ahead = self.read_range(tree, start, high, leaf, ahead, count)
-            count = min(2 * count, LEAVES_MAX)
-            yield found, start
+        step = Range(self.trees, self.leaf, tree, low, high)
+        while step.start is not None and (high is None or step.start < high):
+            found = self.store.run(step)
+            yield found, step.start
 
-    def read_range(
-        self, tree: int, start: bytes, high: bytes | None, leaf: int, ahead: int, count: int
-    ) -> tuple[Pairs, bytes | None, int, int]:
-        """The pairs from `start` on in the leaf with it and in those that follow, at most `count`
-        in all; where the next leaf begins, its object, and that of the next one to be fetched, as
-        far as is known. `leaf`, `ahead`: what the call before this one gave, or 0.
-        """
-        attempt = 0
-        hashed = hash64(start)
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                if not ahead:
-                    ahead = self._look_ahead(tree, hashed, leaf)
-                if self._look(tree, hashed, start, leaf) == DONE:
-                    return self._read_on(high, count, ahead)
-            finally:
-                self.client.leave()
-            attempt += 1
-            self.stay(attempt, False)
+    def at_leaf(self, tree: int, key: bytes, work: Callable[[], Any]) -> Any:
+        """What `work` returns, called in an operation when the leaf of that tree in whose range the
+        key is has been read."""
+        return self.store.run(Visit(self.trees, self.leaf, tree, key, work))
 
-    def _look_ahead(self, tree: int, hashed: int, leaf: int) -> int:
-        """Fetch the leaf of a key and those after it, as far as is known; what is next, or 0."""
-        routes: Routes = self.routes[tree]
-        hint = 0 if leaf else routes.hinted(hashed)
-        ahead = routes.hinted_leaf(hint) if hint else leaf
-        for _ in range(AHEAD):
-            ahead = self._fetch(routes, ahead)
-        return ahead
-
-    def _fetch(self, routes: Routes, ahead: int) -> int:
-        """Fetch a leaf, if it is not 0; the one that follows it, as far as is known, or 0."""
-        if not ahead:
-            return 0
-        self.endpoint.foresee(ahead + POINTER, 0, self.page.size)
-        return routes.sibling_of(ahead)
-
-    def _read_on(
-        self, high: bytes | None, count: int, ahead: int
-    ) -> tuple[Pairs, bytes | None, int, int]:
-        """As `read_range`, from the leaf on that was read, and its entry `index`."""
-        page = self.page
-        routes: Routes = self.routes[self.tree]
-        found: Pairs = []
-        at = self.at
-        while True:
-            leaf = page.sibling()
-            if leaf:
-                routes.follow(at, leaf)
-                at = leaf
-            pointer = self._pointer_at(leaf) if count > 1 and leaf else 0
-            if ahead:
-                ahead = self._fetch(routes, ahead)
-            elif pointer:
-                self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
-            after = self._append_range(high, found)
-            if after is None or not pointer:
-                return found, after, leaf, ahead
-            self.endpoint.wait()
-            page.read(pointer & ADDRESS_MASK)
-            self.endpoint.wait()
-            if page.level or not page.begins_at(after):
-                return found, after, leaf, ahead
-            self.index = 0
-            count -= 1
+    def read_leaf(self, tree: int, start: bytes) -> tuple[int, bytes | None]:
+        """How many keys from `start` on are in the leaf with it, and where the next one begins."""
+        leaf, page = self.leaf, self.leaf.page
+        return self.at_leaf(tree, start, lambda: (page.count - leaf.index, page.high()))
 
     def range_here(self, high: bytes | None) -> tuple[Pairs, bytes | None]:
         """The pairs from the key looked for on in the leaf that was read, and where the next one
         begins."""
         found: Pairs = []
-        after = self._append_range(high, found)
+        after = append_range(self.trees, self.leaf, high, found)
         return found, after
-
-    def _append_range(self, high: bytes | None, found: Pairs) -> bytes | None:
-        """Append the pairs from entry `index` on in the leaf that was read; where the next leaf
-        begins."""
-        page = self.page
-        index = self.index
-        end = page.count if high is None else page.find(high)
-        while True:
-            index = page.pairs(index, end, found)
-            if index >= end:
-                return page.high() if end == page.count else None
-            slot = page.image.word(SLOTS + index)
-            found.append((page.key(index), self._value(slot)))
-            index += 1
 
 
 def _merged(trees: list[Iterator[tuple[Pairs, bytes | None]]]) -> Iterator[Pairs]:

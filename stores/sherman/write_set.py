@@ -8,14 +8,29 @@ it takes, each time with one more entry for its parent, which is then found from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.inline import Way
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.rtx.reads import Place
+from limpet.stores.rtx.reads import ObjectRead, Place
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
-from limpet.stores.status import AGAIN, DONE, EXISTS, INSERT, MISSING, PUT, UPDATE
+from limpet.stores.sherman.trees import Leaf, Trees
+from limpet.stores.sherman.tx_trees import TxTrees
+from limpet.stores.status import (
+    AGAIN,
+    AT_ONCE,
+    DONE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+    UPDATE,
+)
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.commit import Commit
@@ -25,6 +40,8 @@ Entries = list[tuple[bytes, bytes, int]]
 
 MERGED_SHARE: Final = 0.75
 """Nodes that both have entries are merged if no more than this share of the new one is taken."""
+SHRINKS_MAX: Final = 32
+"""How often a merge is tried while others are in the way; a later one takes in what it left."""
 ROUNDS_MAX: Final = 4
 """How often the way to a node may lead back to the root: what is staged may be out of date."""
 
@@ -33,27 +50,88 @@ class Busy(Exception):
     """A node that is needed is locked by somebody else, or has changed since it was read."""
 
 
+class TreeWay(Way):
+    """How a write to a tree goes on: by `commit`, if that is not None."""
+
+    def __init__(self, commit: Any = None) -> None:
+        super().__init__()
+        self.commit = commit
+
+    def at_once(self) -> TreeWay:
+        """Try again without a pause."""
+        self.outcome = AT_ONCE
+        return self
+
+    def ended(self, outcome: int) -> TreeWay:
+        """The write has come to this."""
+        self.outcome = outcome
+        return self
+
+
+def commit_staged(store: Any, commit: Any, stage: Callable[[Any], int]) -> int:
+    """Stage a change by `stage`, and commit it: DONE, or what either has come to. Within an
+    operation."""
+    try:
+        commit.begin(store.link)
+        outcome = stage(store.staging(commit))
+        return commit.run() if outcome == DONE else outcome
+    except BaseException:
+        commit.abandon()
+        raise
+
+
+def shrink(store: Any, key: bytes) -> None:
+    """Merge the leaf with a neighbour, as long as that can be done.
+
+    If others are always in the way, or memory is full, it stays as it is; a later merge takes it
+    in.
+    """
+    lane = store.endpoint.background(True)
+    try:
+        commit = store.commit()
+        attempt = 0
+        while attempt < SHRINKS_MAX:
+            with store.client:
+                store.require_there()
+                outcome = commit_staged(store, commit, lambda staging: staging.shrink(key))
+            if outcome == MISSING:
+                break
+            if outcome == NO_MEMORY:
+                commit.replenish(0, True)
+            if outcome != DONE:
+                attempt += 1
+                store.endpoint.pause(attempt)
+    except (StoreFull, NodeFailed):
+        pass  # the key is deleted; the rest can wait
+    finally:
+        store.endpoint.background(lane)
+
+
 class Staging:
     """The changes of one transaction to one store."""
 
     def __init__(self, store: Any, commit: Commit) -> None:
         self.store = store
+        self.trees: Trees = store.trees
         self.commit = commit
         self.endpoint = store.endpoint
         self.key = b""
         """That is staged, or was last."""
+        self.tree = 0
+        """Number of the tree that it is in."""
 
     def stage(self, key: bytes, value: bytes | None, mode: int = PUT) -> int:
         """Stage one key's value, None to delete it: DONE, EXISTS, MISSING or AGAIN."""
         store = self.store
         self.key = key
         try:
-            at, page = self._leaf(key)
+            leaf = self._leaf(key)
         except Busy:
             return AGAIN
+        at, page = leaf.at, leaf.page
         index = page.find(key)
         if not page.exact and (mode == UPDATE or value is None):
-            return MISSING if self._read_as_absent(at, key) else AGAIN
+            return MISSING if self._read_as_absent(leaf, key) else AGAIN
         if page.exact and mode == INSERT:
             return EXISTS
         if page.exact and page.has_extent(index):
@@ -70,17 +148,17 @@ class Staging:
         except Busy:
             return AGAIN
 
-    def _read_as_absent(self, at: int, key: bytes) -> bool:
-        """Note that a key is not in its leaf, the object `at`, which was read last; False: that
-        has changed since the transaction read it.
+    def _read_as_absent(self, leaf: Leaf, key: bytes) -> bool:
+        """Note that a key is not in its leaf; False: that has changed since the transaction read
+        it.
 
         The transaction writes nothing for that key, so nothing but its read set can show that the
         key was absent when it committed. A leaf that is staged will be locked as it was read.
         """
         reads = self.commit.reads
-        if reads is None or at in self.commit.pages:
+        if reads is None or leaf.at in self.commit.pages:
             return True
-        return bool(self.store.note(reads, key, None))
+        return bool(note_leaf(reads, self.store, leaf, key))
 
     def _put(self, at: int, page: Page, index: int, entry: tuple[bytes, bytes, int]) -> int:
         """Set an entry of a node, the one at `index` if it has the key."""
@@ -103,19 +181,20 @@ class Staging:
 
     def place(self, at: int, key: bytes, reference: int) -> None:
         """Have the entry of a key name that; when it was staged, it was in this object's node."""
+        tree = self.trees.tree_of(key)
         while True:
             page = self.commit.pages[at]
             assert page is not None
             if page.level == 0 and page.has(key):
                 page.set_value(page.find(key), _link(reference), EXTENT)
                 return
-            at = self.store.next_hop(page, key, 0)
+            at = self.trees.next_hop(as_staged(page, tree, at), key, 0)
 
     # ---- splits ---------------------------------------------------------------------------------
 
     def _split(self, at: int, page: Page, entries: Entries) -> int:
         """Put these entries, too many for it, into a node and a new sibling of it."""
-        root = self.store.roots[self.store.tree]
+        root = self.trees.roots[self.tree]
         middle = _middle(entries)
         fence = entries[middle][0]
         low, high, sibling = page.low(), page.high(), page.sibling()
@@ -130,7 +209,8 @@ class Staging:
 
     def link_above(self, level: int, fence: bytes, right: int) -> int:
         """Have the node of that level link to a new one, which begins at this fence."""
-        parent, above = self._inner(fence, level)
+        leaf = self._inner(fence, level)
+        parent, above = leaf.at, leaf.page
         return self._put(parent, above, above.find(fence), (fence, _link(right), 0))
 
     def _make(
@@ -141,19 +221,19 @@ class Staging:
         sibling: int,
         entries: Entries,
     ) -> int:
-        page = self.store.blank()
+        page = self.trees.blank().page
         page.reset(level, *fences, sibling)
         page.fill(entries)
         return self._write(at, page)
 
     def _vacant(self) -> int:
         """A vacant object of the tree. Raises StoreFull when there is none."""
-        store = self.store
-        root, objects = store.roots[store.tree], store.parameters.objects
+        trees = cast(TxTrees, self.trees)
+        root = trees.roots[self.tree]
         lane = self.endpoint.background(True)
         try:
-            for _ in range(objects):
-                number = store.next_vacant()
+            for _ in range(trees.object_count):
+                number = trees.next_vacant()
                 at = root + number * OBJECT_SIZE
                 if number and at not in self.commit.pages:
                     lock = self.endpoint.load(at)
@@ -163,7 +243,7 @@ class Staging:
                         return at
         finally:
             self.endpoint.background(lane)
-        raise store.why_full(store.tree)
+        raise trees.why_full(self.tree)
 
     # ---- merges ---------------------------------------------------------------------------------
 
@@ -173,21 +253,23 @@ class Staging:
         DONE; MISSING: there is nothing to merge; AGAIN.
         """
         try:
-            return self._merge(*self._leaf(key), key)
+            return self._merge(self._leaf(key), key)
         except Busy:
             return AGAIN
 
-    def _merge(self, at: int, page: Page, key: bytes) -> int:
-        root = self.store.roots[self.store.tree]
+    def _merge(self, leaf: Leaf, key: bytes) -> int:
+        at, page = leaf.at, leaf.page
+        root = self.trees.roots[self.tree]
         if at == root:
             return self._vacate_root(page)
-        parent, above = self._inner(key, page.level + 1)
+        inner = self._inner(key, page.level + 1)
+        parent, above = inner.at, inner.page
         if above.count == 1:
-            return self._merge(parent, above, key)
+            return self._merge(inner, key)
         index = above.find(key)
         left = max(0, index - 1) if above.exact else max(0, index - 2)
         first_at, second_at = above.link(left), above.link(left + 1)
-        first, second = self._page(first_at), self._page(second_at)
+        first, second = self._read(first_at).page, self._read(second_at).page
         if first.sibling() != second_at or first.level != page.level:
             return AGAIN
         low, high, sibling = first.low(), second.high(), second.sibling()
@@ -206,47 +288,67 @@ class Staging:
         return self._write(parent, above)
 
     def _vacate_root(self, page: Page) -> int:
-        root = self.store.roots[self.store.tree]
+        root = self.trees.roots[self.tree]
         if page.level or page.count or is_vacant(self.endpoint.load(root + POINTER)):
             return MISSING
         return self._write(root, None)
 
     # ---- finding --------------------------------------------------------------------------------
 
-    def _leaf(self, key: bytes) -> tuple[int, Page]:
-        """The leaf in whose range the key is: its object, and its page as it is staged."""
-        tree = self.store.tree_of(key)
-        self.store.tree = tree
-        routes = self.store.routes[tree]
+    def _leaf(self, key: bytes) -> Leaf:
+        """The leaf in whose range the key is, with its page as it is staged."""
+        self.tree = self.trees.tree_of(key)
+        routes = self.trees.routes[self.tree]
         known = routes.find(key)
-        at, page = self._walk(key, 0, known)
-        if at != known and at not in self.commit.pages:
-            routes.learn(page.low(), at)
-        return at, page
+        leaf = self._walk(key, 0, known)
+        if leaf.at != known and leaf.at not in self.commit.pages:
+            routes.learn(leaf.page.low(), leaf.at)
+        return leaf
 
-    def _inner(self, key: bytes, level: int) -> tuple[int, Page]:
+    def _inner(self, key: bytes, level: int) -> Leaf:
         """The node of that level in whose range the key is."""
-        return self._walk(key, level, self.store.roots[self.store.tree])
+        return self._walk(key, level, self.trees.roots[self.tree])
 
-    def _walk(self, key: bytes, level: int, at: int) -> tuple[int, Page]:
-        root, rounds = self.store.roots[self.store.tree], 0
+    def _walk(self, key: bytes, level: int, at: int) -> Leaf:
+        root, rounds = self.trees.roots[self.tree], 0
         while rounds < ROUNDS_MAX:
-            page = self._page(at)
-            if page.level == level and page.has(key):
-                return at, page
-            at = self.store.next_hop(page, key, level)
+            leaf = self._read(at)
+            if leaf.page.level == level and leaf.page.has(key):
+                return leaf
+            at = self.trees.next_hop(leaf, key, level)
             rounds += at == root
         raise Busy
 
-    def _page(self, at: int) -> Page:
+    def _read(self, at: int) -> Leaf:
         """A node as it is staged; else a copy of it, whose version the transaction then expects."""
         page = self.commit.pages.get(at)
-        if page is None:
-            page = self.store.blank()
-            if not self.store.read_object(at, page) or self.store.lock & LOCKED:
-                raise Busy
-            self.commit.expect(at, self.store.lock)
-        return page
+        if page is not None:
+            return as_staged(page, self.tree, at)
+        leaf = self._read_copy(at)
+        self.commit.expect(at, leaf.lock)
+        return leaf
+
+    def _read_copy(self, at: int) -> Leaf:
+        """A copy of a node that nobody has locked. Raises Busy."""
+        leaf = self.trees.blank()
+        leaf.tree = self.tree
+        self.store.leaf.at = at  # if that is in the way, it is what is waited for
+        if not self.trees.read(leaf, at, 0) or leaf.lock & LOCKED:
+            raise Busy
+        return leaf
+
+
+def note_leaf(reads: Any, store: Any, leaf: Leaf, key: bytes) -> bool:
+    """Note a leaf that was read for a key in a transaction's read set; False: it has changed."""
+    found = ObjectRead(leaf.lock, leaf.pointer, store, key)
+    return bool(reads.note_object(leaf.at, found))
+
+
+def as_staged(page: Page, tree: int, at: int) -> Leaf:
+    """A node as it is staged: what is known of it."""
+    leaf = Leaf(page)
+    leaf.tree, leaf.at = tree, at
+    return leaf
 
 
 def _link(at: int) -> bytes:

@@ -115,7 +115,7 @@ class Clients(Testbed):
     def address(self, key: bytes) -> int:
         """Address of the entry of a key that is there."""
         assert self.store.get(key) is not None
-        return int(self.store.entries.address(self.store.entry))
+        return int(self.store.found.entries.address(self.store.found.entry))
 
 
 TELLS: Final = 3
@@ -238,11 +238,11 @@ def _a_late_client_inserts(pools: Any) -> None:
     for key in clients.keys()[:4]:
         clients.store.insert(key, OLD)
         clients.store.delete(key)
-    first = clients.store.entries.address(0)
+    first = clients.store.found.entries.address(0)
     assert not late.begin(
         lambda: late.store.insert(b"k", NEW), verb_on_address("read_words", first)
     )
-    assert not clients.store.lock(0, 0).locked(), "others wait for who makes its index anew"
+    assert not clients.store.locking.lock(0, 0).locked(), "others wait for who makes its index anew"
     assert late.go()
     assert clients.store.get(b"k") == NEW
     clients.sound()

@@ -45,7 +45,7 @@ class Busy:
 
     def journal(self, pool: Any) -> int:
         slot = pool.client_id >> slots.INCARNATION_BITS
-        return int(self.clients.table + JOURNALS + slot * self.clients.store.journal_size)
+        return int(self.clients.table + JOURNALS + slot * self.clients.store.lookup.journal_size)
 
     def recover(self, hinders: Callable[[str, int], bool]) -> None:
         """Recover the dead, while the other one is at work."""

@@ -185,7 +185,7 @@ def _busy_client_is_met_twice(pools: Any) -> None:
     clients.pool.membership.now = lambda: now[0]
     for _ in range(3):
         assert not busy.begin(lambda: busy.store.update(key, NEW), verb_on("write_words"))
-        clients.store.locks.wait_for(3)
+        clients.store.lookup.locks.wait_for(3)
         clients.store.look_after()
         assert busy.go()
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
@@ -204,7 +204,7 @@ def _repairer_is_met_twice(pools: Any) -> None:
         clients.die(verb_on("write_words"), lambda store: store.update(key, NEW))
         given_back = verb_on_address("cas", clients.table, 2)
         assert not repairer.begin(repairer.pool.recover, given_back)
-        clients.store.locks.wait_for(8)
+        clients.store.lookup.locks.wait_for(8)
         clients.store.look_after()
         assert repairer.go()
         now[0] += LEASES_BETWEEN * clients.pool.membership.lease_s
@@ -334,8 +334,8 @@ def _repairer_dies_in_the_midst_of_giving_back(pools: Any) -> None:
 def torn(store: Any, row: int) -> bool:
     """Whether a client says that the row is damaged."""
     with store.client:
-        store.enter_table(store.tables[0])
-        return bool(store.is_torn(row))
+        store.lookup.enter_table(store.lookup.tables[0])
+        return bool(store.lookup.is_torn(row))
 
 
 def _two_write_a_row_one_after_the_other(pools: Any) -> None:

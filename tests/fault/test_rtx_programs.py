@@ -116,7 +116,7 @@ def test_keys_of_programs_are_in_leaves_of_their_own() -> None:
         found = set()
         for key in (*PRESENT_KEYS, *ABSENT):
             stage.store.get(key)
-            found.add(int(stage.store.at))
+            found.add(int(stage.store.leaf.at))
     assert len(found) == 4
 
 

@@ -385,7 +385,7 @@ def _leaf_of(store: Any, key: bytes) -> int:
 def _use_again(pools: Any, store: Any, at: int) -> None:
     """Have leaves far behind split until this object is one of them. A client looks for a vacant
     one from a place on that its number says."""
-    number = (at - int(store.roots[0])) // OBJECT_SIZE
+    number = (at - int(store.trees.roots[0])) // OBJECT_SIZE
     for _ in range(2 * store.parameters.objects):
         pool = limpet.Pool.open(store.pool.url)
         if 0 < number - pool.client.ident % store.parameters.objects <= 4:

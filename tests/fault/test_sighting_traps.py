@@ -58,12 +58,12 @@ def _meet_in_inserts_of_a_key_that_exists(meetings: Meetings) -> None:
     busy = meetings.puppet("loco", capacity=100, locks=1)
     store = meetings.pool.store("loco", name="test")
     assert store.get(b"k") == OLD
-    lock = store.lock(0, 0)
+    lock = store.locking.lock(0, 0)
     held_at = verb_on_address("cas", lock.address, 2)
     for _ in range(MEETINGS):
         assert not busy.begin(lambda: busy.store.insert(b"k", b"x"), held_at)
         assert meetings.pool.endpoint.load(lock.address) & HOLDER == meetings.ident
-        look = functools.partial(store.key_locks._look_after, lock, store.journal.at)
+        look = functools.partial(store.locking.key_locks._look_after, lock, store.writer.journal.at)
         meetings.pool.exclusively(look)
         assert busy.go()
         assert busy.result is limpet.KeyExists

@@ -128,8 +128,8 @@ class Clients(Testbed):
 
     def __init__(self, pools: Any, puppets: int, fence: str = "kill", **parameters: Any) -> None:
         super().__init__(pools, puppets, {"fence": fence}, **{**RING, **parameters})
-        self.table = int(self.store.tables[0])
-        self.locks = self.table + int(self.store.locks_at)
+        self.table = int(self.store.lookup.tables[0])
+        self.locks = self.table + int(self.store.lookup.locks_at)
         """The word of all rows' locks."""
 
     def key(self, row: int, value: bytes = OLD, other: int | None = None, number: int = 0) -> bytes:
@@ -208,8 +208,8 @@ def vacancies(store: Any, row: int) -> int:
     """Empty entries of a row, in a store with one table."""
 
     def count() -> int:
-        store.enter_table(store.tables[0])
-        store.rows.read(0, row)
-        return sum(not store.rows.header(0, slot) for slot in range(SLOTS))
+        store.lookup.enter_table(store.lookup.tables[0])
+        store.lookup.rows.read(0, row)
+        return sum(not store.lookup.rows.header(0, slot) for slot in range(SLOTS))
 
     return int(store.pool.exclusively(count))

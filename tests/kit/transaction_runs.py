@@ -256,7 +256,7 @@ class TxStage(SimulatedCluster):
 
     def _leaf(self, key: bytes) -> int:
         self.store.get(key)
-        return int(self.store.at)
+        return int(self.store.leaf.at)
 
 
 def own_key(client: int) -> bytes:

@@ -104,7 +104,7 @@ class Clients(StillTestbed):
     def at(self, key: bytes) -> int:
         """The object of the leaf that a key is in."""
         self.store.get(key)
-        return int(self.store.at)
+        return int(self.store.leaf.at)
 
     def value(self, key: bytes) -> bytes | None:
         found: bytes | None = self.store.get(key)
@@ -202,7 +202,7 @@ def deciding(beside: Any, pool: Any) -> Where:
 
 def look_after(store: Any, at: int) -> None:
     """See to the lock of an object, as who waits for it does now and then."""
-    store.at = at
+    store.leaf.at = at
     store.stay(0, True)
 
 

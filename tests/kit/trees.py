@@ -13,8 +13,8 @@ from limpet.fault.matrix.testbed import StoreTestbed, look_away
 from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.sherman.in_place_check import InPlaceSurvey
+from limpet.stores.sherman.in_place_trees import InPlaceTrees
 from limpet.stores.sherman.layout import SLOTS
-from limpet.stores.sherman.plain import InPlace
 
 KIND: Final = "rtx-sherman"
 VALUE: Final = b"v" * 40
@@ -22,9 +22,9 @@ VALUE: Final = b"v" * 40
 
 def nodes(store: Any) -> int:
     """How many nodes the tree has."""
-    if isinstance(store, InPlace):
+    if isinstance(store.trees, InPlaceTrees):
         return sum(1 for _ in InPlaceSurvey(store)._nodes(0))
-    raw = store.endpoint.read(int(store.roots[0]), OBJECT_SIZE * store.parameters.objects)
+    raw = store.endpoint.read(int(store.trees.roots[0]), OBJECT_SIZE * store.parameters.objects)
     pointers = np.frombuffer(raw, dtype="<u8")[POINTER // 8 :: OBJECT_SIZE // 8]
     return sum(not is_vacant(pointer) for pointer in pointers.tolist())
 
@@ -44,7 +44,7 @@ class TreeScene(StoreTestbed):
     def has_room(self) -> bool:
         """Whether KEY fits the last leaf."""
         self.store.get(KEY)
-        return bool(self.store.page.fits(KEY, len(NEW)))
+        return bool(self.store.leaf.page.fits(KEY, len(NEW)))
 
 
 class RootSplit(TreeScene):
@@ -77,7 +77,7 @@ class Merge(StoreTestbed):
     def leaf_of(self, key: bytes) -> bytes:
         """Low fence of the leaf with a key."""
         self.store.get(key)
-        return bytes(self.store.page.low())
+        return bytes(self.store.leaf.page.low())
 
 
 class Tree:
@@ -87,14 +87,15 @@ class Tree:
         self.pools = pools
         self.pool = pools(nodes=nodes, node_size=size)
         self.store = self.pool.store(KIND, name="test", **given)
-        self.roots = [int(root) for root in self.store.roots]
+        self.roots = [int(root) for root in self.store.trees.roots]
 
     def client(self) -> Puppet:
         return Puppet(self.pools, self.pool.url, KIND)
 
     def key_of(self, tree: int) -> bytes:
         """A key that is in that tree."""
-        return next(k for k in (b"k%d" % n for n in range(1000)) if self.store.tree_of(k) == tree)
+        tree_of = self.store.trees.tree_of
+        return next(key for key in (b"k%d" % n for n in range(1000)) if tree_of(key) == tree)
 
     def keys_of_all(self) -> list[bytes]:
         """A key of each tree; they have the value `old`."""
@@ -119,8 +120,8 @@ class Tree:
         """How many levels there are above the leaves."""
         self.store.client.enter()
         try:
-            self.store.read_object(self.roots[0], self.store.page)
-            return int(self.store.page.level)
+            self.store.trees.read(self.store.leaf, self.roots[0], 0)
+            return int(self.store.leaf.page.level)
         finally:
             self.store.client.leave()
 
@@ -133,18 +134,18 @@ class Tree:
         return keys
 
     def leaf(self, key: bytes) -> int:
-        """The object of the leaf that a key is in; `store.page` is a copy of its node."""
+        """The object of the leaf that a key is in; `store.leaf.page` is a copy of its node."""
         self.store.client.enter()
         try:
-            self.store.find_leaf_of(self.store.tree_of(key), key)
-            return int(self.store.at)
+            self.store.trees.find(self.store.leaf, key)
+            return int(self.store.leaf.at)
         finally:
             self.store.client.leave()
 
     def room(self, key: bytes) -> int:
         """Bytes that are free in the leaf that a key is in."""
         self.leaf(key)
-        return int(self.store.page.heap) - 8 * (SLOTS + int(self.store.page.count))
+        return int(self.store.leaf.page.heap) - 8 * (SLOTS + int(self.store.leaf.page.count))
 
     def leaves(self, keys: list[bytes]) -> list[list[bytes]]:
         """The keys, by leaves."""

@@ -49,9 +49,9 @@ def test_a_link_of_a_tree_has_eight_bytes_or_is_damaged(pools: Any, length: int)
     store = pools().store("rtx-sherman", name="test", capacity=1000, value_size=16)
     store.put(b"k" * 60, bytes(200))
     assert store.get(b"k" * 60) == bytes(200)
-    leaf = store.roots[store.tree]
+    leaf = store.trees.roots[store.leaf.tree]
     slot = SLOTS
-    assert store.page.slot & EXTENT
+    assert store.leaf.page.slot & EXTENT
     shorter = length << VALUE_SHIFT
     change_node(store, leaf, slot, lambda word: word & ~(0xFFFF << VALUE_SHIFT) | shorter)
     for work in (lambda: store.get(b"k" * 60), lambda: store.put(b"k" * 60, bytes(300))):
@@ -65,7 +65,7 @@ def test_an_inner_node_without_children_is_damaged(pools: Any) -> None:
     keys = [b"%05d" % number for number in range(200)]
     for key in keys:
         store.put(key, bytes(60))
-    (root,) = store.roots
+    (root,) = store.trees.roots
     change_node(store, root, SHAPE, lambda word: word & ~(0xFFFF << COUNT_SHIFT))
     reader = pools.again(pool).store("rtx-sherman", name="test")
     for key in keys:

@@ -282,7 +282,7 @@ def test_a_torn_node_is_looked_up_in_the_log_of_who_wrote_it(pools: Any) -> None
     store = pools().store("dtx-sherman", name="test", capacity=1000)
     store.put_many((key, OLD * 200) for key in KEYS)
     store.get(KEYS[0])
-    leaf = store.at
+    leaf = store.leaf.at
     other = Puppet(pools, store.pool.url, "dtx-sherman")
     locks = verb_on_address("cas", leaf)
     assert not other.begin(lambda: other.store.update(KEYS[0], NEW * 200), until=locks)

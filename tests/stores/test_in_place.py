@@ -28,11 +28,11 @@ def test_a_leaf_that_is_lost_between_reading_and_looking_is_a_failed_node(
     pool = pools(nodes=2)
     store = pool.store("rtx-sherman", name="s")
     store.put_many({key: key for key in KEYS})
-    key = next(key for key in KEYS if store.tree_of(key) == 1)
-    other = next(key for key in KEYS if store.tree_of(key) == 0)
+    key = next(key for key in KEYS if store.trees.tree_of(key) == 1)
+    other = next(key for key in KEYS if store.trees.tree_of(key) == 0)
     store.client.enter()
     try:
-        store.find_leaf_of(1, key)
+        store.trees.find_in(store.leaf, 1, key)
         lose(pool, 1)
         with pytest.raises(limpet.NodeFailed):
             getattr(store, look)(*arguments)

@@ -24,11 +24,12 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
 from limpet.stores.baselines.dtx.log import ValueLog
-from limpet.stores.baselines.dtx.sherman import LoggedCommit
+from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.rtx.layout import DOING
 from limpet.stores.sherman import in_place_commit as commit
-from limpet.stores.sherman import plain as table
 from limpet.stores.sherman.in_place_node import Node
+from limpet.stores.sherman.in_place_writer import InPlaceWriter
+from limpet.stores.sherman.plain import Sherman
 
 COMPILED = BUILD == "compiled"
 OLD8, NEW8 = b"12345678", b"87654321"
@@ -147,7 +148,7 @@ def test_sherman_holds_under_the_explorer() -> None:
 def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     """R8. A key in it is not reported missing, nor given an old value."""
     store = grown(pools, "sherman", 3)
-    root = int(store.roots[0])
+    root = int(store.trees.roots[0])
     whole = store.endpoint.read(root, 1024)
     waits = []
 
@@ -157,7 +158,7 @@ def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, 
             store.endpoint.write(root, whole)
         return 0
 
-    monkeypatch.setattr(table.InPlace, "stay", stay)
+    monkeypatch.setattr(Sherman, "stay", stay)
     works: list[Callable[[], object]] = [
         lambda: store.get(b"0002"),
         lambda: list(store.scan())[2][1],
@@ -173,12 +174,12 @@ def test_a_torn_node_is_read_again(pools: Any, monkeypatch: pytest.MonkeyPatch, 
 def test_versions_do_not_tell_what_a_reader_who_is_overtaken_has_read(pools: Any) -> None:
     """It reads the new front, stops, and reads the new rear when the write is over."""
     store = grown(pools, "sherman", 3)
-    root = int(store.roots[0])
+    root = int(store.trees.roots[0])
     before = store.endpoint.read(root, 1024)
     for key in (b"0000", b"0001", b"0002"):
         store.update(key, NEW8)
     after = store.endpoint.read(root, 1024)
-    node = store.blank()
+    node = store.trees.blank().page
     node.read(root)
     assert node.is_whole()
     for end in range(16, 1008, 8):
@@ -194,7 +195,7 @@ def test_a_new_node_that_nothing_above_links_to_is_found(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that splits a leaf and then comes no further."""
-    monkeypatch.setattr(table.InPlace, "_link_all_above", lambda store: None)
+    monkeypatch.setattr(InPlaceWriter, "_link_all_above", lambda writer, commit: None)
     store = grown(pools, "sherman", 100, **SMALL)
     other = pools.again(store.pool).store("sherman", name="test")
     keys = [b"%04d" % number for number in range(100)]

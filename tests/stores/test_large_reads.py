@@ -53,7 +53,7 @@ def leaves(store: Any) -> int:
     found = []
     for number in range(KEYS):
         store.get(b"k%04d" % number)
-        found.append(int(store.at))
+        found.append(int(store.leaf.at))
     return len(set(found))
 
 

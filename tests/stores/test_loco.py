@@ -80,7 +80,7 @@ def test_parts_of_a_table_do_not_overlap(key_size: int, value_size: int) -> None
 def test_an_entry_whose_counter_is_used_up_is_not_claimed_again(pools: Any) -> None:
     """Counters do not wrap (L3)."""
     store = make(pools, capacity=1)
-    entries = store.entries
+    entries = store.found.entries
     for entry in range(1, entries.count):
         store.endpoint.store(entries.address(entry), COUNTER_MAX << COUNTER_SHIFT | VACANT)
     last = COUNTER_MAX - 1 << COUNTER_SHIFT
@@ -102,7 +102,7 @@ def test_an_index_finds_the_entries_that_it_has_and_no_others(pools: Any, seed: 
     """Hashes meet, and places at the end of the table go on at its beginning."""
     store = make(pools, capacity=20)
     store.get(b"k")
-    index, source = store.index, random.Random(seed)
+    index, source = store.found.index, random.Random(seed)
     places = [0, 1, 2, index.mask - 1, index.mask]
     hashes = [place + above * (index.mask + 1) << ROW_BITS for place in places for above in (0, 1)]
     there: dict[int, int] = {}
@@ -126,7 +126,7 @@ def test_an_index_finds_the_entries_that_it_has_and_no_others(pools: Any, seed: 
 
 def test_a_tracker_tells_what_was_appended_while_its_ring_has_it(pools: Any) -> None:
     store = make(pools, capacity=1, tracker=4)
-    tracker = store.index.tracker
+    tracker = store.found.index.tracker
     numbers = [tracker.append(entry) for entry in range(10)]
     assert numbers == list(range(10))
     assert tracker.position() == 10
@@ -168,8 +168,8 @@ def test_a_writer_makes_no_index_while_it_holds_a_lock(pools: Any) -> None:
     held = []
 
     def look(verb: str, address: int) -> None:
-        if verb == "read_words" and address == late.entries.address(0):
-            held.append(store.lock(0, 0).locked())
+        if verb == "read_words" and address == late.found.entries.address(0):
+            held.append(store.locking.lock(0, 0).locked())
 
     watched.endpoint.after = look
     assert late.get(b"k") is None
@@ -181,7 +181,7 @@ def test_a_writer_makes_no_index_while_it_holds_a_lock(pools: Any) -> None:
         store.put_many(dict.fromkeys(KEYS, OLD))
         for key in KEYS:
             store.delete(key)
-        journal = store.tables[0] + store.parameters.locks_at + store.parameters.journal_at
+        journal = store.lookup.tables[0] + store.parameters.locks_at + store.parameters.journal_at
         store.endpoint.store(journal + CLAIM, 1)  # of another life: nothing is to be repaired
         store.endpoint.store(journal, INSERTING)
         work()
@@ -200,7 +200,9 @@ def test_a_writer_that_is_late_every_time_gets_on(pools: Any) -> None:
     times = [0]
 
     def disturb(verb: str, address: int) -> None:
-        if verb == "read_words" and address == late.entries.address(late.entries.count - 1):
+        if verb == "read_words" and address == late.found.entries.address(
+            late.found.entries.count - 1
+        ):
             times[0] += 1
             for _ in range(3):
                 store.insert(theirs, OLD)
@@ -328,13 +330,13 @@ def killed_in(store: Any, work: Callable[[], object], step: int) -> None:
 
 def torn(store: Any) -> None:
     """A child dies in an update of b"k", while it writes the entry."""
-    entries = store.entries
+    entries = store.found.entries
     for step in range(1, 60):
         store.put(b"k", OLD)
         killed_in(store, lambda: store.update(b"k", NEW), step)
         store.client.enter()
         try:
-            entries.read(store.entry)
+            entries.read(store.found.entry)
             if not entries.is_whole():
                 return
         finally:
@@ -392,14 +394,14 @@ def test_a_node_that_is_lost_when_a_lock_was_taken_ends_the_operation(pools: Any
     pool = pools(nodes=2)
     watched = pools.keep(WatchedPool.open(pool.url))
     store = watched.store("loco", name="test", capacity=20)
-    lost, there = (next(k for k in KEYS if store.table_of(k) == node) for node in range(2))
+    lost, there = (next(k for k in KEYS if store.lookup.table_of(k) == node) for node in range(2))
     number = hash64(lost) & store.parameters.locks - 1
 
     def lose(verb: str, address: int) -> None:
         if verb == "cas" and address == lock:
             pool.fail_node(0)
 
-    lock = store.lock(0, number).address
+    lock = store.locking.lock(0, number).address
     watched.endpoint.after = lose
     with pytest.raises(limpet.NodeFailed):
         store.put(lost, NEW)
@@ -413,9 +415,9 @@ def test_who_waits_for_a_lock_of_a_node_that_is_replaced_leaves_the_new_memory_a
     pool = pools(nodes=2)
     store = pool.store("loco", name="test", capacity=20)
     other = pools.again(pool).store("loco", name="test")
-    lost, there = (next(k for k in KEYS if store.table_of(k) == node) for node in range(2))
+    lost, there = (next(k for k in KEYS if store.lookup.table_of(k) == node) for node in range(2))
     number = hash64(lost) & store.parameters.locks - 1
-    held, waits = (one.lock(0, number) for one in (other, store))
+    held, waits = (one.locking.lock(0, number) for one in (other, store))
     at = waits.address
     assert held.acquire()
     assert not waits.acquire(0.01)
@@ -436,19 +438,19 @@ def test_who_waits_for_a_lock_of_a_node_that_is_replaced_leaves_the_new_memory_a
 def damage(store: Any, word: int, change: Callable[[int], int]) -> None:
     """Change a word of the entry of b"k"."""
     assert store.get(b"k") == OLD
-    at = store.entries.address(store.entry) + 8 * word
+    at = store.found.entries.address(store.found.entry) + 8 * word
     store.endpoint.store(at, change(store.endpoint.load(at)))
 
 
 def _twice(store: Any) -> None:
     """Write the entry of b"k" to a vacant one, too."""
     store.get(b"k")
-    entries = store.entries
+    entries = store.found.entries
     state = entries.state()
     spare = next(n for n in range(entries.count) if not store.endpoint.load(entries.address(n)))
     entries.write(spare, entries.compose(state, b"k", OLD, 0), 0)
     store.endpoint.store(entries.address(spare), state)
-    store.index.tracker.append(spare)
+    store.found.index.tracker.append(spare)
 
 
 DAMAGES: list[tuple[str, Callable[[Any], None]]] = [
@@ -492,7 +494,7 @@ def test_a_damaged_value_is_an_error_and_not_a_value(pools: Any) -> None:
 def test_a_damaged_journal_is_an_error(pools: Any) -> None:
     store = make(pools, capacity=10, locks=1)
     store.put(b"k", OLD)
-    journal = store.tables[0] + store.parameters.locks_at + store.parameters.journal_at
+    journal = store.lookup.tables[0] + store.parameters.locks_at + store.parameters.journal_at
     store.endpoint.store(journal, 1000 << 2 | 1)
     with pytest.raises(limpet.StoreCorrupt, match=r"journal.*damaged"):
         store.put(b"k", NEW)
@@ -500,7 +502,7 @@ def test_a_damaged_journal_is_an_error(pools: Any) -> None:
 
 
 TRACKER_DAMAGES: list[tuple[str, Callable[[Any, int], int]]] = [
-    ("names entry", lambda store, lap: lap << ROW_BITS | store.entries.count),
+    ("names entry", lambda store, lap: lap << ROW_BITS | store.found.entries.count),
     ("names entry", lambda store, lap: lap << ROW_BITS | (1 << ROW_BITS) - 1),
     ("the place of the next", lambda store, lap: (1 << 64) - 1),
     ("the place of the next", lambda store, lap: lap + 1 << ROW_BITS),
@@ -514,7 +516,7 @@ def test_a_damaged_tracker_is_an_error(
     """It is no signal, and no loop without an end; a client with a new index reads on."""
     store = make(pools, capacity=1000, value_size=8)
     store.put(b"k", OLD)
-    tracker, endpoint = store.index.tracker, store.endpoint
+    tracker, endpoint = store.found.index.tracker, store.endpoint
     position = tracker.position()
     announced = says == "names entry"
     endpoint.store(tracker.ring + 8 * position, word(store, 1))
@@ -535,7 +537,7 @@ def test_a_damaged_tracker_is_an_error(
 def test_a_damaged_position_of_a_tracker_gives_no_wrong_value(pools: Any, position: int) -> None:
     store = make(pools, capacity=20, tracker=64, value_size=8)
     store.put_many(dict.fromkeys(KEYS, OLD))
-    store.endpoint.store(store.index.tracker.at, position)
+    store.endpoint.store(store.found.index.tracker.at, position)
     for key in KEYS:
         assert store.get(key) == OLD
     if position > 1 << 62:

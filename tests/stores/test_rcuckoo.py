@@ -93,17 +93,17 @@ def test_locality_has_most_rows_close_together() -> None:
 
 def search_of(store: Any) -> Any:
     """The search of a store with one table; it is made when it is needed first."""
-    if store.searches[0] is None:
-        store.searches[0] = PathSearch(store.parameters, store.places)
-    return store.searches[0]
+    if store.writer.searches[0] is None:
+        store.writer.searches[0] = PathSearch(store.parameters, store.lookup.places)
+    return store.writer.searches[0]
 
 
 def contents(store: Any) -> list[list[bytes | None]]:
     """The keys of each row's entries, and in passing have the search know them all."""
 
     def look() -> list[list[bytes | None]]:
-        rows, found = store.rows, []
-        store.enter_table(store.tables[0])
+        rows, found = store.lookup.rows, []
+        store.lookup.enter_table(store.lookup.tables[0])
         for row in range(store.parameters.rows):
             rows.read(0, row)
             search_of(store).learn(rows, 0, row)
@@ -203,12 +203,12 @@ def test_what_a_search_remembers_may_be_out_of_date(pools: Any, cache_rows: int)
 
 def groups(store: Any, rows: list[int]) -> list[tuple[int, int]]:
     """The groups of locks of these rows: words, from 0 on, and bits."""
-    locks = store.locks
-    store.enter_table(store.tables[0])
+    locks = store.lookup.locks
+    store.lookup.enter_table(store.lookup.tables[0])
     locks.plan()
     for row in rows:
         locks.add(row)
-    base = store.tables[0] + store.locks_at
+    base = store.lookup.tables[0] + store.lookup.locks_at
     return [((locks.words[i] - base) // 8, locks.bits[i]) for i in range(locks.count)]
 
 
@@ -233,7 +233,7 @@ def test_locks_that_there_are_not_are_shared_after_the_modulo(pools: Any) -> Non
         value_size=0,
     )  # fmt: skip
     assert store.parameters.rows > 134
-    assert store.locks.lock_of(130) == store.locks.lock_of(3) == 1
+    assert store.lookup.locks.lock_of(130) == store.lookup.locks.lock_of(3) == 1
     # a set with aliases has each of them once, in the order of the bits and not of the rows
     assert groups(store, [132, 6, 130, 3]) == [(0, 1 << 1), (0, 1 << 2), (0, 1 << 3)]
 
@@ -293,7 +293,7 @@ def test_journal_says_what_its_client_does(pools: Any) -> None:
 
     def look(verb: str, address: int) -> bool:
         slot = writer.pool.client.ident >> 36
-        at = clients.table + JOURNALS + slot * clients.store.journal_size + STATE
+        at = clients.table + JOURNALS + slot * clients.store.lookup.journal_size + STATE
         state = clients.pool.endpoint.load(at)
         if not states or states[-1] != state:
             states.append(state)
@@ -328,12 +328,12 @@ def test_journal_says_what_its_client_does(pools: Any) -> None:
 
 
 def test_row_of_zeros_is_whole_and_no_flipped_bit_goes_unseen(ring: Any) -> None:
-    rows, words = ring.rows, ring.rows.words
+    rows, words = ring.lookup.rows, ring.lookup.rows.words
     empty, row = places_of(ring, b"key")[1], places_of(ring, b"key")[0]
     ring.put(b"key", os.urandom(32))
 
     def look() -> None:
-        ring.enter_table(ring.tables[0])
+        ring.lookup.enter_table(ring.lookup.tables[0])
         for number, version in ((empty, 0), (row, 1)):
             rows.read(0, number)
             assert rows.is_whole(0)
@@ -383,7 +383,7 @@ def test_check_sees_a_row_that_nobody_is_writing_and_a_lock_of_nobodys(pools: An
         store.check()
     clients.pool.endpoint.store(clients.locks, 0)
     store.check()
-    at = store.rows.slot_address(3, 0)
+    at = store.lookup.rows.slot_address(3, 0)
     word = clients.pool.endpoint.load(at)
     clients.pool.endpoint.store(at, word ^ 1 << 9)
     with pytest.raises(limpet.StoreCorrupt, match=r"row 3 .* does not match its CRC"):

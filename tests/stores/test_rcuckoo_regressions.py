@@ -33,7 +33,10 @@ def test_a_living_clients_lock_is_not_taken_for_a_dead_ones(pools: Any) -> None:
     for number in range(400):
         key = b"%d" % number
         store.get(key)
-        places[key] = (store.locks.lock_of(store.first), store.locks.lock_of(store.second))
+        places[key] = (
+            store.lookup.locks.lock_of(store.found.first),
+            store.lookup.locks.lock_of(store.found.second),
+        )
     # c takes `shared` second; d and e take it first
     c_key, shared = next(
         (k, max(p))
@@ -45,7 +48,7 @@ def test_a_living_clients_lock_is_not_taken_for_a_dead_ones(pools: Any) -> None:
     _is_dead(repairer, dead)
     store.put(c_key, b"c")
     store.put(d_key, b"d")
-    word = store.tables[0] + store.locks_at + (shared >> 6 << 3)
+    word = store.lookup.tables[0] + store.lookup.locks_at + (shared >> 6 << 3)
     bit = 1 << (shared & 63)
 
     sweep = functools.partial(repairer.pool.exclusively, repairer.pool.membership.sweep)
@@ -99,14 +102,14 @@ def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
 
     def put() -> None:
         store.put(b"1", b"w")
-        groups.append(store.locks.count)
+        groups.append(store.lookup.locks.count)
         done.set()
 
     def hook() -> None:
         if threading.get_ident() != planner:
             waits.set()
             go.wait()
-        elif store.planned == 7 and not go.is_set():
+        elif store.writer.search(0).length == 7 and not go.is_set():
             go.set()
             done.wait()
 
@@ -135,7 +138,9 @@ def test_a_damaged_row_is_an_error_and_no_endless_wait(pools: Any) -> None:
     store = pool.store("rcuckoo", name="test", capacity=200)
     store.put(b"k", b"v")
     assert store.get(b"k") == b"v"
-    pool.endpoint.store(store.rows.address(store.first) + 8 * (store.rows.row_words - 1), 12345)
+    pool.endpoint.store(
+        store.lookup.rows.address(store.found.first) + 8 * (store.lookup.rows.row_words - 1), 12345
+    )
     for work in (
         lambda: store.get(b"k"),
         lambda: store.put(b"k", b"w"),
@@ -173,10 +178,10 @@ def test_a_key_that_is_twice_in_a_row_is_found_by_check(pools: Any) -> None:
     store.put(b"k", b"v")
     assert store.get(b"k") == b"v"
     store.check()
-    rows = store.rows
-    rows.read(0, store.first)
+    rows = store.lookup.rows
+    rows.read(0, store.found.first)
     rows.put_inline(0, 5, rows.header(0, 0) >> 56, b"k", b"w")
-    rows.write(0, store.first, 5, rows.version(0) + 1)
+    rows.write(0, store.found.first, 5, rows.version(0) + 1)
     with pytest.raises(limpet.StoreCorrupt, match="twice"):
         store.check()
 
@@ -186,9 +191,9 @@ def test_a_lock_of_a_client_that_there_is_not_is_found_by_check(pools: Any) -> N
     store = pool.store("rcuckoo", name="test", capacity=200)
     store.put(b"k", b"v")
     store.check()
-    store.locks.wait_for(store.first)
-    word, bits = store.locks.busy, store.locks.busy_bits
-    journal = store.journal.at
+    store.lookup.locks.wait_for(store.found.first)
+    word, bits = store.lookup.locks.busy, store.lookup.locks.busy_bits
+    journal = store.lookup.journal.at
     for offset, value in ((0, pool.client.ident + 1), (16, word), (24, bits), (8, 1 << 16 | 33)):
         pool.endpoint.store(journal + offset, value)
     pool.endpoint.fetch_or(word, bits)
@@ -201,13 +206,23 @@ def test_a_survey_changes_nothing_outside_of_operations(pools: Any) -> None:
     store = pools(nodes=2).store("rcuckoo", name="test", capacity=200)
     store.put(b"k", b"v")
     store.get(b"k")
-    before = store.rows.base, store.locks.base, store.locks.busy, store.table
+    before = (
+        store.lookup.rows.base,
+        store.lookup.locks.base,
+        store.lookup.locks.busy,
+        store.found.table,
+    )
     survey = Survey(store)
     for table in range(2):
-        survey._changed(table, [0] * store.row_count)
+        survey._changed(table, [0] * store.lookup.row_count)
         survey._locked(table, 1)
         survey._wait(table, 1, 7)
-    assert before == (store.rows.base, store.locks.base, store.locks.busy, store.table)
+    assert before == (
+        store.lookup.rows.base,
+        store.lookup.locks.base,
+        store.lookup.locks.busy,
+        store.found.table,
+    )
 
 
 def test_a_cache_of_more_rows_than_there_are(pools: Any) -> None:
@@ -220,7 +235,7 @@ def test_a_cache_of_more_rows_than_there_are(pools: Any) -> None:
 def test_writers_say_that_a_lock_is_of_nobody(pools: Any) -> None:
     store = pools().store("rcuckoo", name="test", capacity=1)
     store.put(b"key", b"value")
-    word = store.tables[0] + store.locks_at
+    word = store.lookup.tables[0] + store.lookup.locks_at
     store.endpoint.store(word, 1)
     with pytest.raises(limpet.StoreCorrupt, match="no client says"):
         store.put(b"key", b"other")
@@ -232,10 +247,10 @@ def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
     """Too many groups; a lock that is outside of the table; a number of groups that cannot be."""
     store = pools().store("rcuckoo", name="test", capacity=1)
     store.put(b"key", b"value")
-    journal = store.tables[0] + JOURNALS + 3 * store.journal_size
+    journal = store.lookup.tables[0] + JOURNALS + 3 * store.lookup.journal_size
     store.pool.endpoint.store(SLOTS_USED, 4)
     store.endpoint.store(journal + STATE, state)
-    store.endpoint.store(store.tables[0] + store.locks_at, 1)
+    store.endpoint.store(store.lookup.tables[0] + store.lookup.locks_at, 1)
     with pytest.raises(limpet.StoreCorrupt, match="journal"):
         store.put(b"key", b"other")
     assert store.get(b"key") == b"value"

@@ -98,7 +98,7 @@ def test_an_inner_node_is_not_locked_for_a_missing_key_again(pools: Any) -> None
         tree.store.put(keys[-1], VALUE)
         if not tree.levels():
             slow.get(keys[-1])
-    fence = next(key for key in keys if tree.leaf(key) and tree.store.page.low() == key)
+    fence = next(key for key in keys if tree.leaf(key) and tree.store.leaf.page.low() == key)
     assert fence in keys[1:]
     tree.store.delete(fence)
     for _ in range(2):

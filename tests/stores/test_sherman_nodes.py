@@ -71,7 +71,7 @@ def change_both(pool: Any, store: Any) -> None:
 def warm(pool: Any, store: Any) -> None:
     """Have memory at hand, and the route to the leaf."""
     store.get(KEY)
-    pool.allocator.replenish_all(0, [store.page.size] * 5)
+    pool.allocator.replenish_all(0, [store.leaf.page.size] * 5)
 
 
 INSERT: Final = Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, warm)

@@ -118,7 +118,7 @@ def test_where_no_number_is_left_nothing_is_deleted_and_all_can_be_read(
 
 def vacated(store: Any) -> list[int]:
     """The pointers to nothing of a tree's objects."""
-    raw = store.endpoint.read(int(store.roots[0]), OBJECT_SIZE * store.parameters.objects)
+    raw = store.endpoint.read(int(store.trees.roots[0]), OBJECT_SIZE * store.parameters.objects)
     words = np.frombuffer(raw, dtype="<u8")[POINTER // 8 :: OBJECT_SIZE // 8].tolist()
     return [word for word in words if word and is_vacant(word)]
 

@@ -2,8 +2,9 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it: optimistic
 concurrency control on nodes that have lock and version in themselves, whole nodes in the log,
-changed in place, and a recovery that stops all clients. A baseline; the tree is that of `sherman`
-(sherman/plain.py), and every change, also a split or a merge, is one transaction:
+changed in place, and a recovery that stops all clients. A baseline; its trees are such as `sherman`
+has (stores/sherman/in_place_trees.py), and every change, also a split or a merge, is one
+transaction:
 
     1. read the leaf
     2. lock all nodes that are changed, and read lock and version of each again: the version must be
@@ -34,162 +35,128 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.clients.membership import hand_in
-from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores import regions
+from limpet.stores.base import Store
 from limpet.stores.baselines.dtx.recovery import Recovery
+from limpet.stores.baselines.dtx.sherman_commit import LoggedCommit
 from limpet.stores.baselines.dtx.sherman_log import NodeLog
+from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
+from limpet.stores.inline import InlineStore
 from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
-from limpet.stores.rtx.log import Entry, Log
-from limpet.stores.sherman.in_place_commit import InPlaceCommit
+from limpet.stores.rtx.repair import PATIENCE
+from limpet.stores.sherman.in_place_check import InPlaceSurvey
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
-from limpet.stores.sherman.in_place_node import Node
-from limpet.stores.sherman.in_place_parameters import DtxParameters
-from limpet.stores.sherman.plain import InPlace
-from limpet.stores.status import AGAIN
+from limpet.stores.sherman.in_place_locks import NodeLocks
+from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
+from limpet.stores.sherman.in_place_write_set import InPlaceStaging
+from limpet.stores.sherman.in_place_writer import InPlaceWriter
+from limpet.stores.sherman.scans import Scans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from limpet.stores.baselines.dtx.log import ValueLog
+    from limpet.stores.rtx.log import Entry
 
 KEY_ROOM: Final = 8
 """Bytes that a key takes at least, in a node."""
 
 
-class LoggedCommit(InPlaceCommit):
-    """The write set of one change, and its commit by way of a log."""
-
-    def begin(self, link: int) -> None:
-        super().begin(link)
-        self.log: NodeLog | None = None
-
-    def _sizes(self) -> Iterator[tuple[int, int]]:
-        size = max(self.store.parameters.node_size, Log.size(self._entry_count()))
-        yield self._memory_node(), size
-        for _ in range(len(self._changed()) or 1):
-            yield self._memory_node(), self.store.parameters.node_size
-        yield from super()._sizes()
-
-    def _memory_node(self) -> int:
-        return int(self.store.roots[self.store.tree]) >> NODE_SHIFT & 0xFF
-
-    def _changed(self) -> list[int]:
-        return [at for at in self.pages if at not in self.fresh]
-
-    def _entry_count(self) -> int:
-        return len(self.pages) + len(self.extents) + len(self.dropped)
-
-    def _prepare(self) -> bool:
-        """Have all memory in hand, and then in the log."""
-        news = [*self.fresh.values()]
-        for staged in self.extents:
-            news.append(self._new_extent(*staged))
-        sizes = self._sizes()
-        reference = self.allocator.allocate(*next(sizes), 1)
-        place = self.client.held - 1
-        images = [self.allocator.allocate(*next(sizes), 1) for _ in self._changed()]
-        if not all([*news, reference, *images]):
-            return False
-        log = NodeLog(self.store, reference)
-        log.take_up(place, self.link)
-        self.log = log
-        for index, new in enumerate(news):
-            log.add(Entry(0, 0, new), index)
-        for old in self.dropped:
-            log.add(Entry(0, old, 0))
-        changed = [pair for pair in self._in_order() if pair[0] not in self.fresh]
-        for index, (at, _) in enumerate(changed):
-            old = self.store.reference(at) if at in self._going() else 0
-            log.add(Entry(at, old, images[index]), place + 1 + index)
-        self.changes = [(*pair, image) for pair, image in zip(changed, images, strict=True)]
-        return True
-
-    def _lock_rest(self) -> bool:
-        locked = super()._lock_rest()
-        self.store.pool.membership.progress()
-        return locked
-
-    def _decide(self) -> list[tuple[int, Node]]:
-        assert self.log is not None
-        # CRASH(node-locked): not decided; recovery unlocks.
-        for at in self.fresh:
-            node: Any = self.pages[at]
-            node.put(at)
-        for _, changed, image in self.changes:
-            changed.put_image(image & ADDRESS_MASK)
-        self.log.decide()
-        # CRASH(decided): recovery writes the nodes in place.
-        self.endpoint.wait()
-        return [(at, node) for at, node, _ in self.changes]
-
-    def _finish(self) -> None:
-        assert self.log is not None
-        # CRASH(unlocked): all is changed; recovery frees what was dropped.
-        self.log.close(True)
-
-    def give_up(self) -> None:
-        """Nothing has happened, and nothing is left of it."""
-        if self.log is None:
-            super().give_up()
-            return
-        self.unlock_all()
-        self.log.close(False)
-
-    def abandon(self) -> None:
-        # ORDER: with a log in hand, that is carried out or undone first, as the operation ends; and
-        # it goes by the locks, and gives them back.
-        if self.log is None:
-            super().abandon()
-
-
-class Dtx(InPlace):
+class DtxSherman(InlineStore):
     """The `dtx-sherman` store. `DtxParameters`."""
 
     Parameters = DtxParameters
+    ordered = True
+    grows = True
+    resolves = True
     stops = True
 
+    def __init__(self, pool: Any, kind: str, name: str, parameters: DtxParameters) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.index = self.trees = InPlaceTrees(
+            pool, name, parameters, self.objects, self.link, stops=True
+        )
+        self.leaf = self.trees.leaf
+        self.scans = Scans(self, self.trees, self.leaf)
+        self.node_locks = NodeLocks(self)
+        self.writer = InPlaceWriter(self, LoggedCommit)
+        self.recovery = Recovery(self, self.node_locks)
+
     @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
+    def make(pool: Any, name: str, parameters: DtxParameters) -> None:
         """Make the regions of the trees; StoreFull also if the keys will never fit."""
-        InPlace.make(pool, name, parameters)
+        regions.make(pool, name, parameters.trees, parameters.table_size)
         room = pool.parameters.block_size
         for node in range(parameters.trees):
             keys = parameters.capacity // parameters.trees
             if pool.blocks.free_count(node) * room < keys * KEY_ROOM:
                 raise StoreFull(f"node {node} has no room for its {keys} keys")
 
-    def equip(self, parameters: Any) -> None:
-        super().equip(parameters)
-        self.recovery = Recovery(self, self.node_locks)
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: DtxParameters) -> None:
+        regions.unmake(pool, name, parameters.trees)
 
-    def commit(self) -> Any:
-        self.current = LoggedCommit(self)
-        return self.current
+    def replaced(self, node: int) -> None:
+        self.trees.replaced(node)
 
-    def read_object(self, at: int, page: Any, near: int = 0) -> bool:
-        """Read a node; False: it is torn, or locked, and what is to be in it may be decided."""
-        return super().read_object(at, page) and not page.lock
+    def forget(self) -> None:
+        self.trees.forget()
 
-    # ---- stopped --------------------------------------------------------------------------------
+    # ---- steps of operations --------------------------------------------------------------------
 
-    def _look(self, tree: int, hashed: int, key: bytes, leaf: int) -> int:
-        """Read the leaf in whose range a key is. AGAIN also if the tree is stopped."""
-        lane = self.endpoint.background(True)
-        try:
-            stopped = self.endpoint.load(self.roots[tree] + self.parameters.node_size)
-        finally:
-            self.endpoint.background(lane)
-        if stopped:
-            self.tree = tree
-            self.at = self.roots[tree]
-            return AGAIN
-        return super()._look(tree, hashed, key, leaf)
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        return Store.get_many(self, keys)
 
-    def look_for(self, tree: int, at: int) -> None:
+    def _first_way(self) -> Any:
+        return self.writer.first_way()
+
+    def _change_once(
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Any
+    ) -> int:
+        return self.writer.change_once(way, key, value, mode)
+
+    def _go_on(self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int) -> Any:
+        return self.writer.go_on(outcome, way, key, mode)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        return self.writer.find_memory(update, *wanted)
+
+    def commit(self) -> LoggedCommit:
+        """The write set of a change."""
+        return LoggedCommit(self)
+
+    def staging(self, commit: Any) -> InPlaceStaging:
+        """What a change with this write set does here."""
+        return InPlaceStaging(self, commit)
+
+    def stay(self, attempt: int, writes: bool) -> Any:
+        """Wait a little for the node that was met last; look now and then whom we wait for."""
+        self.retries += 1
+        self.endpoint.pause(attempt)
+        if attempt % PATIENCE == 0:
+            at, tree = self.leaf.at, self.leaf.tree
+            self.pool.exclusively(lambda: self._look_for(tree, at))
+        return 0
+
+    def _look_for(self, tree: int, at: int) -> None:
+        """Look whom we wait for, at this node. Outside of operations."""
         if not self.recovery.look_for(tree, at):
-            self._look_after_torn(at)
+            look_after_torn(self, at)
+
+    # ---- in order -------------------------------------------------------------------------------
+
+    def scan(self, low: Any = None, high: Any = None) -> Any:
+        """As `Scans.scan`."""
+        return self.scans.scan(low, high)
+
+    def keys(self) -> Any:
+        """Every key, in order; as weakly consistent as `scan`."""
+        return self.scans.keys()
+
+    def items(self) -> Any:
+        return self.scans.scan()
 
     # ---- recovery -------------------------------------------------------------------------------
 
@@ -204,7 +171,7 @@ class Dtx(InPlace):
 
     def stop_words(self) -> list[int]:
         """Addresses of the words by which each tree is stopped (stores/baselines/dtx/stop.py)."""
-        return [root + self.parameters.node_size for root in self.roots]
+        return [self.trees.stop_word(tree) for tree in range(len(self.trees.roots))]
 
     def resolved(self, reference: int, home: int) -> bool:
         return not self.is_log(home) or self.recovery.resolved(reference)
@@ -252,3 +219,6 @@ class Dtx(InPlace):
             if entry.at
         ]
         return {"node-written"} if any(written) else {"decided"}
+
+    def survey(self) -> InPlaceSurvey:
+        return InPlaceSurvey(self)

@@ -1,6 +1,7 @@
 """Known-bad variants of the `rcuckoo` store, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
+Each is the shipped source, run uncompiled (source.py), with some functions, or some lines,
+replaced. Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -14,8 +15,8 @@ from typing import Any, Final
 from kit.mutants.source import Change, Mutant, from_source, sightings_for_ever, store_in_force
 
 _PARTS: Final = (
-    "layout", "dependent_hash", "rows", "journal", "locks", "search", "repair", "check", "lookup",
-    "store",
+    "layout", "dependent_hash", "rows", "journal", "locks", "search", "lookup", "repair", "check",
+    "writer", "store",
 )  # fmt: skip
 SOURCES: Final = (
     "stores/records.py",
@@ -65,15 +66,6 @@ BIT_BY_BIT: Final = """            for place in range(64):
 ALL_AT_ONCE: Final = """            self.endpoint.mcas(word, 0, 0, 0, bits)
         self.endpoint.store(look.at + STATE, look.state & REST_MASK)
 """
-BOTH: Final = """        locks.add(self.first)
-        locks.add(self.second)
-        for index in range(self.planned):
-"""
-PATH_ONLY: Final = """        if not self.planned:
-            locks.add(self.first)
-            locks.add(self.second)
-        for index in range(self.planned):
-"""
 REFUSED: Final = """            if endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
                 journal.say(index, 0, 0)
                 self.busy = self.words[index]
@@ -85,18 +77,6 @@ REFUSED: Final = """            if endpoint.mcas(self.words[index], 0, bits, bit
 SPIN: Final = """            while endpoint.mcas(self.words[index], 0, bits, bits, bits) & bits:
                 endpoint.pause(8)
 """
-GET: Final = """            self.client.enter()
-            try:
-                self.require_there()
-                outcome = self._get_once(key)
-                if outcome == DONE:
-                    return self._value()
-                if attempt > LOOKS_MAX and self.is_damaged():
-                    raise self._damaged()
-            finally:
-                self.client.leave()
-"""
-SETTLED: Final = "return first == rows.version(self.at_first) and"
 SAY: Final = """        self.sequence = self.sequence + 1 & SEQUENCE_MASK
         self.endpoint.store(
             self.at + STATE,
@@ -113,16 +93,27 @@ GOOD_COPY_CLEARED: Final = Mutant(
     (("                rows.copy(0, slot, 1, path[index + 1][1])\n", "                pass\n"),),
 )
 ONE_ROW: Final = Mutant("c2-both-rows-may-be-the-same", (ODD,))
-MISSED: Final = Mutant("c3-missing-without-a-second-look", ((SETTLED, "return True or"),))
-VERSION_WRAPS: Final = Mutant(
-    "c4-version-has-eight-bits",
-    (
-        ("rows.write(self.place, row, self.slot, version + 1 & MASK)",
-         "rows.write(self.place, row, self.slot, version + 1 & 0xFF)"),
-        ("rows.write(at, row, slot, rows.version(at) + 1 & MASK)",
-         "rows.write(at, row, slot, rows.version(at) + 1 & 0xFF)"),
-    ),
-)  # fmt: skip
+
+
+def _look_once(names: dict[str, Any]) -> None:
+    def are_settled(lookup: Any, found: Any) -> bool:
+        for place in range(2):
+            if not lookup.rows.is_whole(place):
+                lookup.locks.wait_for(lookup.row_at(found, place))
+                return False
+        return True
+
+    names["Lookup"].are_settled = are_settled
+
+
+MISSED: Final = Mutant("c3-missing-without-a-second-look", replace=_look_once)
+
+
+def _count_in_eight_bits(names: dict[str, Any]) -> None:
+    names["Writer"].change.__globals__["MASK"] = 0xFF
+
+
+VERSION_WRAPS: Final = Mutant("c4-version-has-eight-bits", replace=_count_in_eight_bits)
 BUSY_IS_SUSPECT: Final = Mutant(
     "c4-any-lock-of-the-word-makes-suspect",
     (("        return self.what, look.state\n", "        return self.what, 0\n"),),
@@ -211,9 +202,38 @@ COMPARED: Final = Mutant(
     "c8-locks-are-given-back-if-all-are-there",
     ((ALL_AT_ONCE, BIT_BY_BIT), (STRANDED, "self.endpoint.mcas(word, bits, 0, bits, bits)\n")),
 )
-PATH_LOCKED: Final = Mutant("c9-only-the-path-is-locked", ((BOTH, PATH_ONLY),))
+
+
+def _lock_only_the_path(names: dict[str, Any]) -> None:
+    def plan_locks(writer: Any, found: Any, plan: Any) -> None:
+        path = list(plan.rows[: plan.length]) if plan is not None else []
+        writer.locks.plan()
+        for row in path or (found.first, found.second):
+            writer.locks.add(row)
+
+    names["Writer"]._plan_locks = plan_locks
+
+
+PATH_LOCKED: Final = Mutant("c9-only-the-path-is-locked", replace=_lock_only_the_path)
 SPINS: Final = Mutant("c10-waits-while-it-holds", ((REFUSED, SPIN),))
-UNPINNED: Final = Mutant(
-    "c11-extent-is-read-without-a-pin",
-    ((GET, GET.replace("client.enter()", "client.begin()").replace("leave()", "end()")),),
-)
+
+
+def _get_unpinned(names: dict[str, Any]) -> None:
+    def enter(store: Any, key: bytes, attempt: int, writes: bool) -> bool:
+        if writes:
+            store.client.enter()
+        else:
+            store.client.begin()
+        return writes
+
+    def leave(store: Any, writes: bool) -> None:
+        if writes:
+            store.client.leave()
+        else:
+            store.client.end()
+
+    names["Rcuckoo"]._enter = enter
+    names["Rcuckoo"]._leave = leave
+
+
+UNPINNED: Final = Mutant("c11-extent-is-read-without-a-pin", replace=_get_unpinned)

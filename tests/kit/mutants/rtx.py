@@ -1,6 +1,7 @@
 """Known-bad variants of the `rtx-sherman` store and of transactions, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
+Each is the shipped source, run uncompiled (source.py), with some functions, or some lines,
+replaced. Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -17,24 +18,32 @@ import pytest
 from kit.mutants.race import ReusesAtOnce
 from kit.mutants.source import from_source
 from limpet.shm import pool as shm_pool
+from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores import pool as stores_pool
+from limpet.stores.rtx.layout import POINTER
+from limpet.stores.rtx.lllock import is_vacant
+from limpet.stores.sherman.layout import ELSEWHERE, GONE
+from limpet.stores.status import MISSING, PUT
 
 SOURCES: Final = (
     "stores/records.py", "stores/inline.py", "stores/rtx/lllock.py", "stores/rtx/parts.py",
     "stores/rtx/log.py", "stores/rtx/reads.py", "stores/rtx/repair.py", "stores/sherman/page.py",
-    "stores/sherman/routes.py", "stores/sherman/check.py", "stores/sherman/lookup.py",
-    "stores/sherman/scans.py", "stores/sherman/write_set.py", "stores/rtx/commit.py",
-    "stores/sherman/transactional.py", "stores/rtx/cut.py", "stores/rtx/transaction.py",
+    "stores/sherman/routes.py", "stores/sherman/check.py", "stores/sherman/trees.py",
+    "stores/sherman/tx_trees.py", "stores/sherman/scans.py", "stores/sherman/leaf_writer.py",
+    "stores/sherman/write_set.py", "stores/rtx/commit.py", "stores/sherman/transactional.py",
+    "stores/rtx/cut.py", "stores/rtx/transaction.py",
 )  # fmt: skip
 Change = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the source. `no_grace`: memory is used again at once."""
+    """`changes` of the source; `replace` is given the names of the modules, and changes classes.
+    `no_grace`: memory is used again at once."""
 
     name: str
     changes: tuple[Change, ...] = ()
+    replace: Callable[[dict[str, Any]], None] | None = None
     no_grace: bool = False
 
 
@@ -42,7 +51,9 @@ class Mutant:
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's."""
     run: Any = from_source(SOURCES, "run", *mutant.changes)
-    made = run.__globals__["Sherman"]
+    if mutant.replace is not None:
+        mutant.replace(run.__globals__)
+    made = run.__globals__["RtxSherman"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores_pool, "store_class", lambda kind: made)
         patch.setattr(stores_pool, "run", run)
@@ -102,9 +113,6 @@ COPIED: Final = """        self.locks.install(at, old, new)
 NOT_COPIED: Final = """        # CRASH(copied)"""
 BEGINS_WITH: Final = """            self.copy(old, reference, state)
         return reference
-"""
-READ: Final = """        if self.lock & LOCKED and self.lock & LOGGED:
-            return False
 """
 LEAF: Final = "            if page.level == 0 and (page.exact or page.has(key)):\n"
 ANY_LEAF: Final = "            if page.level == 0:\n"
@@ -174,21 +182,38 @@ COPIED_TWICE: Final = Mutant(
     ((BEGINS_WITH, BEGINS_WITH.replace("state)", "0)")),),
 )
 POINTER_AFTER_LOCK: Final = Mutant("r6-pointer-is-read-after-the-lock", ((UNLOGGED, LOCK_FIRST),))
-READS_DECIDED: Final = Mutant("r8-reader-takes-what-may-be-decided", ((READ, ""),))
+
+
+def _read_what_may_be_decided(names: dict[str, Any]) -> None:
+    def read(trees: Any, leaf: Any, at: int, near: int) -> bool:
+        leaf.lock, leaf.at = trees.endpoint.load(at), at
+        leaf.pointer = trees.endpoint.load(at + POINTER)
+        trees.endpoint.wait()
+        if is_vacant(leaf.pointer):
+            leaf.page.reset(0 if at == trees.roots[leaf.tree] else GONE, b"", None, 0)
+        else:
+            leaf.page.read(leaf.pointer & ADDRESS_MASK)
+            trees.endpoint.wait()
+        return True
+
+    names["TxTrees"].read = read
+
+
+READS_DECIDED: Final = Mutant(
+    "r8-reader-takes-what-may-be-decided", replace=_read_what_may_be_decided
+)
 NO_FENCES: Final = Mutant("r8-fences-are-not-looked-at", ((LEAF, ANY_LEAF),))
 GONE_IS_EMPTY: Final = Mutant(
     "r8-vacated-node-is-an-empty-one",
     ((ROUTED, "            if page.level == GONE:\n                return DONE\n" + ROUTED),),
 )
-SIBLINGS_ONLY: Final = Mutant(
-    "scan-takes-what-follows-for-the-next-leaf",
-    (
-        (
-            "            if page.level or not page.begins_at(after):\n",
-            "            if page.level:\n",
-        ),
-    ),
-)
+
+
+def _take_any_fence(names: dict[str, Any]) -> None:
+    names["Page"].begins_at = lambda page, key: True
+
+
+SIBLINGS_ONLY: Final = Mutant("scan-takes-what-follows-for-the-next-leaf", replace=_take_any_fence)
 NOT_VALIDATED: Final = Mutant(
     "reads-are-not-validated", ((VALIDATED, VALIDATED.replace(" and self.validate()", "")),)
 )
@@ -213,19 +238,34 @@ LOCKED_BY_DEAD: Final = Mutant(
 RECOVERED_LATE: Final = Mutant(
     "r6-recoverer-reads-the-pointer-after-the-lock", ((SETTLE, SETTLE_LOCK_FIRST),)
 )
-EARLY: Final = """        page.write(self.new & ADDRESS_MASK, self.state)
-        # LINEARIZES: as in `_commit_leaf`
-"""
-AS_IT_WAS: Final = """        if outcome != DONE:
-            self.locks.release(self.at, self.state)
-            self._settle_hand(1, False)
-            return outcome
-"""
+
+
+def _release_as_it_was(names: dict[str, Any]) -> None:
+    writer = names["LeafWriter"]
+    change = writer._change_locked
+
+    def change_locked(self: Any, key: bytes, value: bytes, mode: int, new: int, state: int) -> int:
+        page = self.leaf.page
+        is_keys = not page.level and (page.exact or page.has(key))
+        if is_keys and (page.exact or mode == PUT):
+            return int(change(self, key, value, mode, new, state))
+        self.locks.release(self.leaf.at, state)
+        self._settle_hand(1, False)
+        return MISSING if is_keys else ELSEWHERE
+
+    writer._change_locked = change_locked
+
+
 NOTHING_TO_CHANGE: Final = Mutant(
-    "leaf-with-nothing-to-change-is-released-as-it-was", ((EARLY, AS_IT_WAS + EARLY),)
+    "leaf-with-nothing-to-change-is-released-as-it-was", replace=_release_as_it_was
 )
-BEGUN: Final = "        self.page.begin(self.new & ADDRESS_MASK, self.state)\n"
-NOT_BEGUN: Final = Mutant("leaf-is-locked-before-the-hand-says-with-what", ((BEGUN, ""),))
+
+
+def _begin_nothing(names: dict[str, Any]) -> None:
+    names["Page"].begin = lambda page, at, state: None
+
+
+NOT_BEGUN: Final = Mutant("leaf-is-locked-before-the-hand-says-with-what", replace=_begin_nothing)
 AT_ONCE: Final = ("OPTIMISTIC: Final = 4", "OPTIMISTIC: Final = 0")
 """After the first conflict, what was read is read again under locks."""
 CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
@@ -244,8 +284,11 @@ MOVES_NOTHING_EMPTY: Final = Mutant(
     "r12-entry-without-bytes-stays-behind-the-heap",
     (("if words[place] & LENGTH_MASK <= offset:", "if words[place] & LENGTH_MASK < offset:"),),
 )
-BLIND_DELETE: Final = Mutant(
-    "r10-absence-found-at-staging-is-not-noted",
-    (("return MISSING if self._read_as_absent(at, key) else AGAIN", "return MISSING"),),
-)
+
+
+def _note_no_absence(names: dict[str, Any]) -> None:
+    names["Staging"]._read_as_absent = lambda staging, leaf, key: True
+
+
+BLIND_DELETE: Final = Mutant("r10-absence-found-at-staging-is-not-noted", replace=_note_no_absence)
 UNCHANGED: Final = Mutant("unchanged")

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -49,16 +49,20 @@ def from_source(sources: Sequence[str], cls: str, *changes: tuple[str, str]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the store's source."""
+    """`changes` of the store's source; `replace` is given the names of its modules, and replaces
+    functions of their classes."""
 
     name: str
     changes: tuple[Change, ...] = ()
+    replace: Callable[[dict[str, Any]], None] | None = None
 
 
 @contextlib.contextmanager
 def store_in_force(sources: Sequence[str], cls: str, mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's: `cls` of the last of these sources."""
     made = from_source(sources, cls, *mutant.changes)
+    if mutant.replace is not None:
+        mutant.replace(made.__init__.__globals__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores_pool, "store_class", lambda kind: made)
         yield

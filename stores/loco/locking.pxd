@@ -1,0 +1,38 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+from limpet.stores.loco.key_locks cimport KeyLocks
+from limpet.stores.loco.lookup cimport KeyEntry, Lookup
+from limpet.stores.loco.writer cimport Writer
+
+cdef u64 NEAR
+cdef int LATE_MAX
+cdef u64 WAITERS
+
+cdef class Locking:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Lookup lookup
+    cdef readonly Writer writer
+    cdef readonly u64 lock_count
+    cdef readonly u64 locks_at
+    cdef readonly u64 record_size
+    cdef readonly u64 journal_at
+    cdef readonly KeyLocks key_locks
+    cdef readonly list locks
+    cdef public u64 repairs
+
+    cpdef TicketLock lock(self, u64 table, u64 number)
+    @cython.locals(base=u64)
+    cpdef int enter_journal(self, u64 table, u64 number) except -1
+    @cython.locals(attempt=int, ready=bint, lock=TicketLock)
+    cdef TicketLock enter(self, KeyEntry found, bytes key)
+    cdef int leave(self, TicketLock lock) except -1
+    @cython.locals(held=bint, lock=TicketLock, journal=u64)
+    cdef TicketLock _take(self, KeyEntry found, bytes key)
+    cdef TicketLock _enter_held(self, KeyEntry found, TicketLock lock, bytes key)
+    cdef bint _begin(self, KeyEntry found, int attempt) except -1
+    @cython.locals(found=KeyEntry, lane=bint, lock=TicketLock)
+    cdef bint _mend_once(self, u64 table, u64 number, int attempt) except -1

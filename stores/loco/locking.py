@@ -1,0 +1,184 @@
+"""Operations of a kvstore that hold the lock of a key.
+
+The key's index is up to date in them, and what the lock's last holder left is repaired (repair.py).
+A client that is late gives the lock back, brings its index up to date, and tries again: an index is
+never made anew under a lock (L4).
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from limpet.stores.channels.lock.ticket_lock import TicketLock
+
+from limpet.stores.loco.key_locks import KeyLocks
+from limpet.stores.loco.layout import LATE_MAX, NEAR
+from limpet.stores.loco.lookup import KeyEntry, Lookup
+from limpet.stores.loco.parameters import WAITERS, LocoParameters
+from limpet.stores.loco.repair import repair
+from limpet.stores.loco.writer import Writer
+
+
+class Locking:
+    """Begins and ends such operations, for one handle of a store."""
+
+    def __init__(
+        self, store: Any, lookup: Lookup, writer: Writer, parameters: LocoParameters
+    ) -> None:
+        self.client = store.client
+        self.endpoint = store.endpoint
+        self.lookup = lookup
+        self.writer = writer
+        self.lock_count = parameters.locks
+        self.locks_at = parameters.locks_at
+        self.record_size = parameters.record_size
+        self.journal_at = parameters.journal_at
+        self.key_locks = KeyLocks(store)
+        self.locks: list[list[TicketLock | None]] = [
+            [None] * parameters.locks for _ in lookup.tables
+        ]
+        self.repairs = 0
+
+    def replaced(self, node: int) -> None:
+        """From now on, this memory node has other memory."""
+        for lock in itertools.chain(*self.locks):
+            if lock is not None:
+                lock.replaced(node)
+
+    def forget(self) -> None:
+        """Forget all locks."""
+        for row in self.locks:
+            row[:] = [None] * len(row)
+
+    def lock(self, table: int, number: int) -> TicketLock:
+        """A lock of a table."""
+        found = self.locks[table][number]
+        if found is None:
+            at = self.lookup.tables[table] + self.locks_at + number * self.record_size
+            found = self.locks[table][number] = TicketLock(self.key_locks, at, WAITERS)
+        return found
+
+    def enter_journal(self, table: int, number: int) -> None:
+        """Have the journal be that of this lock."""
+        base = self.lookup.tables[table]
+        self.writer.journal.at = base + self.locks_at + number * self.record_size + self.journal_at
+
+    # ---- an operation ---------------------------------------------------------------------------
+
+    def enter(self, found: KeyEntry, key: bytes) -> TicketLock:
+        """Begin an operation that holds the lock of a key; the lock."""
+        attempt = 0
+        while True:
+            lock = self._take(found, key)
+            ready = False
+            try:
+                ready = self._begin(found, attempt)
+            finally:
+                if not ready:
+                    self.leave(lock)
+            if ready:
+                return lock
+            attempt += 1
+            self.key_locks.count_retry()
+            self.key_locks.enter()
+            try:
+                self.lookup.choose(found, key)
+                found.index.refresh()
+            finally:
+                self.client.leave()
+
+    def leave(self, lock: TicketLock) -> None:
+        """End the operation, and let the next one have the lock."""
+        try:
+            lock.drop()
+            self.endpoint.wait()
+        finally:
+            self.client.leave()
+
+    def _take(self, found: KeyEntry, key: bytes) -> TicketLock:
+        """Begin an operation, with the lock of a key; the lock."""
+        held = False
+        self.key_locks.enter()
+        try:
+            self.lookup.choose(found, key)
+            if not found.index.known:
+                found.index.refresh()
+            lock = self.lock(found.table, found.hash & self.lock_count - 1)
+            self.enter_journal(found.table, found.hash & self.lock_count - 1)
+            held = lock.grab()
+            if held:
+                # CRASH(locked): nothing was begun; who waits for the lock passes it over.
+                return lock
+            self.endpoint.wait()
+        except BaseException:
+            if held:
+                self.leave(lock)
+            else:
+                self.client.leave()
+            raise
+        journal = self.writer.journal.at
+        self.client.leave()
+        self.key_locks.count_retry()
+        self.key_locks.wait_for(lock, journal)
+        return self._enter_held(found, lock, key)
+
+    def _enter_held(self, found: KeyEntry, lock: TicketLock, key: bytes) -> TicketLock:
+        """The same, once we have waited for the lock."""
+        try:
+            self.key_locks.enter()
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            self.lookup.choose(found, key)
+            self.enter_journal(found.table, found.hash & self.lock_count - 1)
+        except BaseException:
+            self.leave(lock)
+            raise
+        return lock
+
+    def _begin(self, found: KeyEntry, attempt: int) -> bool:
+        """Having a lock, be up to date, and repair what its last holder left.
+
+        False: the index is late, and nothing was done.
+        """
+        if attempt >= LATE_MAX:
+            found.index.refresh()
+        elif not found.index.refresh_near(NEAR << 2 * attempt):
+            return False
+        if self.writer.journal.intent():
+            self.repairs += 1
+            repair(self.writer, found)
+        return True
+
+    # ---- what the dead left ---------------------------------------------------------------------
+
+    def mend(self, table: int) -> None:
+        """Repair what dead holders of a table's locks left."""
+        for number in range(self.lock_count):
+            attempt = 0
+            while not self._mend_once(table, number, attempt):
+                attempt += 1
+
+    def _mend_once(self, table: int, number: int, attempt: int) -> bool:
+        """Repair what a dead holder of this lock left; False: our index is late, once more."""
+        found = self.lookup.found
+        self.key_locks.enter()
+        lane = self.endpoint.background(True)
+        try:
+            self.lookup.enter_table(found, table)
+            self.enter_journal(table, number)
+            if not self.writer.journal.intent():
+                return True
+            found.index.refresh()
+            lock = self.lock(table, number)
+            if not lock.grab() and not lock.seize():
+                return True
+            try:
+                return self._begin(found, attempt)
+            finally:
+                lock.drop()
+        finally:
+            self.endpoint.background(lane)
+            self.client.leave()

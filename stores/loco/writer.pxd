@@ -1,0 +1,54 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.loco.data_array cimport DataArray
+from limpet.stores.loco.journal cimport Journal
+from limpet.stores.loco.local_index cimport LocalIndex
+from limpet.stores.loco.lookup cimport KeyEntry, Lookup
+
+cdef int NODE_SHIFT
+cdef u64 REFERENCE_MASK
+cdef u64 CLAIMED
+cdef u64 COUNTER_MAX
+cdef int COUNTER_SHIFT
+cdef u64 DELETED
+cdef u64 DELETING
+cdef u64 INSERTING
+cdef int LOCK_SHIFT
+cdef u64 PHASE_MASK
+cdef int TORN
+cdef u64 UPDATING
+cdef u64 VACANT
+cdef u64 VALID
+
+cdef int DELETE
+cdef int DONE
+cdef int EXISTS
+cdef int FULL
+cdef int INSERT
+cdef int MISSING
+cdef int NO_MEMORY
+cdef int UPDATE
+
+cdef class Writer:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Allocator allocator
+    cdef readonly Lookup lookup
+    cdef readonly Journal journal
+    cdef readonly u64 lock_count
+
+    @cython.locals(entry='long long', reference=u64, outcome=int, node=u64)
+    cpdef int change(self, KeyEntry found, bytes key, bytes value, u64 size, int mode) except -1
+    @cython.locals(entries=DataArray, state=u64, linked=u64, count=u64)
+    cdef int _update(self, KeyEntry found, u64 entry, bytes key, bytes value, u64 reference) except -1
+    @cython.locals(entries=DataArray, state=u64, count=u64, entry='long long', number=u64)
+    cdef int _insert(self, KeyEntry found, bytes key, bytes value, u64 reference) except -1
+    @cython.locals(endpoint=Endpoint, index=LocalIndex, lock=u64, entry='long long', address=u64, there=u64, counter=u64, state=u64)
+    cdef tuple _claim(self, KeyEntry found)
+    @cython.locals(state=u64)
+    cdef int _delete(self, KeyEntry found, u64 entry) except -1
+    @cython.locals(link_address=u64, vacant=u64, number=u64, link=u64)
+    cpdef int vacate(self, KeyEntry found, u64 entry, u64 state) except -1

@@ -1,0 +1,148 @@
+"""How entries of a kvstore are changed, by the client that holds the lock of the key (store.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.stores.loco.journal import Journal
+from limpet.stores.loco.layout import (
+    CLAIMED,
+    COUNTER_MAX,
+    COUNTER_SHIFT,
+    DELETED,
+    DELETING,
+    INSERTING,
+    LOCK_SHIFT,
+    PHASE_MASK,
+    TORN,
+    UPDATING,
+    VACANT,
+    VALID,
+)
+from limpet.stores.loco.lookup import KeyEntry, Lookup
+from limpet.stores.status import DELETE, DONE, EXISTS, FULL, INSERT, MISSING, NO_MEMORY, UPDATE
+
+
+class Writer:
+    """Changes by one handle of a store. `journal`: that of the lock that is held."""
+
+    def __init__(self, pool: Any, lookup: Lookup, lock_count: int) -> None:
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.allocator = pool.allocator
+        self.lookup = lookup
+        self.journal = Journal(pool.endpoint)
+        self.lock_count = lock_count
+
+    def change(self, found: KeyEntry, key: bytes, value: bytes, size: int, mode: int) -> int:
+        """Change a key that was chosen, and whose index is up to date; `size`: bytes of the object
+        for the value, or 0. DONE, EXISTS, MISSING, NO_MEMORY, or FULL."""
+        outcome = self.lookup.look_up(found, key)
+        self.endpoint.wait()
+        entry = found.entry
+        if outcome == TORN:
+            raise self.lookup.damaged(found, entry)
+        if entry < 0 and mode in (UPDATE, DELETE):
+            return MISSING
+        if entry >= 0 and mode == INSERT:
+            return EXISTS
+        if mode == DELETE:
+            self._delete(found, entry)
+            return DONE
+        reference = 0
+        if size:
+            node = found.entries.base >> NODE_SHIFT & 0xFF
+            reference = self.allocator.allocate(node, size, 1)
+            if not reference:
+                return NO_MEMORY
+            self.lookup.objects.write(reference, key, value)
+        if entry >= 0:
+            self._update(found, entry, key, value, reference)
+            return DONE
+        return self._insert(found, key, value, reference)
+
+    def _update(
+        self, found: KeyEntry, entry: int, key: bytes, value: bytes, reference: int
+    ) -> None:
+        entries = found.entries
+        state, linked = entries.state(), entries.link()
+        if reference:
+            self.client.aim(0, entries.link_address(entry))
+        if linked:
+            self.client.hold(linked, entries.link_address(entry))
+        count = entries.compose(state, key, value, reference)
+        self.journal.keep(entries, count)
+        self.journal.declare(UPDATING, entry, state)
+        # CRASH(committed): the entry is whole, and stays as it is.
+        entries.write(entry, count, linked)
+        # ORDER: the whole entry before the journal, and that before the lock.
+        self.journal.end()
+
+    def _insert(self, found: KeyEntry, key: bytes, value: bytes, reference: int) -> int:
+        entry, state = self._claim(found)
+        if entry < 0:
+            return FULL
+        entries = found.entries
+        if reference:
+            self.client.aim(0, entries.link_address(entry))
+        count = entries.compose(state, key, value, reference)
+        # CRASH(claimed): never valid; who gets the lock next makes it vacant.
+        entries.write(entry, count, 0)
+        # ORDER: written before it is told, and told before it is valid (L3).
+        number = found.index.tracker.append(entry)
+        found.index.learn(entry, found.hash, state, number)
+        # LINEARIZES: insert
+        self.endpoint.store(entries.address(entry), state & ~PHASE_MASK | VALID)
+        # CRASH(inserted): who gets the lock next finds it valid, and leaves it so.
+        self.journal.end()
+        return DONE
+
+    def _claim(self, found: KeyEntry) -> tuple[int, int]:
+        """Claim a vacant entry; it and its state, or -1: there is none."""
+        endpoint, index = self.endpoint, found.index
+        lock = found.hash & self.lock_count - 1
+        index.search(self.client.ident)
+        while True:
+            entry = index.candidate()
+            if entry < 0:
+                return -1, 0
+            address = found.entries.address(entry)
+            there = endpoint.load(address)
+            index.see(entry, there)
+            counter = there >> COUNTER_SHIFT
+            if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
+                continue
+            state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED
+            # ORDER: said before it is done, or nobody could tell whose the entry is.
+            self.journal.declare(INSERTING, entry, state)
+            if endpoint.cas(address, there, state) == there:
+                endpoint.wait()
+                return entry, state
+            self.journal.end()
+
+    def _delete(self, found: KeyEntry, entry: int) -> None:
+        state = found.entries.state()
+        self.journal.declare(DELETING, entry, state)
+        # LINEARIZES: delete
+        self.endpoint.store(found.entries.address(entry), state & ~PHASE_MASK | DELETED)
+        # CRASH(deleted): who gets the lock next has it be vacant.
+        self.vacate(found, entry, state)
+        self.journal.end()
+
+    def vacate(self, found: KeyEntry, entry: int, state: int) -> None:
+        """Tell everybody that an entry is not valid, and have it be nobody's.
+
+        With its lock held. What it links to is in hand then, and no longer linked.
+        """
+        link_address = found.entries.link_address(entry)
+        vacant = state & ~PHASE_MASK | VACANT
+        number = found.index.tracker.append(entry)
+        found.index.learn(entry, 0, vacant, number)
+        # ORDER: told before it is vacant; no link before that, either.
+        link = self.endpoint.load(link_address)
+        if link:
+            self.client.hold(link & REFERENCE_MASK, link_address)
+            self.endpoint.store(link_address, 0)
+        self.endpoint.store(found.entries.address(entry), vacant)

@@ -1,0 +1,85 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.inline cimport Way
+from limpet.stores.rcuckoo.journal cimport Journal
+from limpet.stores.rcuckoo.locks cimport Locks
+from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
+from limpet.stores.rcuckoo.rows cimport Rows
+from limpet.stores.rcuckoo.search cimport PathSearch
+
+cdef int INCARNATION_BITS
+cdef int NODE_SHIFT
+cdef u64 REFERENCE_MASK
+cdef u64 MASK
+cdef u64 INLINE
+cdef int JOURNALS
+cdef u64 JOURNAL
+cdef int PATH_MAX
+cdef int PLANS_MAX
+cdef int AT_PATH
+cdef int FOUND
+cdef int LACKING
+
+cdef int INSERT
+cdef int UPDATE
+cdef int DELETE
+cdef int DONE
+cdef int AGAIN
+cdef int NO_MEMORY
+cdef int EXISTS
+cdef int MISSING
+cdef int FULL
+cdef int LOST
+
+cdef class Plan(Way):
+    cdef public bint is_sought
+    cdef readonly int length
+    cdef readonly u64[::1] rows
+    cdef public int lost
+    cdef public int full
+
+cdef class Writer:
+    cdef readonly Endpoint endpoint
+    cdef readonly Client client
+    cdef readonly Allocator allocator
+    cdef readonly Lookup lookup
+    cdef readonly Rows rows
+    cdef readonly Locks locks
+    cdef readonly Journal journal
+    cdef readonly object parameters
+    cdef u64 rows_per_lock
+    cdef u64 link
+    cdef readonly list searches
+
+    @cython.locals(search=PathSearch)
+    cpdef PathSearch search(self, u64 table)
+    @cython.locals(reference=u64, outcome=int, node=u64)
+    cpdef int change(self, KeyRows found, bytes key, bytes value, u64 size, int mode, u64 attempt, Plan plan) except -1
+    @cython.locals(held=int)
+    cdef int _settle_hand(self, int outcome, u64 reference) except -1
+    @cython.locals(search=PathSearch, outcome=int, step=int, _=int)
+    cdef bint _search_speculatively(self, KeyRows found, Plan plan) except -1
+    @cython.locals(index=int, row=u64)
+    cdef int _learn_unknown(self, PathSearch search) except -1
+    @cython.locals(locks=Locks, index=int)
+    cdef int _plan_locks(self, KeyRows found, Plan plan) except -1
+    @cython.locals(base=u64, slot=u64)
+    cdef int _open_journal(self, KeyRows found) except -1
+    @cython.locals(locks=Locks, outcome=int)
+    cdef int _change_locked(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan) except -1
+    @cython.locals(search=PathSearch, index=int)
+    cdef int _synchronize(self, KeyRows found, Plan plan) except -1
+    @cython.locals(begin=u64, count=u64, held=u64, offset=u64, at=u64)
+    cdef int _read_under_lock(self, PathSearch search, u64 row) except -1
+    @cython.locals(rows=Rows, search=PathSearch, there=bint, index=u64, header=u64)
+    cdef int _execute(self, KeyRows found, bytes key, bytes value, u64 reference, int mode, Plan plan) except -1
+    cdef int _refuse(self, KeyRows found) except -1
+    cdef bint _find_vacant(self, KeyRows found) except -1
+    cdef int _fill(self, KeyRows found, u64 place, u64 slot, bytes key, bytes value, u64 reference) except -1
+    @cython.locals(rows=Rows, row=u64, version=u64)
+    cdef int _write_entry(self, KeyRows found, bytes key, bytes value, u64 reference, int mode) except -1
+    @cython.locals(rows=Rows, journal=Journal, length=int, step=int, row=u64, slot=u64, at=u64, before=u64)
+    cdef int _write_path(self, KeyRows found, PathSearch search, bytes key, bytes value, u64 reference) except -1

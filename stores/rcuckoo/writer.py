@@ -1,0 +1,334 @@
+"""How entries are written in an `rcuckoo` store (RCuckoo sections 3.2.2 and 3.2.3).
+
+An update or a delete locks the key's two rows and reads them, writes its entry, and gives the locks
+back. An insert goes through the paper's phases:
+
+    speculative search       a path is searched in the cache (search.py); at first none is needed:
+                             the degenerate path is presumed, to a vacant entry of the key's rows
+    locks                    of the key's rows, and of the path (locks.py)
+    cache synchronization    the rows under these locks are read
+    second search            a path is searched among these rows only; if there is none, the locks
+                             are given back, and it begins anew with a search in the cache
+    execution                entries move one at a time, from the end of the path on, so that each
+                             is always in one of its rows; the locks are given back
+
+Both rows of the new key are locked, and not only the path: else somebody may insert the key into
+the other one (C9). Deviation: the rows are read, but for the key's own, only when a path is needed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import REFERENCE_MASK
+from limpet.stores.inline import Way
+from limpet.stores.rcuckoo.layout import FOUND, INLINE, JOURNALS, LACKING, LOST, PATH_MAX
+from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
+from limpet.stores.rcuckoo.parameters import RcuckooParameters
+from limpet.stores.rcuckoo.repair import JOURNAL
+from limpet.stores.rcuckoo.search import PathSearch
+from limpet.stores.status import (
+    AGAIN,
+    DELETE,
+    DONE,
+    EXISTS,
+    FULL,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    UPDATE,
+)
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+PLANS_MAX: Final = 256
+"""How often a search asks for rows that it lacks."""
+AT_PATH: Final = 2
+"""The place in `Rows` of the first row under the locks; those of a key's rows come before."""
+
+
+class Plan(Way):
+    """The path of one insert, which it locks besides the key's rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sought = True
+        """Whether the next attempt begins with a speculative search."""
+        self.length = 0
+        self.rows = array("Q", bytes(8 * PATH_MAX))
+        self.lost = 0
+        """How often there was none among the locked rows."""
+        self.full = 0
+        """How often there was none in the cache."""
+
+
+class Writer:
+    """Writes by one handle of a store. `link` names the store in the hand."""
+
+    def __init__(self, pool: Any, lookup: Lookup, parameters: RcuckooParameters, link: int) -> None:
+        self.endpoint = pool.endpoint
+        self.client = pool.client
+        self.allocator = pool.allocator
+        self.lookup = lookup
+        self.rows = lookup.rows
+        self.locks = lookup.locks
+        self.journal = lookup.journal
+        self.parameters = parameters
+        self.rows_per_lock = parameters.rows_per_lock
+        self.link = link
+        self.searches: list[PathSearch | None] = [None] * parameters.tables
+        """Of each table, when an insert has needed one."""
+
+    def forget(self) -> None:
+        """Know no row."""
+        self.searches = [None] * len(self.searches)
+
+    def search(self, table: int) -> PathSearch:
+        """The search of a table."""
+        search = self.searches[table]
+        if search is None:
+            search = self.searches[table] = PathSearch(self.parameters, self.lookup.places)
+        return search
+
+    def change(
+        self,
+        found: KeyRows,
+        key: bytes,
+        value: bytes,
+        size: int,
+        mode: int,
+        attempt: int,
+        plan: Plan | None,
+    ) -> int:
+        """Attempt a write of a key that was chosen; `size`: bytes of its extent, or 0.
+
+        DONE, EXISTS, MISSING; AGAIN: a lock is taken; NO_MEMORY; LOST: it takes a path, and there
+        is none among the rows that were locked; FULL: there is none in the cache.
+        """
+        if plan is not None and plan.is_sought and not self._search_speculatively(found, plan):
+            return FULL
+        self._plan_locks(found, plan)
+        # ORDER: before memory is taken, which is not used again while who has the locks is pinned.
+        if attempt and not self.locks.are_free():
+            return AGAIN
+        self._open_journal(found)
+        reference = 0
+        if size:
+            node = self.lookup.tables[found.table] >> NODE_SHIFT & 0xFF
+            reference = self.allocator.allocate(node, size, 1)
+            if not reference:
+                self.client.keep(0)
+                return NO_MEMORY
+            self.client.aim(1, self.link)
+            self.lookup.objects.write(reference, key, value)
+        outcome = self._change_locked(found, key, value, reference, mode, plan)
+        self._settle_hand(outcome, reference)
+        return outcome
+
+    def _settle_hand(self, outcome: int, reference: int) -> None:
+        """Of the hand, in order: the journal, the new extent, the old one."""
+        if outcome == DONE:
+            held = 2 if reference else 1
+            if self.client.held > held:
+                self.client.release(held)
+            if reference:
+                self.client.keep(1)
+        elif reference:
+            self.client.release(1)
+        self.client.keep(0)
+
+    # ---- speculative search ---------------------------------------------------------------------
+
+    def _search_speculatively(self, found: KeyRows, plan: Plan) -> bool:
+        """Find a path in the cache, reading what it lacks; whether there is one."""
+        search = self.search(found.table)
+        search.begin()
+        for _ in range(PLANS_MAX):
+            outcome = search.search(found.first, found.second, False)
+            if outcome == FOUND:
+                plan.is_sought = False
+                plan.length = search.length
+                for step in range(search.length):
+                    plan.rows[step] = search.path_rows[step]
+                return True
+            if outcome != LACKING:
+                break
+            self._learn_unknown(search)
+        # What is cached may be out of date.
+        search.forget()
+        plan.is_sought = False
+        plan.length = 0
+        return False
+
+    def _learn_unknown(self, search: PathSearch) -> None:
+        """Read the rows that a search has missed, without locks."""
+        self.rows.room(search.lacking)
+        for index in range(search.lacking):
+            self.rows.read(index, search.unknown[index], 1)
+        self.endpoint.wait()
+        for index in range(search.lacking):
+            row = search.unknown[index]
+            search.keep(search.learn(self.rows, index, row), row)
+
+    # ---- locks ----------------------------------------------------------------------------------
+
+    def _plan_locks(self, found: KeyRows, plan: Plan | None) -> None:
+        """Have the set of locks be those of the key's rows, and of the path."""
+        locks = self.locks
+        locks.plan()
+        locks.add(found.first)
+        locks.add(found.second)
+        if plan is not None:
+            for index in range(plan.length):
+                locks.add(plan.rows[index])
+
+    def _open_journal(self, found: KeyRows) -> None:
+        """Take our journal of the table in hand."""
+        base = self.lookup.tables[found.table]
+        slot = self.client.ident >> INCARNATION_BITS
+        self.journal.at = base + JOURNALS + slot * self.lookup.journal_size
+        if self.journal.owner() != self.client.ident:
+            self.journal.adopt(self.client.ident)
+        self.client.hold(self.journal.at | JOURNAL, self.link)
+
+    def _change_locked(
+        self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
+    ) -> int:
+        """Lock, look, and write if there is something to write; the locks are given back."""
+        locks = self.locks
+        if not locks.acquire():
+            return AGAIN
+        self.lookup.read(found)
+        if plan is not None and plan.length:
+            self._synchronize(found, plan)
+        self.endpoint.wait()
+        outcome = self._execute(found, key, value, reference, mode, plan)
+        locks.release(locks.count)
+        self.endpoint.wait()
+        return outcome
+
+    # ---- cache synchronization ------------------------------------------------------------------
+
+    def _synchronize(self, found: KeyRows, plan: Plan | None) -> None:
+        """Read all rows under the locks that we hold, a lock's at a time, to the places from
+        AT_PATH on. The search knows them then."""
+        search = self.search(found.table)
+        search.release()
+        self._read_under_lock(search, found.first)
+        self._read_under_lock(search, found.second)
+        if plan is not None:
+            for index in range(plan.length):
+                self._read_under_lock(search, plan.rows[index])
+
+    def _read_under_lock(self, search: PathSearch, row: int) -> None:
+        """Read the rows under the lock of a row, if they were not read yet."""
+        if search.place_of(row) < 0:
+            begin = row // self.rows_per_lock * self.rows_per_lock
+            count = min(self.rows_per_lock, self.lookup.row_count - begin)
+            held = search.hold(begin, count)
+            self.rows.room(AT_PATH + held + count)
+            self.rows.read(AT_PATH + held, begin, count)
+            for offset in range(count):
+                at = AT_PATH + held + offset
+                search.learn_locked(self.rows, at, begin + offset, held + offset)
+
+    # ---- second search, and execution -----------------------------------------------------------
+
+    def _execute(
+        self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
+    ) -> int:
+        """Write, under the locks: DONE, EXISTS, MISSING or LOST."""
+        rows = self.rows
+        there = self.lookup.find(found, key)
+        for index in range(2):
+            if not (there and index != found.place) and not rows.is_whole(index):
+                self._refuse(found)
+        if there:
+            if mode == INSERT:
+                return EXISTS
+            header = rows.header(found.place, found.slot)
+            if not header & INLINE:
+                self.client.hold(header & REFERENCE_MASK, self.link)
+            self._write_entry(found, key, value, reference, mode)
+            return DONE
+        if mode in (UPDATE, DELETE):
+            return MISSING
+        if self._find_vacant(found):
+            self._write_entry(found, key, value, reference, mode)
+            return DONE
+        if plan is None or not plan.length:
+            self._synchronize(found, plan)
+            self.endpoint.wait()
+        search = self.search(found.table)
+        if search.search(found.first, found.second, True) != FOUND:
+            return LOST
+        self._write_path(found, search, key, value, reference)
+        return DONE
+
+    def _refuse(self, found: KeyRows) -> None:
+        """A row that is not whole under its lock: give the locks back, and raise StoreCorrupt."""
+        self.locks.release(self.locks.count)
+        raise self.lookup.damaged(found)
+
+    def _find_vacant(self, found: KeyRows) -> bool:
+        """Whether one of the key's rows has a vacant entry; then `place` and `slot` are of that."""
+        found.place = found.at_first
+        found.slot = self.rows.vacant(found.place)
+        if found.slot < 0:
+            found.place = found.at_second
+            found.slot = self.rows.vacant(found.place)
+        return found.slot >= 0
+
+    def _fill(
+        self, found: KeyRows, place: int, slot: int, key: bytes, value: bytes, reference: int
+    ) -> None:
+        """Set the entry there to the new pair."""
+        if reference:
+            self.rows.put_extent(place, slot, found.hash & 0xFF, key, reference)
+        else:
+            self.rows.put_inline(place, slot, found.hash & 0xFF, key, value)
+
+    def _write_entry(
+        self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int
+    ) -> None:
+        """Write one entry of one of the key's rows: the one at `place` and `slot`."""
+        rows = self.rows
+        row = self.lookup.row_at(found, found.place)
+        version = rows.version(found.place)
+        if mode == DELETE:
+            rows.clear(found.place, found.slot)
+        else:
+            self._fill(found, found.place, found.slot, key, value, reference)
+        self.journal.step(0, row, found.slot, version)
+        self.journal.commit(rows, found.place, found.slot, 1)
+        # CRASH(committed): nothing is written; who repairs leaves the row as it is.
+        rows.write(found.place, row, found.slot, version + 1 & MASK)
+        # CRASH(written): the row is whole and new; who repairs gives the locks back.
+
+    def _write_path(
+        self, found: KeyRows, search: PathSearch, key: bytes, value: bytes, reference: int
+    ) -> None:
+        """Move the entries of the path that was found, from its end on, and write the new one."""
+        rows, journal = self.rows, self.journal
+        length = search.length
+        for step in range(length):
+            row = search.path_rows[step]
+            at = AT_PATH + search.place_of(row)
+            if not rows.is_whole(at):
+                self._refuse(found)
+            journal.step(step, row, search.path_slots[step], rows.version(at))
+        # Of the key's rows, the first two places have copies that are not needed any more.
+        self._fill(found, 0, 0, key, value, reference)
+        journal.commit(rows, 0, 0, length)
+        for step in range(length - 1, -1, -1):
+            row, slot = search.path_rows[step], search.path_slots[step]
+            at = AT_PATH + search.place_of(row)
+            if step:
+                before = AT_PATH + search.place_of(search.path_rows[step - 1])
+                rows.copy(at, slot, before, search.path_slots[step - 1])
+            else:
+                rows.copy(at, slot, 0, 0)
+            rows.write(at, row, slot, rows.version(at) + 1 & MASK)
+            # CRASH(moving): entries are in two rows; who repairs moves them back.

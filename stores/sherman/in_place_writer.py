@@ -1,0 +1,86 @@
+"""Changes of trees in place, as steps of a store's operations, and what is tidied up after them.
+
+A change is staged (in_place_write_set.py) and committed (in_place_commit.py, or a commit by way of
+a log) in one operation. When it is done, the nodes above link to new nodes, if that was left for
+later, and a leaf that is nearly empty is merged. If that fails, siblings lead to all that there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.sherman.in_place_commit import InPlaceCommit
+from limpet.stores.sherman.layout import SPARED_BLOCKS, SPARSE, UNTIDY
+from limpet.stores.sherman.leaf_writer import is_sparse
+from limpet.stores.sherman.write_set import TreeWay, commit_staged, shrink
+from limpet.stores.status import DELETE, DONE, NO_MEMORY
+
+
+class InPlaceWriter:
+    """Changes by one handle of a store. `commit`: makes a write set, for the store."""
+
+    def __init__(self, store: Any, commit: Callable[[Any], InPlaceCommit]) -> None:
+        self.store = store
+        self.leaf = store.leaf
+        self.commit = commit
+
+    def first_way(self) -> TreeWay:
+        """How a write begins."""
+        return TreeWay(self.commit(self.store))
+
+    def change_once(self, way: TreeWay, key: bytes, value: bytes, mode: int) -> int:
+        """Attempt a write: DONE, EXISTS, MISSING, AGAIN, or what `go_on` knows. In an operation."""
+        stored = None if mode == DELETE else value
+        outcome = commit_staged(
+            self.store, way.commit, lambda staging: staging.stage(key, stored, mode)
+        )
+        if outcome == DONE and mode == DELETE and is_sparse(self.leaf.page):
+            return SPARSE
+        return UNTIDY if outcome == DONE and way.commit.above else outcome
+
+    def go_on(self, outcome: int, way: TreeWay, key: bytes, mode: int) -> TreeWay:
+        """Get the memory that an attempt lacked; or tidy up after one, which ends the write."""
+        if outcome == NO_MEMORY:
+            self.store.have_memory(key, mode, way.commit, mode)
+            return way.at_once()
+        if outcome == SPARSE:
+            shrink(self.store, key)
+        else:
+            self._link_all_above(way.commit)
+        return way.ended(DONE)
+
+    def find_memory(self, update: bool, *wanted: Any) -> Any:
+        """`wanted`: the write set to have memory for, and the mode of the write."""
+        commit, mode = wanted
+        return commit.replenish(0 if mode == DELETE else SPARED_BLOCKS, update)
+
+    def _link_all_above(self, commit: InPlaceCommit) -> None:
+        """Have the nodes above link to those that splits have made. If that fails, siblings do."""
+        above = commit.above
+        with contextlib.suppress(StoreFull, NodeFailed):
+            while above:
+                above += self._link_above(commit.tree, *above.pop()).above
+
+    def _link_above(self, tree: int, level: int, fence: bytes, right: int) -> InPlaceCommit:
+        commit = InPlaceCommit(self.store)
+        entry = (fence, right.to_bytes(8, "little"), 0)
+        attempt = 0
+        while (outcome := self._link_once(commit, tree, level, entry)) != DONE:
+            if outcome == NO_MEMORY:
+                commit.replenish(SPARED_BLOCKS)
+            else:
+                attempt += 1
+                self.store.stay(attempt, True)
+        return commit
+
+    def _link_once(
+        self, commit: InPlaceCommit, tree: int, level: int, entry: tuple[bytes, bytes, int]
+    ) -> int:
+        with self.store.client:
+            self.store.require_there()
+            return commit_staged(
+                self.store, commit, lambda staging: staging.change(tree, level, entry)
+            )

@@ -1,0 +1,66 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.records cimport Objects
+from limpet.stores.rtx.lllock cimport LLLocks, is_vacant
+from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.routes cimport Routes
+from limpet.stores.sherman.trees cimport Leaf
+from limpet.stores.sherman.tx_trees cimport TxTrees
+
+cdef u64 ADDRESS_MASK
+cdef u64 LOCKED
+cdef int NODE_SHIFT
+cdef int POINTER
+cdef u64 EXTENT
+cdef u64 EXTENT_PAIR
+cdef u64 PLACE_MASK
+cdef int PLACE_SHIFT
+
+cdef int ELSEWHERE
+cdef int LOGGED_WRITE
+cdef int SPARSE
+cdef int AGAIN
+cdef int DELETE
+cdef int DONE
+cdef int EXISTS
+cdef int INSERT
+cdef int MISSING
+cdef int NO_MEMORY
+cdef int PUT
+cdef int UPDATE
+
+cpdef bint is_sparse(Page page) except -1
+
+cdef class LeafWriter:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Allocator allocator
+    cdef readonly TxTrees trees
+    cdef readonly Leaf leaf
+    cdef readonly LLLocks locks
+    cdef readonly u64 link
+
+    @cython.locals(leaf=Leaf, page=Page, index=int, dropped=u64, new=u64, extent=u64, outcome=int)
+    cpdef int change(self, bytes key, bytes value, u64 size, int mode) except -1
+    @cython.locals(page=Page)
+    cdef bint _set(self, int index, bytes key, bytes value, u64 flags) except -1
+    @cython.locals(state=u64, done=bint)
+    cdef int _commit(self, u64 new, int news, u64 dropped) except -1
+    @cython.locals(client=Client, at=u64, old=u64)
+    cdef bint _lock(self, u64 state, u64 dropped) except -1
+    @cython.locals(done=bint)
+    cdef bint _install(self, u64 new, u64 state) except -1
+    @cython.locals(client=Client, index=int)
+    cdef int _settle_hand(self, int news, bint done) except -1
+    @cython.locals(
+        leaf=Leaf, page=Page, routes=Routes, hashed=u64, hint=u64, at=u64, lock=u64, pointer=u64,
+        new=u64, state=u64, done=bint,
+    )
+    cpdef int change_early(self, bytes key, bytes value, int mode) except -1
+    @cython.locals(page=Page, node=u64, place=int)
+    cdef int _read_locked(self, bytes key, u64 hint) except -1
+    @cython.locals(page=Page, index=int, dropped=u64, outcome=int, done=int)
+    cdef int _change_locked(self, bytes key, bytes value, int mode, u64 new, u64 state) except -1

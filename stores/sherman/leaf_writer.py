@@ -1,0 +1,219 @@
+"""Changes of one leaf and nothing else: transactions without a log (rTX section 4.5, Opt1, Opt2).
+
+transactional.py says what they are. A change is done in one operation of the store, by what this
+returns: DONE, EXISTS, MISSING; AGAIN: another client was faster; NO_MEMORY; LOGGED_WRITE: it takes
+a transaction with a log; SPARSE: it is done, and the leaf is to be merged; ELSEWHERE: the leaf is
+to be looked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, POINTER
+from limpet.stores.rtx.lllock import LLLocks, is_vacant
+from limpet.stores.sherman.layout import (
+    ELSEWHERE,
+    EXTENT,
+    LOGGED_WRITE,
+    PLACE_MASK,
+    PLACE_SHIFT,
+    SPARSE,
+)
+from limpet.stores.sherman.page import Page
+from limpet.stores.sherman.routes import Routes
+from limpet.stores.sherman.tx_trees import TxTrees
+from limpet.stores.status import (
+    AGAIN,
+    DELETE,
+    DONE,
+    EXISTS,
+    INSERT,
+    MISSING,
+    NO_MEMORY,
+    PUT,
+    UPDATE,
+)
+
+
+def is_sparse(page: Page) -> bool:
+    """Whether a leaf that was changed is to be merged; one that is not empty now and then."""
+    return not page.count or (page.used() < page.size // 4 and not page.count & 3)
+
+
+class LeafWriter:
+    """Changes of single leaves by one handle of a store. `link` names the store in the hand."""
+
+    def __init__(self, pool: Any, trees: TxTrees, leaf: Any, locks: LLLocks, link: int) -> None:
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.allocator = pool.allocator
+        self.trees = trees
+        self.leaf = leaf
+        self.locks = locks
+        self.link = link
+
+    def change(self, key: bytes, value: bytes, size: int, mode: int) -> int:
+        """Read the leaf of a key, and change that. `size`: bytes of the value's extent, or 0."""
+        leaf, page = self.leaf, self.leaf.page
+        if self.trees.find(leaf, key) == AGAIN:
+            return AGAIN
+        if page.exact:
+            if mode == INSERT:
+                return EXISTS
+        elif mode in (UPDATE, DELETE):
+            return MISSING
+        if leaf.lock & LOCKED:
+            return AGAIN
+        index = leaf.index
+        dropped = page.link(index) if page.exact and page.has_extent(index) else 0
+        if mode == DELETE:
+            page.remove(index)
+        elif not self._set(index, key, bytes(8) if size else value, EXTENT if size else 0):
+            return LOGGED_WRITE
+        new = self.allocator.allocate(leaf.at >> NODE_SHIFT & 0xFF, page.size, 1)
+        if not new:
+            return NO_MEMORY
+        if size:
+            extent = self.allocator.allocate(leaf.at >> NODE_SHIFT & 0xFF, size, 1)
+            if not extent:
+                return NO_MEMORY
+            self.trees.objects.write(extent, key, value)
+            # ORDER: written before the hand says where it belongs.
+            self.client.aim(1, self.link | EXTENT_PAIR)
+            page.set_value(index, extent.to_bytes(8, "little"), EXTENT)
+        outcome = self._commit(new, 2 if size else 1, dropped)
+        return SPARSE if outcome == DONE and mode == DELETE and is_sparse(page) else outcome
+
+    def _set(self, index: int, key: bytes, value: bytes, flags: int) -> bool:
+        """Set the entry of a key in the page; False: there is no room."""
+        page = self.leaf.page
+        if page.exact:
+            return page.set_value(index, value, flags)
+        if not page.fits(key, len(value)):
+            return False
+        page.insert(index, key, value, flags)
+        return True
+
+    def _commit(self, new: int, news: int, dropped: int) -> int:
+        """Have the page be the data of the object that was read.
+
+        `new`: memory for it. Of the hand, the first `news` are linked then; `dropped`, an extent,
+        is not any more.
+        """
+        state = self.locks.draw(0)
+        self.leaf.page.write(new & ADDRESS_MASK, state)
+        done = self._lock(state, dropped)
+        self.endpoint.wait()
+        if done:
+            # CRASH(leaf-locked): recovery puts a copy of the old node there.
+            # LINEARIZES: put, insert, update and delete that change one leaf
+            done = self._install(new, state)
+        return self._settle_hand(news, done)
+
+    def _lock(self, state: int, dropped: int) -> bool:
+        """Lock the object that was read. What it is to be has been written, and is the first in the
+        hand."""
+        client, at, old = self.client, self.leaf.at, self.leaf.pointer
+        # ORDER: written before the hand says what it is for.
+        client.aim(0, self.link | at)
+        if not is_vacant(old):
+            client.hold(old, at + POINTER)
+        if dropped:
+            client.hold(dropped, self.link | EXTENT_PAIR)
+        return self.locks.acquire(at, self.leaf.lock, state)
+
+    def _install(self, new: int, state: int) -> bool:
+        """Swing the pointer, and unlock. False: our lease was over, and a copy of what was there is
+        there now."""
+        done = self.locks.install(self.leaf.at, self.leaf.pointer, new)
+        # CRASH(leaf-installed): done; recovery frees the old node, and releases the lock.
+        self.locks.release(self.leaf.at, state)
+        self.endpoint.wait()
+        return done
+
+    def _settle_hand(self, news: int, done: bool) -> int:
+        """Keep in the store what is linked: the first `news`, or else the others. DONE or AGAIN."""
+        client = self.client
+        for index in range(client.held - 1, -1, -1):
+            if (index < news) == done:
+                client.keep(index)
+            else:
+                client.release(index)
+        return DONE if done else AGAIN
+
+    # ---- a leaf that is locked before it is read ------------------------------------------------
+
+    def change_early(self, key: bytes, value: bytes, mode: int) -> int:
+        """Lock the leaf in which a key was met, then read it, and change that. ELSEWHERE: it was
+        met in none, or that is locked, or is not the key's any more."""
+        leaf, page = self.leaf, self.leaf.page
+        hashed = hash64(key)
+        leaf.tree = self.trees.number_of(hashed)
+        routes: Routes = self.trees.routes[leaf.tree]
+        hint = routes.hinted(hashed)
+        if not hint:
+            return ELSEWHERE
+        at = routes.hinted_leaf(hint)
+        # ORDER: the lock before the pointer.
+        lock = self.endpoint.load(at)
+        pointer = self.endpoint.load(at + POINTER)
+        self.endpoint.wait()
+        if lock & LOCKED or is_vacant(pointer):
+            return ELSEWHERE
+        self.endpoint.prefetch(pointer & ADDRESS_MASK, page.size)
+        new = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
+        if not new:
+            return NO_MEMORY
+        leaf.at = at
+        leaf.lock = lock
+        leaf.pointer = pointer
+        state = self.locks.draw(0)
+        page.begin(new & ADDRESS_MASK, state)
+        done = self._lock(state, 0)
+        if done:
+            # CRASH(leaf-locked-early): recovery puts a copy of the old node there.
+            self._read_locked(key, hint)
+            if page.level or not page.exact:
+                routes.unhint(hashed)
+        self.endpoint.wait()
+        if not done:
+            return self._settle_hand(1, False)
+        return self._change_locked(key, value, mode, new, state)
+
+    def _read_locked(self, key: bytes, hint: int) -> None:
+        """Read the node of the object that we have locked, and find the key's entry."""
+        page, node = self.leaf.page, self.leaf.pointer & ADDRESS_MASK
+        place = hint >> PLACE_SHIFT & PLACE_MASK
+        page.read(node)
+        if page.level == 0 and page.is_at(place, key):
+            self.leaf.index = place
+        else:
+            self.leaf.index = page.find(key)
+
+    def _change_locked(self, key: bytes, value: bytes, mode: int, new: int, state: int) -> int:
+        """Change the leaf that is locked, and read, in the memory `new`; or have a copy of it
+        there."""
+        page, index = self.leaf.page, self.leaf.index
+        outcome, dropped = DONE, 0
+        if page.level or not (page.exact or page.has(key)):
+            outcome = ELSEWHERE
+        elif not page.exact and mode != PUT:
+            outcome = MISSING
+        else:
+            dropped = page.link(index) if page.exact and page.has_extent(index) else 0
+            if mode == DELETE:
+                page.remove(index)
+            elif not self._set(index, key, value, 0):
+                outcome, dropped = LOGGED_WRITE, 0
+        if dropped:
+            self.client.hold(dropped, self.link | EXTENT_PAIR)
+        page.write(new & ADDRESS_MASK, state)
+        # LINEARIZES: as in `_commit`
+        done = self._settle_hand(1, self._install(new, state))
+        if outcome == DONE:
+            outcome = done
+        return SPARSE if outcome == DONE and mode == DELETE and is_sparse(page) else outcome

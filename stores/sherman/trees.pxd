@@ -1,0 +1,67 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.inline cimport Index
+from limpet.stores.records cimport Objects
+from limpet.stores.sherman.page cimport Page, link_of
+from limpet.stores.sherman.routes cimport Routes
+
+cdef int HOPS_MAX
+cdef u64 EXTENT
+cdef u64 GONE
+cdef int OBJECT_SIZE
+cdef int NODE_SHIFT
+cdef u64 LINE_MASK
+cdef int LINE_SHIFT
+cdef u64 PLACE_MASK
+cdef int PLACE_SHIFT
+cdef int AGAIN
+cdef int DONE
+cdef int MISSING
+
+cdef class Leaf:
+    cdef readonly Page page
+    cdef public u64 tree
+    cdef public u64 at
+    cdef public u64 lock
+    cdef public u64 pointer
+    cdef public int index
+
+cdef class Trees(Index):
+    cdef readonly str name
+    cdef readonly Endpoint endpoint
+    cdef readonly Objects objects
+    cdef readonly u64 key_size
+    cdef readonly u64 table_size
+    cdef readonly u64[::1] roots
+    cdef readonly list routes
+    cdef bint reads_ahead
+    cdef readonly Leaf leaf
+
+    cpdef Leaf reader(self)
+    cpdef Leaf blank(self)
+    cpdef bint read(self, Leaf leaf, u64 at, u64 near) except -1
+    cpdef u64 pointer_at(self, u64 at) except? 0
+    cdef int foresee(self, u64 at) except -1
+    @cython.locals(hashed=u64)
+    cpdef int find_once(self, bytes key, u64 attempt) except -1
+    @cython.locals(page=Page)
+    cpdef bytes value_found(self)
+    cpdef u64 tree_of(self, bytes key) except? 0
+    cdef u64 number_of(self, u64 hashed) noexcept
+    cpdef int node_of(self, bytes key) except -1
+    cpdef int find(self, Leaf leaf, bytes key) except -1
+    cpdef int find_in(self, Leaf leaf, u64 tree, bytes key) except -1
+    @cython.locals(page=Page, routes=Routes, at=u64, routed=u64, hint=u64, place=int, hinted=bint, descended=bint, _=int)
+    cpdef int look(self, Leaf leaf, u64 tree, u64 hashed, bytes key, u64 known) except -1
+    cdef u64 near(self, u64 hint) noexcept
+    @cython.locals(page=Page, index=int, hashed=u64)
+    cdef int _hint_all(self, Leaf leaf, Routes routes) except -1
+    @cython.locals(page=Page, index=int)
+    cdef int _learn_children(self, Leaf leaf, Routes routes) except -1
+    @cython.locals(page=Page)
+    cpdef u64 next_hop(self, Leaf leaf, bytes key, u64 level) except? 0
+    @cython.locals(value=bytes)
+    cpdef bytes value(self, Page page, u64 slot)
+    @cython.locals(attempt=u64, index=int, objects=Objects, page=Page)
+    cpdef bint is_linked(self, Leaf leaf, u64 reference, look) except -1

@@ -1,0 +1,262 @@
+"""The trees of a store, and where a key is in them: a neutral B-link base (Sherman, rTX section 5).
+
+The tree stores hold it: `sherman` (plain.py), `rtx-sherman` (transactional.py) and `dtx-sherman`
+(stores/baselines/dtx/sherman.py). There is a tree on each memory node, and a key's hash chooses.
+A search ends with a node that has been read, and where in it the key is: a `Leaf`. How a node is
+read is the matter of a class derived from `Trees`: by way of its TXObj (tx_trees.py), or as it lies
+there (in_place_trees.py).
+
+The way to a leaf is that of the routes (routes.py), or down from the root; from a node that is to
+the left of the key, siblings lead on. Its fences say whether it is the right one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.states import former
+from limpet.shm.errors import StoreCorrupt
+from limpet.stores import regions
+from limpet.stores.inline import Index
+from limpet.stores.records import Objects
+from limpet.stores.rtx.layout import OBJECT_SIZE
+from limpet.stores.sherman.layout import (
+    EXTENT,
+    GONE,
+    LINE_MASK,
+    LINE_SHIFT,
+    PLACE_MASK,
+    PLACE_SHIFT,
+)
+from limpet.stores.sherman.page import Page, link_of
+from limpet.stores.sherman.parameters import TreeParameters
+from limpet.stores.sherman.routes import Routes
+from limpet.stores.status import AGAIN, DONE, MISSING
+
+HOPS_MAX: Final = 1 << 20
+
+
+class Leaf:
+    """A node that was read, and the entry looked for in it.
+
+    `page`: the node; of a store's own leaf it is in place, and counts for the operation that has
+    read it only. `tree`: the number of its tree. `at`: its object, or its address where nodes have
+    no objects. `lock`, `pointer`: of the object when the node was read. `index`: of the first entry
+    at or above the key looked for; `page.exact` says whether that has the key.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.tree = 0
+        self.at = 0
+        self.lock = 0
+        self.pointer = 0
+        self.index = 0
+
+
+class Trees(Index):
+    """The trees of a store, for one client. `leaf`: what the operation that is inside reads to."""
+
+    def __init__(self, pool: Any, name: str, parameters: TreeParameters, objects: Objects) -> None:
+        """`objects`: reads extents."""
+        super().__init__()
+        self.name = name
+        self.endpoint = pool.endpoint
+        self.objects = objects
+        self.key_size = parameters.key_size
+        self.table_size = parameters.table_size
+        self.roots = array("Q", regions.attach(pool, name, parameters.trees, self.table_size))
+        self.routes = [Routes(root, parameters.cache_size) for root in self.roots]
+        self.reads_ahead = False
+        """Whether leaves have pointers by which they are fetched before they are read."""
+        self.leaf = self.reader()
+
+    def reader(self) -> Leaf:
+        """The leaf that a handle's own operations read to."""
+        return self.blank()
+
+    def blank(self) -> Leaf:
+        """A leaf that nodes are copied to, and changed in."""
+        raise NotImplementedError
+
+    def read(self, leaf: Leaf, at: int, near: int) -> bool:
+        """Read a node to `leaf`; False: it cannot be read now.
+
+        The level is GONE if there is none; a root is an empty leaf then. `near`: what is looked
+        for in the node may be there.
+        """
+        raise NotImplementedError
+
+    def pointer_at(self, at: int) -> int:
+        """The pointer of an object; 0: it leads nowhere, or not yet."""
+        return 0
+
+    def foresee(self, at: int) -> None:
+        """The node of this object is read soon."""
+
+    def replaced(self, node: int) -> None:
+        """From now on, this memory node has other memory."""
+        for tree, root in enumerate(self.roots):
+            self.roots[tree] = former(root, node)
+            self.routes[tree].root = self.roots[tree]
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget which leaves there are."""
+        for routes in self.routes:
+            routes.forget()
+
+    def has_object(self, tree: int, at: int) -> bool:
+        """Whether this is the address of an object of a tree."""
+        offset = at - self.roots[tree]
+        return 0 <= offset < self.table_size and offset % OBJECT_SIZE == 0
+
+    # ---- steps of operations --------------------------------------------------------------------
+
+    def find_once(self, key: bytes, attempt: int) -> int:
+        hashed = hash64(key)
+        if self.look(self.leaf, self.number_of(hashed), hashed, key, 0) == AGAIN:
+            return AGAIN
+        return DONE if self.leaf.page.exact else MISSING
+
+    def value_found(self) -> bytes:
+        page = self.leaf.page
+        return self.value(page, page.slot)
+
+    # ---- where a key is -------------------------------------------------------------------------
+
+    def tree_of(self, key: bytes) -> int:
+        """The tree that a key is in; on the memory node of the same number."""
+        return self.number_of(hash64(key))
+
+    def number_of(self, hashed: int) -> int:
+        """The same, by the key's hash."""
+        return (hashed >> 32) * len(self.roots) >> 32
+
+    def node_of(self, key: bytes) -> int:
+        """The memory node of a key's tree."""
+        return self.roots[self.tree_of(key)] >> NODE_SHIFT & 0xFF
+
+    def find(self, leaf: Leaf, key: bytes) -> int:
+        """Read the leaf in whose range a key is, of the tree that it is in. DONE or AGAIN."""
+        hashed = hash64(key)
+        return self.look(leaf, self.number_of(hashed), hashed, key, 0)
+
+    def find_in(self, leaf: Leaf, tree: int, key: bytes) -> int:
+        """The same, of this tree."""
+        return self.look(leaf, tree, hash64(key), key, 0)
+
+    def look(self, leaf: Leaf, tree: int, hashed: int, key: bytes, known: int) -> int:
+        """Read the leaf in whose range a key is, and find its entry: `index`, and `page.exact`.
+
+        `known`: where that leaf is, as far as is known; 0: what is hinted at. An entry with the key
+        needs no look at the fences. AGAIN: a node on the way cannot be read now.
+        """
+        page = leaf.page
+        routes: Routes = self.routes[tree]
+        leaf.tree = tree
+        hint = 0 if known else routes.hinted(hashed)
+        place = hint >> PLACE_SHIFT & PLACE_MASK
+        if hint:
+            known = routes.hinted_leaf(hint)
+        hinted = known != 0
+        at = routed = known if hinted else routes.find(key)
+        descended = at == routes.root
+        for _ in range(HOPS_MAX):
+            if not self.read(leaf, at, self.near(hint)):
+                return AGAIN
+            if hinted and page.level == 0 and page.is_at(place, key):
+                leaf.index = place
+                return DONE
+            leaf.index = page.find(key) if page.level == 0 else 0
+            if page.level == 0 and (page.exact or page.has(key)):
+                if not hinted and (at != routed or not routes.lows):
+                    routes.learn(page.low(), at)
+                if page.exact:
+                    if routes.is_new(hashed):
+                        self._hint_all(leaf, routes)
+                    routes.hint(hashed, at, leaf.index, page.offset(leaf.index))
+                return DONE
+            if hinted:
+                hinted = False
+                at = routed = routes.find(key)
+                descended = at == routes.root
+            elif at == routed and at != routes.root and page.low() != routes.low_at(key):
+                routes.drop(key)
+                at = routed = routes.root
+                descended = True
+            elif at != routed and not descended:
+                # Far to the left of it: few leaves are known yet.
+                at = routes.root
+                descended = True
+            else:
+                if page.level == 1 and page.has(key):
+                    self._learn_children(leaf, routes)
+                at = self.next_hop(leaf, key, 0)
+        raise StoreCorrupt(f"{self.name}: the nodes of tree {tree} lead round in a circle")
+
+    def near(self, hint: int) -> int:
+        """Where in the node an entry is, about, by a hint."""
+        return (hint >> LINE_SHIFT & LINE_MASK) << 6
+
+    def _hint_all(self, leaf: Leaf, routes: Routes) -> None:
+        """Note where all keys of a leaf are, as far as nothing else is noted."""
+        page = leaf.page
+        for index in range(page.count):
+            hashed = hash64(page.key(index))
+            if routes.is_new(hashed):
+                routes.hint(hashed, leaf.at, index, page.offset(index))
+
+    def _learn_children(self, leaf: Leaf, routes: Routes) -> None:
+        """Note all leaves below an inner node."""
+        page = leaf.page
+        if not page.count:
+            raise StoreCorrupt(f"{self.name}: an inner node of tree {leaf.tree} is empty: damaged")
+        lows = [page.key(index) for index in range(page.count)]
+        leaves = [page.link(index) for index in range(page.count)]
+        routes.learn_all(lows, leaves, page.high())
+
+    def next_hop(self, leaf: Leaf, key: bytes, level: int) -> int:
+        """Where to look for a key's node on that level, from a node that is not it.
+
+        The root, if the way there was out of date.
+        """
+        page = leaf.page
+        if page.level == GONE or page.level < level or page.is_above(key):
+            return self.roots[leaf.tree]
+        if page.is_below(key):
+            return page.sibling()
+        return page.child(key)
+
+    # ---- what is there --------------------------------------------------------------------------
+
+    def value(self, page: Page, slot: int) -> bytes:
+        """The value of the entry of a leaf that has this slot."""
+        value = page.value_of(slot)
+        if not slot & EXTENT:
+            return value
+        self.objects.load(link_of(value))
+        self.endpoint.wait()
+        return self.objects.value()
+
+    def is_linked(self, leaf: Leaf, reference: int, look: Callable[[int], Any]) -> bool:
+        """Whether the entry of an extent's key has it; for a hand. It is as it was: the client that
+        has it in hand is pinned. `look`: sees to whatever is in the way at an address."""
+        objects = self.objects
+        objects.load(reference)
+        if not objects.fits(reference):
+            return False  # it was not written yet
+        key = objects.key()
+        if len(key) > self.key_size or self.node_of(key) != reference >> NODE_SHIFT & 0xFF:
+            return False
+        attempt = 0
+        while self.find(leaf, key) == AGAIN:
+            look(leaf.at)
+            attempt += 1
+            self.endpoint.pause(attempt)
+        page, index = leaf.page, leaf.index
+        return page.exact and page.has_extent(index) and page.link(index) == reference

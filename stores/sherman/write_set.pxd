@@ -1,0 +1,4 @@
+from limpet.stores.sherman.page cimport Page
+from limpet.stores.sherman.trees cimport Leaf
+
+cpdef Leaf as_staged(Page page, tree, at)
