@@ -96,7 +96,7 @@ def test_waiter_that_keeps_the_lock_for_a_lease_is_found(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap G11: only the head of the queue may take the lock, and it is stopped."""
-    monkeypatch.setattr("limpet.stores.channels.ticket_lock.TURN_S", 3600.0)
+    monkeypatch.setattr("limpet.stores.channels.lock.ticket_queue.TURN_S", 3600.0)
     monkeypatch.setattr(beside, "PATIENCE_S", 3.0)
     result = Beside("lock", make_url()).run("waiter")
     assert "was blocked" in result.failure
