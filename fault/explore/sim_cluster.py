@@ -203,7 +203,7 @@ class SimulatedPool(RestorablePool):
             setup_client.uuid,
         )
 
-    def begin(self) -> None:
+    def rewind(self) -> None:
         """Called at the start of a run, when memory is as it was."""
         self.endpoint.ticks = 0
 
@@ -222,8 +222,8 @@ class CachedPool(SimulatedPool):
             made.endpoint.cover(mine.index, mine.map, shared.map, start)
         return made
 
-    def begin(self) -> None:
-        super().begin()
+    def rewind(self) -> None:
+        super().rewind()
         self.endpoint.fill()
 
 
@@ -239,14 +239,14 @@ class SimulatedClient:
         self.store: Any = None
         self.identity = (0, 0, 0)
         self.slabs: list[tuple[int, int, int, int]] = []
-        self.begin()
+        self.rewind()
 
     @property
     def ended(self) -> bool:
         """Whether it has done its operations, or is dead."""
         return self.finished or self.dead
 
-    def begin(self) -> None:
+    def rewind(self) -> None:
         """Be at the start of a run."""
         self.greenlet: Any = None
         self.op = 0
@@ -468,7 +468,7 @@ class SimulatedCluster:
                 pool.put_back()
         self._rewind()
         for client in self.clients:
-            client.pool.begin()
+            client.pool.rewind()
             client.know_blocks()
             client.store.forget()
         self.store.forget()
@@ -485,7 +485,7 @@ class SimulatedCluster:
             pool.membership.forget()
             pool.clock.forget()
         for client in self.clients:
-            client.begin()
+            client.rewind()
             client.pool.client.assume(*client.identity)
             client.endpoint.end()
 

@@ -233,15 +233,12 @@ class ChannelCatalogue:
 
     def _look(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
         """Address of a region's value, its mark, and the word with its sizes."""
-        self.client.enter()
-        try:
+        with self.client:
             value = self.table.locate(key)
             mark = self.endpoint.load(value) if value else 0
             if mark:
                 sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
                 there = self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)
-        finally:
-            self.client.leave()
         if not mark:
             if value:
                 self.clear(key.decode())
@@ -256,36 +253,31 @@ class ChannelCatalogue:
     def describe(self, key: bytes) -> dict[str, Any]:
         """The kind of channel that a region belongs to, its parameters, and the bytes of memory in
         there; {}: the region is gone."""
-        self.client.enter()
         try:
-            value = self.table.locate(key)
-            if not value or not self.endpoint.load(value):
-                return {}
-            sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
-            found = json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK))
-            if not isinstance(found, dict) or type(found.get("size")) is not int:
-                raise ValueError("it is no description")
-            if sizes >> NODE_OF_MEMORY:
-                found["size"] = 0
-            return found
+            with self.client:
+                value = self.table.locate(key)
+                if not value or not self.endpoint.load(value):
+                    return {}
+                sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+                found = json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK))
+                if not isinstance(found, dict) or type(found.get("size")) is not int:
+                    raise ValueError("it is no description")
+                if sizes >> NODE_OF_MEMORY:
+                    found["size"] = 0
+                return found
         except (ValueError, RecursionError) as error:
             raise PoolCorrupt(
                 f"{self.pool.url}: what the channel region {key!r} says of itself is damaged; "
                 "remove the channel"
             ) from error
-        finally:
-            self.client.leave()
 
     def mark(self, name: str) -> int:
         """The mark of a channel; 0: there is none, it is being removed, or its region was lost."""
         if self.directories.is_away(self.node_of(name.encode())):
             return 0
-        self.client.enter()
-        try:
+        with self.client:
             value = self.table.locate(name.encode())
             return self.endpoint.load(value) if value else 0
-        finally:
-            self.client.leave()
 
     # ---- removal --------------------------------------------------------------------------------
 
@@ -301,15 +293,12 @@ class ChannelCatalogue:
         return self._give_up(name, node, found) or found
 
     def _unmark(self, key: bytes) -> bool:
-        self.client.enter()
-        try:
+        with self.client:
             value = self.table.locate(key)
             if value:
                 # CRASH(unmarked): the next client that asks for the name removes the rest.
                 self.endpoint.store(value, 0)
             return value != 0
-        finally:
-            self.client.leave()
 
     def _give_up(self, name: str, node: int, found: bool) -> bool:
         """If no client can tell whether a channel was lost, let it be begun anew; whether that is
