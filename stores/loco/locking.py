@@ -11,7 +11,6 @@ import itertools
 from typing import Any
 
 from limpet.stores.channels.lock.ticket_lock import TicketLock
-
 from limpet.stores.loco.key_locks import KeyLocks
 from limpet.stores.loco.layout import LATE_MAX, NEAR
 from limpet.stores.loco.lookup import KeyEntry, Lookup
