@@ -98,9 +98,6 @@ UNDECLARED: Final = {
     "limpet.stores.channels.ring.ring_buffer": """
         DATA HEAD NEWS ROOM SIZE_MAX
     """,
-    "limpet.stores.channels.shared_region": """
-        WORD
-    """,
     "limpet.stores.codecs": """
         PROTOCOL
     """,
