@@ -43,8 +43,10 @@ def undeclared(source: Path) -> list[str]:
 
 
 def declared(pxd: Path) -> set[str]:
-    """The names that a `.pxd` declares at module level, or cimports."""
+    """The names that a `.pxd` declares at module level, or cimports; none if it is not there."""
     found: set[str] = set()
+    if not pxd.exists():
+        return found
     text = re.sub(
         r"\(\s*([^()]*?)\s*\)", lambda match: match[0].replace("\n", " "), pxd.read_text()
     )

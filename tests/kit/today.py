@@ -23,6 +23,10 @@ CYCLES: Final = frozenset(
             "limpet.stores.sherman.in_place_commit",
             "limpet.stores.sherman.in_place_write_set",
         ),
+        (
+            "limpet.stores.sherman.in_place_node",
+            "limpet.stores.sherman.in_place_trees",
+        ),
     }
 )
 """Modules that import each other."""
@@ -30,7 +34,6 @@ CYCLES: Final = frozenset(
 DEEP: Final = frozenset(
     {
         "baselines.dtx.race.LoggedGrowing",
-        "baselines.dtx.sherman.Dtx",
         "baselines.raw.store.Raw",
         "fusee.check.SurveyedTables",
         "fusee.growth.ReplicatedGrowth",
@@ -38,17 +41,12 @@ DEEP: Final = frozenset(
         "fusee.snapshot.Snapshot",
         "fusee.store.Fusee",
         "fusee.tables.ReplicatedTables",
-        "loco.store.Kvstore",
         "race.directory.Directory",
         "race.locked.LockedGrowing",
         "race.store.Growing",
         "race.table.Race",
-        "rcuckoo.store.Rcuckoo",
         "rtx.hash_slots.Transactional",
         "rtx.race.RtxGrowing",
-        "sherman.plain.InPlace",
-        "sherman.scans.Scans",
-        "sherman.transactional.Sherman",
         "swarm.abd.Abd",
         "swarm.safe_guess.SafeGuess",
         "swarm.store.Swarm",
@@ -58,7 +56,7 @@ DEEP: Final = frozenset(
 )
 """Classes of stores/ with too many classes to `object`."""
 
-UNNAMED: Final = frozenset({"race-locks", "rtx-sherman"})
+UNNAMED: Final = frozenset({"race-locks"})
 """Kinds that are not found by their names."""
 
 UNDECLARED: Final = {
@@ -75,11 +73,17 @@ UNDECLARED: Final = {
     "limpet.stores.channels.array": """
         HALF LARGEST LENGTH_MAX NODE_SHIFT SMALLEST
     """,
-    "limpet.stores.channels.barrier": """
+    "limpet.stores.channels.barrier.barrier": """
         LINE PARTIES_MAX PROCESSES_MIN
     """,
-    "limpet.stores.channels.lock": """
+    "limpet.stores.channels.lock.lock": """
         YIELD
+    """,
+    "limpet.stores.channels.lock.ticket_queue": """
+        POLL_US SLEEP_US
+    """,
+    "limpet.stores.channels.owned_var": """
+        MASK WORD
     """,
     "limpet.stores.channels.queue.notes": """
         KEPT_MAX PART
@@ -91,14 +95,8 @@ UNDECLARED: Final = {
     "limpet.stores.channels.regions.directories": """
         DIRECTORY_ENTRY FORMER NUMBER_MAX
     """,
-    "limpet.stores.channels.ring_buffer": """
-        NEWS ROOM SIZE_MAX
-    """,
-    "limpet.stores.channels.ticket_lock": """
-        POLL_US SLEEP_US
-    """,
-    "limpet.stores.channels.variables": """
-        MASK WORD
+    "limpet.stores.channels.ring.ring_buffer": """
+        DATA HEAD NEWS ROOM SIZE_MAX
     """,
     "limpet.stores.codecs": """
         PROTOCOL
@@ -129,14 +127,18 @@ UNDECLARED: Final = {
     "limpet.stores.race.store": """
         DIRECTORY_ENTRY INCARNATION_BITS
     """,
-    "limpet.stores.rcuckoo.store": """
-        PATH_MAX
-    """,
     "limpet.stores.rtx.race": """
         SLOT SLOTS_PER_OBJECT
     """,
     "limpet.stores.sherman.routes": """
         HINTS_MIN
+    """,
+    "limpet.stores.sherman.transactional": """
+        SPARED_BLOCKS
+    """,
+    "limpet.stores.sherman.write_set": """
+        AGAIN AT_ONCE DONE EXISTS EXTENT EXTENT_PAIR INSERT LOCKED MISSING NO_MEMORY
+        OBJECT_SIZE POINTER ROUNDS_MAX SHRINKS_MAX SLOTS UPDATE
     """,
     "limpet.stores.swarm.store": """
         ATTEMPTS_MAX IN_PLACE_WORDS IN_SERVICE

@@ -1,1 +1,1 @@
-"""The barrier: `pool.barrier`."""
+"""The barrier, `pool.barrier`: its layout and its registers."""

@@ -1,1 +1,1 @@
-"""The ring buffer: `pool.ring`."""
+"""The ring buffer, `pool.ring`: messages, the writer and the reader."""
