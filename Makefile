@@ -1,6 +1,6 @@
 # make demo    watch processes being killed, and nothing being lost
-# make test    the tests, on the compiled build and on the pure-Python build: @QUICK@
-# make test-all    these, and their exhaustive repetitions: @ALL@
+# make test    the tests, on the compiled build and on the pure-Python build
+# make test-all    these, and their exhaustive repetitions
 #
 # All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.

@@ -3,7 +3,7 @@
 `LIMPET_EXPECT_BUILD=compiled` (or `pure`) makes the run fail at once on another build.
 A test that takes longer than `HANG_S` fails; one that cannot even be interrupted ends the run with
 the stacks of all threads. A run fails when it leaves a segment or a process behind; where others
-use limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` limits that to pools of tests.
+use limpet on the same machine meanwhile, `LIMPET_TEST_SHARED=1` limits that to this run's pools.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _stderr = -1
 
 
 def _segments() -> set[str]:
-    mine = "limpet.test-*" if os.environ.get("LIMPET_TEST_SHARED") == "1" else "limpet.*"
+    shared = os.environ.get("LIMPET_TEST_SHARED") == "1"
+    mine = f"limpet.test-{os.getpid()}-*" if shared else "limpet.*"
     return {path.name for path in SHM.glob(mine)}
 
 

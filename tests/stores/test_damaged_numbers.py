@@ -114,7 +114,7 @@ def test_a_damaged_tail_of_a_queue_is_no_bound_of_a_loop(pools: Any, tail: int) 
     pool = pools()
     jobs = pool.queue("q", maxsize=8)
     jobs.put("one")
-    pool.endpoint.store(jobs.tail, tail)
+    pool.endpoint.store(jobs.ring.tail, tail)
     assert jobs.qsize() <= 8
     with pytest.raises(limpet.StoreCorrupt, match="damaged"):
         jobs.join(timeout=0)
