@@ -32,9 +32,8 @@ cdef class InlineStore(Store):
     cdef readonly u64 value_size
     cdef readonly Objects objects
     cdef public Index index
+    cdef public bint locks_first
 
-    @cython.locals(attempt=u64, outcome=int)
-    cpdef object get(self, key, default=*)
     cpdef int _write(self, key, value, int mode) except -1
     cpdef u64 object_size(self, bytes key, bytes value) except? 0
     @cython.locals(attempt=u64)

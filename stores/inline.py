@@ -70,7 +70,7 @@ class InlineStore(Store):
                                         after any other outcome than those four
     stay(attempt, writes)               wait for whatever was in the way
     survey()                            looks at the whole of it
-    and, if locks are taken first: _enter, _leave
+    _enter, _leave                      if it has `locks_first`
     """
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
@@ -80,6 +80,8 @@ class InlineStore(Store):
         self.objects = Objects(pool.heap)
         self.index: Any = None
         """Set by the class of the kind."""
+        self.locks_first = False
+        """Whether operations begin with `_enter`, which takes locks."""
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -89,15 +91,22 @@ class InlineStore(Store):
             key = as_bytes("key", key)
         self.operations += 1
         attempt = 0
+        held: Any = None
         while True:
-            held = self._enter(key, attempt, False)
+            if self.locks_first:
+                held = self._enter(key, attempt, False)
+            else:
+                self.client.enter()
             try:
                 self.require_there()
                 outcome = self.index.find_once(key, attempt)
                 if outcome == DONE:
                     return self.index.value_found()
             finally:
-                self._leave(held)
+                if self.locks_first:
+                    self._leave(held)
+                else:
+                    self.client.leave()
             if outcome == MISSING:
                 return default
             attempt += 1
@@ -163,14 +172,21 @@ class InlineStore(Store):
         """Attempt a write until it comes to something: DONE, EXISTS or MISSING."""
         self.operations += 1
         attempt = 0
+        held: Any = None
         way = self._first_way()
         while True:
-            held = self._enter(key, attempt, True)
+            if self.locks_first:
+                held = self._enter(key, attempt, True)
+            else:
+                self.client.enter()
             try:
                 self.require_there()
                 outcome = self._change_once(key, value, size, mode, attempt, way)
             finally:
-                self._leave(held)
+                if self.locks_first:
+                    self._leave(held)
+                else:
+                    self.client.leave()
             if outcome == DONE:
                 return outcome
             if outcome not in (EXISTS, MISSING, AGAIN):
@@ -185,13 +201,12 @@ class InlineStore(Store):
     # ---- steps ----------------------------------------------------------------------------------
 
     def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
-        """Begin an operation; what `_leave` is to give back."""
-        self.client.enter()
-        return None
+        """Begin an operation, if `locks_first`; what `_leave` is to give back."""
+        raise NotImplementedError
 
     def _leave(self, held: Any) -> None:
-        """End the operation."""
-        self.client.leave()
+        """End that operation."""
+        raise NotImplementedError
 
     def _first_way(self) -> Way | None:
         """How a write begins; None: as always."""

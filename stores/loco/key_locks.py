@@ -47,10 +47,6 @@ class KeyLocks(Channel):
             if not there:
                 self.client.leave()
 
-    def count_retry(self) -> None:
-        """An operation of the store begins anew."""
-        self.store().retries += 1
-
     def wait_for(self, lock: TicketLock, journal: int) -> None:
         """Take a lock that another one has. Outside of operations."""
         # ORDER: before we have it: until the operation begins, nothing else tells this hold from

@@ -2,6 +2,7 @@ cimport cython
 
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.base cimport Store
 from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 from limpet.stores.loco.key_locks cimport KeyLocks
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
@@ -28,11 +29,11 @@ cdef class Locking:
     @cython.locals(base=u64)
     cpdef int enter_journal(self, u64 table, u64 number) except -1
     @cython.locals(attempt=int, ready=bint, lock=TicketLock)
-    cdef TicketLock enter(self, KeyEntry found, bytes key)
+    cdef TicketLock enter(self, Store store, KeyEntry found, bytes key)
     cdef int leave(self, TicketLock lock) except -1
     @cython.locals(held=bint, lock=TicketLock, journal=u64)
-    cdef TicketLock _take(self, KeyEntry found, bytes key)
-    cdef TicketLock _enter_held(self, KeyEntry found, TicketLock lock, bytes key)
+    cdef TicketLock _take(self, Store store, KeyEntry found, bytes key)
+    cdef TicketLock _enter_held(self, Store store, KeyEntry found, TicketLock lock, bytes key)
     cdef bint _begin(self, KeyEntry found, int attempt) except -1
     @cython.locals(found=KeyEntry, lane=bint, lock=TicketLock)
-    cdef bint _mend_once(self, u64 table, u64 number, int attempt) except -1
+    cdef bint _mend_once(self, Store store, u64 table, u64 number, int attempt) except -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from limpet.stores.base import Store
 from limpet.stores.channels.lock.ticket_lock import TicketLock
 from limpet.stores.loco.key_locks import KeyLocks
 from limpet.stores.loco.layout import LATE_MAX, NEAR
@@ -65,11 +66,11 @@ class Locking:
 
     # ---- an operation ---------------------------------------------------------------------------
 
-    def enter(self, found: KeyEntry, key: bytes) -> TicketLock:
+    def enter(self, store: Store, found: KeyEntry, key: bytes) -> TicketLock:
         """Begin an operation that holds the lock of a key; the lock."""
         attempt = 0
         while True:
-            lock = self._take(found, key)
+            lock = self._take(store, found, key)
             ready = False
             try:
                 ready = self._begin(found, attempt)
@@ -79,9 +80,10 @@ class Locking:
             if ready:
                 return lock
             attempt += 1
-            self.key_locks.count_retry()
-            self.key_locks.enter()
+            store.retries += 1
+            self.client.enter()
             try:
+                store.require_there()
                 self.lookup.choose(found, key)
                 found.index.refresh()
             finally:
@@ -95,11 +97,12 @@ class Locking:
         finally:
             self.client.leave()
 
-    def _take(self, found: KeyEntry, key: bytes) -> TicketLock:
+    def _take(self, store: Store, found: KeyEntry, key: bytes) -> TicketLock:
         """Begin an operation, with the lock of a key; the lock."""
         held = False
-        self.key_locks.enter()
+        self.client.enter()
         try:
+            store.require_there()
             self.lookup.choose(found, key)
             if not found.index.known:
                 found.index.refresh()
@@ -118,18 +121,21 @@ class Locking:
             raise
         journal = self.writer.journal.at
         self.client.leave()
-        self.key_locks.count_retry()
+        store.retries += 1
         self.key_locks.wait_for(lock, journal)
-        return self._enter_held(found, lock, key)
+        return self._enter_held(store, found, lock, key)
 
-    def _enter_held(self, found: KeyEntry, lock: TicketLock, key: bytes) -> TicketLock:
+    def _enter_held(
+        self, store: Store, found: KeyEntry, lock: TicketLock, key: bytes
+    ) -> TicketLock:
         """The same, once we have waited for the lock."""
         try:
-            self.key_locks.enter()
+            self.client.enter()
         except BaseException:
             lock.release()
             raise
         try:
+            store.require_there()
             self.lookup.choose(found, key)
             self.enter_journal(found.table, found.hash & self.lock_count - 1)
         except BaseException:
@@ -153,19 +159,20 @@ class Locking:
 
     # ---- what the dead left ---------------------------------------------------------------------
 
-    def mend(self, table: int) -> None:
+    def mend(self, store: Store, table: int) -> None:
         """Repair what dead holders of a table's locks left."""
         for number in range(self.lock_count):
             attempt = 0
-            while not self._mend_once(table, number, attempt):
+            while not self._mend_once(store, table, number, attempt):
                 attempt += 1
 
-    def _mend_once(self, table: int, number: int, attempt: int) -> bool:
+    def _mend_once(self, store: Store, table: int, number: int, attempt: int) -> bool:
         """Repair what a dead holder of this lock left; False: our index is late, once more."""
         found = self.lookup.found
-        self.key_locks.enter()
+        self.client.enter()
         lane = self.endpoint.background(True)
         try:
+            store.require_there()
             self.lookup.enter_table(found, table)
             self.enter_journal(table, number)
             if not self.writer.journal.intent():

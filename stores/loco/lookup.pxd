@@ -45,10 +45,10 @@ cdef class Lookup(Index):
     @cython.locals(at=KeyEntry, size=u64, row=int, key=bytes, entry='long long')
     cdef int expect_keys(self, list keys) except -1
     cdef int _turn_to_row(self, KeyEntry at, int row) except -1
-    cpdef int choose(self, KeyEntry found, bytes key) except -1
+    cdef int choose(self, KeyEntry found, bytes key) except -1
     cpdef u64 table_of(self, bytes key) except? 0
     cpdef int node_of(self, bytes key) except -1
-    cpdef int enter_table(self, KeyEntry found, u64 table) except -1
+    cdef int enter_table(self, KeyEntry found, u64 table) except -1
     @cython.locals(entries=DataArray)
     cdef int look_up(self, KeyEntry found, bytes key) except -1
     cpdef damaged(self, KeyEntry found, long long entry)

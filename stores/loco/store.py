@@ -73,6 +73,7 @@ class Kvstore(InlineStore):
     def __init__(self, pool: Any, kind: str, name: str, parameters: LocoParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.foretells = True
+        self.locks_first = True
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
         self.writer = Writer(pool, self.lookup, parameters.locks)
@@ -103,7 +104,7 @@ class Kvstore(InlineStore):
 
     def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
         if writes or self.lookup.is_late(attempt):
-            return self.locking.enter(self.found, key)
+            return self.locking.enter(self, self.found, key)
         self.client.enter()
         return None
 
@@ -151,7 +152,7 @@ class Kvstore(InlineStore):
         found = super().recover()
         for table in range(len(self.lookup.tables)):
             with contextlib.suppress(NodeFailed):  # what is on it is gone with it
-                self.locking.mend(table)
+                self.locking.mend(self, table)
         return found
 
     def survey(self) -> Survey:

@@ -44,11 +44,11 @@ cdef class Lookup(Index):
 
     @cython.locals(found=KeyRows, settled=bint)
     cpdef int find_once(self, bytes key, u64 attempt) except -1
-    @cython.locals(header=u64)
+    @cython.locals(found=KeyRows, rows=Rows, header=u64)
     cpdef bytes value_found(self)
     @cython.locals(at=KeyRows, again=bint, key=bytes, value=bytes, header=u64)
     cpdef list get_batch(self, list keys, list found)
-    cpdef int choose(self, KeyRows found, bytes key) except -1
+    cdef int choose(self, KeyRows found, bytes key) except -1
     cdef u64 table_of(self, u64 hashed) noexcept
     cpdef int node_of(self, bytes key) except -1
     cpdef int enter_table(self, u64 base) except -1
@@ -59,7 +59,6 @@ cdef class Lookup(Index):
     @cython.locals(fingerprint=u64)
     cdef bint find(self, KeyRows found, bytes key) except -1
     cdef u64 row_at(self, KeyRows found, u64 place) noexcept
-    cdef bint is_whole(self, KeyRows found) except -1
     @cython.locals(rows=Rows, place=u64, first=u64, second=u64)
     cdef bint are_settled(self, KeyRows found) except -1
     cdef u64 header(self, KeyRows found) except? 0xFEEDFACEDEADBEA7

@@ -89,8 +89,9 @@ class Lookup(Index):
         self.read(found)
         self.endpoint.wait()
         if self.find(found, key):
-            if self.is_whole(found):
+            if self.rows.is_whole(found.place):
                 return DONE
+            self.locks.wait_for(self.row_at(found, found.place))
         else:
             settled = self.are_settled(found)
             self.endpoint.wait()
@@ -101,10 +102,12 @@ class Lookup(Index):
         return AGAIN
 
     def value_found(self) -> bytes:
-        header = self.header(self.found)
-        if not header & INLINE:
-            self.endpoint.wait()
-        return self.value(self.found, header)
+        found, rows = self.found, self.rows
+        header = rows.header(found.place, found.slot)
+        if header & INLINE:
+            return rows.value(found.place, found.slot)
+        self.endpoint.wait()
+        return self.value(found, header)
 
     def get_batch(self, keys: list[bytes], found: list[bytes | None]) -> list[int]:
         """Append the values of at most BATCH keys; the places of those whose rows are changing."""
@@ -194,13 +197,6 @@ class Lookup(Index):
     def row_at(self, found: KeyRows, place: int) -> int:
         """Which of the key's rows was read to place 0 or 1."""
         return found.first if place == found.at_first else found.second
-
-    def is_whole(self, found: KeyRows) -> bool:
-        """Whether the row of the entry that was found is whole; else we wait for its lock."""
-        if self.rows.is_whole(found.place):
-            return True
-        self.locks.wait_for(self.row_at(found, found.place))
-        return False
 
     def are_settled(self, found: KeyRows) -> bool:
         """Whether both rows are whole, and have not changed since both were read.

@@ -125,7 +125,9 @@ class Trees(Index):
 
     def value_found(self) -> bytes:
         page = self.leaf.page
-        return self.value(page, page.slot)
+        if page.slot & EXTENT:
+            return self.value(page, page.slot)
+        return page.value_of(page.slot)
 
     # ---- where a key is -------------------------------------------------------------------------
 

@@ -232,8 +232,15 @@ def _get_unpinned(names: dict[str, Any]) -> None:
         else:
             store.client.end()
 
-    names["Rcuckoo"]._enter = enter
-    names["Rcuckoo"]._leave = leave
+    store = names["Rcuckoo"]
+    store._enter, store._leave = enter, leave
+    made = store.__init__
+
+    def init(self: Any, *arguments: Any) -> None:
+        made(self, *arguments)
+        self.locks_first = True
+
+    store.__init__ = init
 
 
 UNPINNED: Final = Mutant("c11-extent-is-read-without-a-pin", replace=_get_unpinned)
