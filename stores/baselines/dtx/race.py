@@ -2,7 +2,7 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
-log, they are written in place, and a recovery stops all clients (recovery.py). A baseline. Searches,
+log, they are written in place, a recovery stops all clients (recovery.py). A baseline. Searches,
 inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
 finds no room, or a frozen slot, splits the subtable by one transaction:
 
@@ -10,8 +10,8 @@ finds no room, or a frozen slot, splits the subtable by one transaction:
     2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
        client that holds them (stores/baselines/dtx/locks.py); one that is locked is a conflict.
        Validate that the subtable is the one that was read
-    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will be,
-       and that it is decided
+    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will
+       be, and that it is decided
     4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
        Unlock; free the subtable, the images and the log
 
