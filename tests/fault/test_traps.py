@@ -11,10 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from kit.mutants.race import MUTANTS, Mutant, in_force
+from kit.mutants.race import MUTANTS, Mutant, UpdatesInPlace, in_force, race_with
 from kit.processes import gather
 
 from limpet.fault.explore.explorer import Exploration, explore, explore_one
@@ -35,14 +35,7 @@ pytestmark = pytest.mark.either_build("the same lines on either build")
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 
-REPLACE: Final = "            return self._replace(slot, self.word, desired)\n"
-IN_PLACE = Mutant(
-    "update-in-place", ("history", "check"),
-    changes=((REPLACE, """            self.objects.write(self.word & OBJECT_MASK, key, value)
-            return DONE
-"""),),
-)  # fmt: skip
-"""An update that writes over the object, as if a write of several words were whole."""
+IN_PLACE = Mutant("update-in-place", ("history", "check"), race_with(UpdatesInPlace))
 BY_STORE = next(mutant for mutant in MUTANTS if mutant.name == "update-by-store")
 """An update that looks at the slot, and then writes it whatever has become of it."""
 

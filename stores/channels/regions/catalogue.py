@@ -53,9 +53,9 @@ from limpet.shm.errors import (
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
 from limpet.stores.channels.regions.directories import Directories
 from limpet.stores.channels.regions.region import Region
-from limpet.stores.channels.regions.table import RegionTable, memory_of
+from limpet.stores.channels.regions.table import RegionObjects, RegionTable, memory_of
 from limpet.stores.race.parameters import GrowingParameters
-from limpet.stores.race.store import Growing
+from limpet.stores.race.store import Race
 
 CAPACITY: Final = 64
 DEPTH_MAX: Final = 10
@@ -82,20 +82,20 @@ class ChannelCatalogue:
     """The regions of a pool's channels. It is in the pool's catalogue as stores are."""
 
     Parameters = ChannelParameters
-    entries_max = Growing.entries_max
-    replicated = Growing.replicated
-    resolves = Growing.resolves
-    stops = Growing.stops
+    entries_max = Race.entries_max
+    replicated = Race.replicated
+    resolves = Race.resolves
+    stops = Race.stops
     transactional = False
-    make = staticmethod(Growing.make)
-    unmake = staticmethod(Growing.unmake)
-    complete = staticmethod(Growing.complete)
+    make = staticmethod(Race.make)
+    unmake = staticmethod(Race.unmake)
+    complete = staticmethod(Race.complete)
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         self.pool = pool
         self.client = pool.client
         self.endpoint = pool.endpoint
-        self.race = Growing(pool, kind, name, parameters)
+        self.race = Race(pool, kind, name, parameters, RegionObjects(pool.heap))
         self.table = RegionTable(pool, self.race)
         self.directories = Directories(pool, self.race)
 

@@ -23,7 +23,7 @@ from limpet.shm.endpoint.field_ends import LASTS, Field
 from limpet.shm.endpoint.states import FORMER, generation_of
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.race.layout import DIRECTORY_ENTRY
-from limpet.stores.race.store import Growing
+from limpet.stores.race.store import Race
 
 NUMBER_MAX: Final = 0xFF_FFFF
 """A mark has room for this; no node is replaced so often in 30 years, once a minute."""
@@ -43,10 +43,10 @@ GONE: Final = ("failed", "being replaced")
 class Directories:
     """The directories of `race`, one on each memory node. Not to be called in an operation."""
 
-    def __init__(self, pool: Any, race: Growing) -> None:
+    def __init__(self, pool: Any, race: Race) -> None:
         self.pool = pool
         self.race = race
-        self.count: int = race.subtables
+        self.count: int = race.index.subtables
 
     def renew(self, node: int, make: bool) -> None:
         """Find the directory on a node that was replaced; `make`: make it if there is none."""
@@ -59,7 +59,7 @@ class Directories:
                 self.renew(node, True)
 
     def _attach(self, node: int, make: bool) -> None:
-        if self.race.tables[node] < FORMER:
+        if self.race.index.tables[node] < FORMER:
             return
         regions = self.pool.regions
         region = regions.find(node, self.race.name)
@@ -68,7 +68,7 @@ class Directories:
             size = self.race.parameters.directory_size
             region = regions.obtain(node, self.race.name, size, self._write_number)
         if region is not None:
-            self.race.tables[node] = region.address
+            self.race.index.tables[node] = region.address
 
     def _number_at(self, address: int) -> int:
         """Address of the number of the directory at this address: it is in entry 0, the last."""
@@ -87,7 +87,7 @@ class Directories:
         """The number of a directory that was made on a node that was replaced; else 0."""
         self.pool.client.enter()
         try:
-            return self.pool.endpoint.load(self._number_at(self.race.tables[node]))
+            return self.pool.endpoint.load(self._number_at(self.race.index.tables[node]))
         finally:
             self.pool.client.leave()
 
@@ -95,4 +95,4 @@ class Directories:
         """Whether the entries of that directory are lost, and there is no new directory."""
         with contextlib.suppress(NodeFailed):
             self.renew(node, False)
-        return self.race.tables[node] >= FORMER or self.pool.nodes()[node]["state"] in GONE
+        return self.race.index.tables[node] >= FORMER or self.pool.nodes()[node]["state"] in GONE

@@ -3,7 +3,8 @@ cimport cython
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
 from limpet.stores.channels.regions.links cimport unlink
-from limpet.stores.race.store cimport Growing
+from limpet.stores.race.index cimport Place
+from limpet.stores.race.store cimport Race
 from limpet.stores.records cimport Objects
 
 cdef u64 ADDRESS_MASK
@@ -24,7 +25,8 @@ cdef class RegionObjects(Objects):
 cdef class RegionTable:
     cdef readonly Client client
     cdef readonly Endpoint endpoint
-    cdef readonly Growing race
+    cdef readonly Race race
+    cdef Place place
 
     cpdef u64 node_of(self, bytes key) except? 0
     cpdef u64 locate(self, bytes key) except? 0

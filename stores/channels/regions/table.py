@@ -30,7 +30,8 @@ from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, MASK, SIZE_MASK
 from limpet.stores.channels.regions.links import unlink
 from limpet.stores.object_layout import HEADER
-from limpet.stores.race.store import Growing
+from limpet.stores.race.index import Place
+from limpet.stores.race.store import Race
 from limpet.stores.records import Objects
 from limpet.stores.status import DONE, FULL
 
@@ -54,17 +55,17 @@ class RegionObjects(Objects):
 class RegionTable:
     """The regions of a pool's channels, by their full names."""
 
-    def __init__(self, pool: Any, race: Growing) -> None:
-        """`race`: a new handle of the store, whose objects are regions from now on."""
+    def __init__(self, pool: Any, race: Race) -> None:
+        """`race`: a new handle of the store, whose objects are `RegionObjects`."""
         self.client = pool.client
         self.endpoint = pool.endpoint
         self.race = race
-        self.race.objects = RegionObjects(pool.heap)
         self.race.allocator = pool.allocator.coherent()
+        self.place = Place()
 
     def node_of(self, key: bytes) -> int:
         """The node whose directory a key belongs to, on which its region lies."""
-        return int(self.race._table_of(key))
+        return int(self.race.index.table_of(key))
 
     def insert(self, key: bytes, value: bytes) -> None:
         """Add a region. Raises KeyExists, StoreFull, KeyTooLarge, NodeFailed."""
@@ -76,8 +77,8 @@ class RegionTable:
 
     def _find(self, key: bytes) -> int:
         """Address of the slot with the key, or 0; the table's image then has the pair."""
-        self.race._choose(key)
-        return self.race._find(key)
+        self.race.index.choose(self.place, key)
+        return self.race.index.find(self.place, key)
 
     def _value(self, key: bytes) -> int:
         """Address of the value of the key that was found last."""
@@ -100,24 +101,23 @@ class RegionTable:
                     self.endpoint.store(value, 0)
                 for link in self._links(self.race.objects.address):
                     unlink(self.client, link)
-                outcome = self.race._remove(slot, self.race.word)
+                outcome = self.race.slots.remove(self.place, slot)
             finally:
                 self.client.leave()
             if outcome == DONE:
                 return True
             if outcome == FULL:
-                self.race._make_room(key, False)
+                self.race.grow(key)
 
     # ---- all regions of a directory -----------------------------------------------------------
 
     def keys(self, node: int) -> Iterator[bytes]:
         """The full names of the regions in the directory of a node."""
-        for number in self.race._roots():
-            yield from self.race._keys_below(node, number, 0)
+        return self.race.checker.keys_of(self.race.within, node)
 
     def references(self, node: int) -> Any:
         """References to all objects that the directory of a node leads to."""
-        pairs, tables = self.race._linked(node)
+        pairs, tables = self.race.checker.linked(node)
         linked = [self._linked_by(pair & ADDRESS_MASK) for pair in pairs.tolist()]
         return np.concatenate([pairs, tables, *linked])
 
