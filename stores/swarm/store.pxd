@@ -4,9 +4,11 @@ from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.growth cimport ReplicatedGrowth
 from limpet.stores.race.index cimport is_valid
 from limpet.stores.swarm.cache cimport LocationCache
-from limpet.stores.swarm.recycling cimport area_of
+from limpet.stores.swarm.key_register cimport KeyRegister
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.register cimport Register, area_of
+from limpet.stores.swarm.row cimport Row, Wanted
 from limpet.stores.swarm.registers cimport Registers
-from limpet.stores.swarm.safe_guess cimport SafeGuess
 from limpet.stores.swarm.words cimport tuple_word
 
 cdef u64 ADDRESS_MASK
@@ -40,7 +42,7 @@ cdef u64 VERIFIED
 cdef u64 VIEW
 
 cdef class Swarm(ReplicatedGrowth):
-    cdef readonly SafeGuess register
+    cdef readonly KeyRegister register
     cdef readonly LocationCache cache
     cdef bint guesses
     cdef bint shared
@@ -51,7 +53,7 @@ cdef class Swarm(ReplicatedGrowth):
 
     @cython.locals(outcome=int)
     cdef int _get_once(self, bytes key, long long at) except -1
-    @cython.locals(register=SafeGuess)
+    @cython.locals(row=Row)
     cdef int _note_read(self, int outcome) except -1
     @cython.locals(at='long long', attempt=u64, ident=u64, outcome=int, swept=bint)
     cpdef int _write(self, key, value, int mode) except -1
@@ -64,11 +66,11 @@ cdef class Swarm(ReplicatedGrowth):
     cdef bint _remembered(self, bytes key, long long at) except -1
     cdef int _first(self, u64 reference) noexcept
     cdef int _remember(self) except -1
-    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64)
+    @cython.locals(fingerprint=u64, index=int, word=u64, reference=u64, area=u64, first=int)
     cdef u64 _seek(self, bytes key) except? 0
     @cython.locals(ident=u64, capacity=u64)
     cdef int _turn_to(self, bytes key, u64 reference) except -1
-    @cython.locals(register=SafeGuess)
+    @cython.locals(register=Register)
     cdef int _learn_place(self, bytes key) except -1
     @cython.locals(outcome=int, slot=u64)
     cdef int _write_at(
@@ -79,11 +81,13 @@ cdef class Swarm(ReplicatedGrowth):
     @cython.locals(desired=u64, outcome=int)
     cdef int _insert_new(self, bytes key, bytes value, u64 attempt) except -1
     @cython.locals(
-        register=SafeGuess, logged=Registers, writer=int, capacity=u64, node=u64, size=u64,
-        reference=u64, buffer=u64, area=u64, ident=u64, word=u64
+        register=KeyRegister, logged=Registers, writer=int, capacity=u64, node=u64, size=u64,
+        reference=u64, buffer=u64, area=u64, ident=u64, word=u64, wanted=Wanted
     )
     cdef bint _make_register(self, bytes key, bytes value) except -1
-    @cython.locals(slot=u64, register=SafeGuess, outcome=int, ticket=u64, attempt=u64)
+    @cython.locals(
+        slot=u64, register=KeyRegister, outcome=int, ticket=u64, attempt=u64, quorum=Quorum
+    )
     cdef int _delete_once(self, bytes key) except -1
     @cython.locals(reference=u64, held=int, won=bint, pointer=u64, offset=u64)
     cdef bint _unmap(self, u64 slot, u64 word, u64 ticket) except -1

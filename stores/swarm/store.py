@@ -56,9 +56,9 @@ from limpet.stores.status import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.swarm.abd import Abd
 from limpet.stores.swarm.cache import LocationCache
-from limpet.stores.swarm.check import level, points_of, wrong_with
+from limpet.stores.swarm.check import points_of, wrong_with
+from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import (
     CAPACITY_MASK,
     DELETED,
@@ -68,11 +68,11 @@ from limpet.stores.swarm.layout import (
     IN_PLACE_WORDS,
     VERIFIED,
 )
+from limpet.stores.swarm.level import level
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.register import area_of
 from limpet.stores.swarm.registers import Registers
 from limpet.stores.swarm.repeats import Repeats
-from limpet.stores.swarm.safe_guess import SafeGuess
 from limpet.stores.swarm.words import tuple_word
 
 MIX: Final = 0x9E37_79B9_7F4A_7C15
@@ -90,11 +90,9 @@ class Swarm(ReplicatedGrowth):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        protocol = SafeGuess if parameters.guess else Abd
-        self.register = protocol(
-            pool, self.number_of_store, parameters.replicas, parameters.writers, parameters.buffers
+        self.register = KeyRegister(
+            pool, self.number_of_store, f"{pool.url}, store {name!r}", parameters
         )
-        self.register.owner = f"{pool.url}, store {name!r}"
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
@@ -132,8 +130,8 @@ class Swarm(ReplicatedGrowth):
                 self.require_there()
                 outcome = self._get_once(key, at)
                 if outcome == DONE:
-                    return self.register.result
-                ident = self.register.ident
+                    return self.register.protocol.result
+                ident = self.register.place.ident
             finally:
                 self.client.leave()
             if outcome == MISSING:
@@ -148,7 +146,7 @@ class Swarm(ReplicatedGrowth):
     def _get_once(self, key: bytes, at: int) -> int:
         self._attend()
         if self._remembered(key, at):
-            outcome = self.register.get_value()
+            outcome = self.register.protocol.read()
             self._note_read(outcome)
             if outcome == DONE:
                 return DONE
@@ -161,7 +159,7 @@ class Swarm(ReplicatedGrowth):
                 return MISSING
         except NodeFailed as error:
             return self._again_after(error)
-        outcome = self.register.get_value()
+        outcome = self.register.protocol.read()
         self._note_read(outcome)
         if outcome == DELETED:
             self.cache.drop(key)
@@ -170,17 +168,17 @@ class Swarm(ReplicatedGrowth):
 
     def _note_read(self, outcome: int) -> None:
         """Remember what a READ has shown of our row, so that the next WRITE need not look."""
-        register = self.register
-        if self.place >= 0 and register.wrote:
+        row = self.register.row
+        if self.place >= 0 and row.wrote:
             self.cache.words[self.place + 4] = 0  # there is a copy in our row
         elif (
             self.guesses  # else a WRITE looks in any case
             and self.place >= 0
             and outcome == DONE
-            and (self.shared or not register.known)
-            and register.is_writer()
+            and (self.shared or not row.known)
+            and row.is_writer()
         ):
-            register.known = register.learn()
+            row.known = row.learn()
             self._remember()
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
@@ -205,7 +203,7 @@ class Swarm(ReplicatedGrowth):
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
                 elif outcome == AGAIN:
-                    ident = self.register.ident
+                    ident = self.register.place.ident
             finally:
                 self.client.leave()
             attempt += 1
@@ -230,7 +228,7 @@ class Swarm(ReplicatedGrowth):
             try:
                 self.require_there()
                 outcome = self._delete_once(key)
-                ident = self.register.ident
+                ident = self.register.place.ident
             finally:
                 self.client.leave()
             if outcome == DONE:
@@ -243,8 +241,8 @@ class Swarm(ReplicatedGrowth):
 
     def _wanted(self) -> tuple[int, int, int, int]:
         """What there was no memory for, as `replenish` takes it."""
-        register = self.register
-        return register.needed_on, register.needed, self.replicas, register.needed_also
+        wanted = self.register.row.wanted
+        return wanted.node, wanted.size, self.replicas, wanted.also
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
@@ -287,7 +285,7 @@ class Swarm(ReplicatedGrowth):
             shape = self.cache.words[at + 3]
             area = shape >> 32 & 0xFF_FFFF
             capacity = shape & CAPACITY_MASK
-            self.register.foresee(reference, area, capacity, self._first(reference))
+            self.register.quorum.prefetch(reference, area, capacity, self._first(reference))
         return at
 
     def _remembered(self, key: bytes, at: int) -> bool:
@@ -300,8 +298,8 @@ class Swarm(ReplicatedGrowth):
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
-        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(reference))
-        self.register.recall(self.cache.words, at)
+        self.register.select(reference, area, ident, shape & CAPACITY_MASK, self._first(reference))
+        self.register.row.recall(self.cache.words, at)
         return True
 
     def _first(self, reference: int) -> int:
@@ -310,7 +308,7 @@ class Swarm(ReplicatedGrowth):
 
     def _remember(self) -> None:
         if self.place >= 0:
-            self.register.note(self.cache.words, self.place)
+            self.register.row.note(self.cache.words, self.place)
 
     def _seek(self, key: bytes) -> int:
         """Of the slots that were read, the one with this key, or 0; turned to its register.
@@ -324,7 +322,9 @@ class Swarm(ReplicatedGrowth):
                 reference = word & OBJECT_MASK
                 # The register is on its way from memory while the keys are compared.
                 area = area_of(len(key))
-                self.register.foresee(reference, area, IN_PLACE_LEAST, self._first(reference))
+                self.register.quorum.prefetch(
+                    reference, area, IN_PLACE_LEAST, self._first(reference)
+                )
                 self.logged.load(reference)
                 if self.logged.key_is(key):
                     self.word = word
@@ -336,7 +336,7 @@ class Swarm(ReplicatedGrowth):
 
     def _learn_place(self, key: bytes) -> None:
         """Remember that the current register is that of the key."""
-        register = self.register
+        register = self.register.place
         self.place = self.cache.add(key)
         if self.place >= 0:
             self.cache.words[self.place + 1] = register.reference
@@ -346,7 +346,7 @@ class Swarm(ReplicatedGrowth):
     def _turn_to(self, key: bytes, reference: int) -> None:
         """Turn to the register of a key, whose object has just been read."""
         ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
-        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(reference))
+        self.register.select(reference, area_of(len(key)), ident, capacity, self._first(reference))
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -354,10 +354,10 @@ class Swarm(ReplicatedGrowth):
         self._attend()
         if self._remembered(key, at):
             if mode == INSERT:
-                outcome = self.register.presence()
-                self.register.known = False
+                outcome = self.register.max_register.presence()
+                self.register.row.known = False
             else:
-                outcome = self.register.put_value(value)
+                outcome = self.register.protocol.write(value)
             self._remember()
             if mode == INSERT and outcome == DONE:
                 return EXISTS
@@ -391,11 +391,11 @@ class Swarm(ReplicatedGrowth):
     def _write_found(self, key: bytes, value: bytes, mode: int, slot: int) -> int:
         """WRITE to the register of the slot that was found; its key may have been deleted."""
         if mode == INSERT:
-            outcome = self.register.presence()
+            outcome = self.register.max_register.presence()
             if outcome == DONE:
                 return EXISTS
         else:
-            outcome = self.register.put_value(value)
+            outcome = self.register.protocol.write(value)
             self._remember()
         if outcome in (DONE, AGAIN):
             return outcome
@@ -403,7 +403,7 @@ class Swarm(ReplicatedGrowth):
         if outcome == NO_MEMORY:
             return NO_MEMORY  # the next attempt takes it here, where a key that is gone is unmapped
         if outcome == DELETED:
-            ticket = self.register.ticket()
+            ticket = self.register.quorum.ticket()
             if ticket:
                 self._unmap(slot, self.word, ticket)
         return AGAIN
@@ -415,12 +415,12 @@ class Swarm(ReplicatedGrowth):
             self.endpoint.wait()
         desired = (self.hash & 0xFF) << 56 | self.made
         # ORDER: all is written before the hand says where it may be linked.
-        self.client.aim(1, self.register.home())
+        self.client.aim(1, self.register.place.home())
         outcome = self._insert(key, desired, attempt)
         if outcome == DONE:
             self.client.keep(1)
             self._learn_place(key)
-            self.register.is_new(self.made_word)
+            self.register.row.is_new(self.made_word)
             self._remember()
         else:
             # The register stays aimed at its slot, if that may have a tentative word for it.
@@ -430,11 +430,12 @@ class Swarm(ReplicatedGrowth):
     def _make_register(self, key: bytes, value: bytes) -> bool:
         """Write a register with its first value, and its buffer, at places 0 and 1 of the hand."""
         register = self.register
-        writer = register.identify()
+        writer = register.row.identify()
         capacity = self.logged.capacity(key, value)
         node = self.tables[self.table] >> NODE_SHIFT & 0xFF
-        size = area_of(len(key)) + register.size(capacity)
-        register.needed_on, register.needed, register.needed_also = node, size, HEADER + len(value)
+        size = area_of(len(key)) + register.place.size(capacity)
+        wanted = register.row.wanted
+        wanted.node, wanted.size, wanted.also = node, size, HEADER + len(value)
         reference = self.allocator.allocate(node, size, self.replicas)
         buffer = 0
         if reference:
@@ -443,8 +444,8 @@ class Swarm(ReplicatedGrowth):
             return False
         area = area_of(len(key))
         ident = self._ticket()
-        register.turn(reference, area, ident, capacity, self._first(reference))
-        word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
+        register.select(reference, area, ident, capacity, self._first(reference))
+        word = tuple_word(register.protocol.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0
         self.logged.write(reference, key, register.begin(word, buffer, value))
         self.made = reference
@@ -465,10 +466,10 @@ class Swarm(ReplicatedGrowth):
         if not slot:
             return MISSING
         register = self.register
-        outcome = register.presence()
+        outcome = register.max_register.presence()
         self.cache.drop(key)
         if outcome == DELETED:
-            ticket = register.ticket()
+            ticket = register.quorum.ticket()
             if ticket:
                 self._unmap(slot, self.word, ticket)
             return MISSING if ticket else AGAIN
@@ -477,9 +478,10 @@ class Swarm(ReplicatedGrowth):
         ticket = self._ticket()
         # None of the reads before this one has said that the key is deleted; so we may.
         attempt = 0
-        while register.entomb(ticket) == AGAIN:
+        while register.tombstone.write(ticket) == AGAIN:
             self.retries += 1
-            register.wait_again(attempt, register.top, "no tombstone can be put over")
+            quorum = register.quorum
+            quorum.wait_again(attempt, quorum.top, "no tombstone can be put over")
             attempt += 1
         return DONE if self._unmap(slot, self.word, ticket) else MISSING
 
@@ -513,7 +515,7 @@ class Swarm(ReplicatedGrowth):
                 if not self._outlive(error.node):
                     raise
                 slot = self._go_to(self.at_home)
-        self.register.dispose(reference)
+        self.register.recycling.dispose(reference)
         self.client.release(held)
         return won
 
@@ -531,10 +533,10 @@ class Swarm(ReplicatedGrowth):
     def resolved(self, reference: int, home: int) -> bool:
         """As of every replicated store; a register that is not linked is given up."""
         if home & BUFFER:
-            return bool(self.register.names(reference, home))
+            return bool(self.register.recycling.names(reference, home))
         linked: bool = ReplicatedGrowth.resolved(self, reference, home)
         if not linked and not is_entry(home):
-            self.register.dispose(reference)
+            self.register.recycling.dispose(reference)
         return linked
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
@@ -546,7 +548,7 @@ class Swarm(ReplicatedGrowth):
         for count, reference in enumerate(self.slots_taken()):
             if not count & 7:  # each takes reads and writes of a whole register
                 self.pool.membership.progress()
-            level(self.register, reference, node)
+            level(self.register.recycling, reference, node)
         # A node that failed just now may have had the slots of registers, which were passed over.
         for other, state in enumerate(self.view.states()):
             if state == IN_SERVICE and self.endpoint.lost(other):
@@ -565,7 +567,7 @@ class Swarm(ReplicatedGrowth):
                 self.pool.membership.progress()
             places = [self.heap.replica(reference, k) >> NODE_SHIFT for k in range(self.replicas)]
             left = sum(states[place] == IN_SERVICE for place in places)
-            gone += node in places and left < self.register.majority
+            gone += node in places and left < self.register.quorum.majority
         if gone:
             raise NodeFailed(
                 node,
@@ -590,8 +592,8 @@ class Swarm(ReplicatedGrowth):
         buffers: set[int] = set()
         for count, reference in enumerate([*registers.tolist(), *self._registers_in_hands()]):
             self.show_progress(count)
-            if self.register.visit(reference):
-                buffers |= self.register.buffers_named()
+            if self.register.recycling.visit(reference):
+                buffers |= self.register.recycling.buffers_named()
         everything = ReplicatedGrowth.references(self)
         return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
 
@@ -623,7 +625,7 @@ class Swarm(ReplicatedGrowth):
                 word = self.slots[index]
                 if index & 7 and is_valid(word):
                     key = self._visit(word & OBJECT_MASK)
-                    if self.register.presence() not in (DELETED, GONE):
+                    if self.register.max_register.presence() not in (DELETED, GONE):
                         found.append(key)
         finally:
             self.endpoint.background(lane)
