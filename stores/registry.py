@@ -33,7 +33,7 @@ class Kind:
 
 
 KINDS: Final = {
-    "race": Kind("limpet.stores.race.store", "Growing"),
+    "race": Kind("limpet.stores.race.store", "Race"),
     "rtx-race": Kind("limpet.stores.rtx.race", "RtxGrowing"),
     "dtx-race": Kind("limpet.stores.baselines.dtx.race", "LoggedGrowing"),
     "fusee": Kind("limpet.stores.fusee.store", "Fusee"),

@@ -1,4 +1,4 @@
-from limpet.stores.race.store cimport Growing
+from limpet.stores.race.old.store cimport Growing
 
 cdef class Renewing(Growing):
     pass

@@ -22,7 +22,7 @@ from limpet.shm.endpoint.field_ends import LASTS, Field
 from limpet.shm.endpoint.states import FORMER, generation_of
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.race.layout import DIRECTORY_ENTRY
-from limpet.stores.race.store import Growing
+from limpet.stores.race.old.store import Growing
 
 NUMBER_MAX: Final = 0xFF_FFFF
 """What a mark has room for; a node cannot be replaced so often in 30 years, each in a minute."""

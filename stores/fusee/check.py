@@ -15,10 +15,10 @@ from limpet.stores.fusee.links import OFFSET_BITS, PLACE_BITS, Link, is_entry, i
 from limpet.stores.fusee.marks import REPLICAS_ROW
 from limpet.stores.fusee.restoring import RestoredTables
 from limpet.stores.fusee.tables import identity
-from limpet.stores.race.index import Index, is_vacant, is_valid
+from limpet.stores.race.old.index import Index, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, MASK, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE
-from limpet.stores.race.store import Growing
+from limpet.stores.race.old.store import Growing
 
 
 class SurveyedTables(RestoredTables):

@@ -2,8 +2,8 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.snapshot cimport Snapshot
-from limpet.stores.race.store cimport Growing, is_frozen
-from limpet.stores.race.index cimport is_valid
+from limpet.stores.race.old.store cimport Growing, is_frozen
+from limpet.stores.race.old.index cimport is_valid
 
 cdef u64 ADDRESS_MASK
 cdef u64 FROZEN

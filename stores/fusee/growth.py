@@ -31,10 +31,10 @@ from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.fusee.links import OLD, PLACE_BITS
 from limpet.stores.fusee.snapshot import Snapshot
-from limpet.stores.race.index import is_valid
+from limpet.stores.race.old.index import is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, OBJECT_MASK, SPLIT, UNSET
 from limpet.stores.race.parameters import GROUP_WORDS
-from limpet.stores.race.store import Growing, is_frozen
+from limpet.stores.race.old.store import Growing, is_frozen
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 

@@ -3,9 +3,9 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.check cimport SurveyedTables
 from limpet.stores.fusee.tables cimport identity
-from limpet.stores.race.store cimport is_frozen
-from limpet.stores.race.index cimport is_vacant, is_valid
-from limpet.stores.race.table cimport Race
+from limpet.stores.race.old.store cimport is_frozen
+from limpet.stores.race.old.index cimport is_vacant, is_valid
+from limpet.stores.race.old.table cimport Race
 
 cdef u64 BIRTH
 cdef u64 DEATH

@@ -79,10 +79,10 @@ from limpet.stores.fusee.marks import (
     UPDATING,
 )
 from limpet.stores.fusee.tables import identity
-from limpet.stores.race.index import is_vacant, is_valid
+from limpet.stores.race.old.index import is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
-from limpet.stores.race.store import is_frozen
-from limpet.stores.race.table import Race
+from limpet.stores.race.old.store import is_frozen
+from limpet.stores.race.old.table import Race
 from limpet.stores.status import AGAIN, DONE, FULL
 
 PATIENCE: Final = 8

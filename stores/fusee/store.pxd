@@ -3,8 +3,8 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.cache cimport IndexCache
 from limpet.stores.fusee.growth cimport ReplicatedGrowth
-from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport is_valid
+from limpet.stores.race.old.hash_store cimport HashStore
+from limpet.stores.race.old.index cimport is_valid
 
 cdef u64 ADDRESS_MASK
 cdef u64 BIRTH

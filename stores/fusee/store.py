@@ -28,8 +28,8 @@ from limpet.stores.fusee.cache import IndexCache
 from limpet.stores.fusee.growth import ReplicatedGrowth
 from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
-from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import is_valid
+from limpet.stores.race.old.hash_store import HashStore
+from limpet.stores.race.old.index import is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 

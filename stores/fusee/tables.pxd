@@ -3,9 +3,9 @@ cimport cython
 from limpet.shm.clients.unique_ids cimport Tickets
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.race.store cimport Growing
-from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport is_vacant
+from limpet.stores.race.old.store cimport Growing
+from limpet.stores.race.old.hash_store cimport HashStore
+from limpet.stores.race.old.index cimport is_vacant
 from limpet.stores.vacant cimport vacant_word
 
 cdef u64 ADDRESS_MASK

@@ -39,11 +39,11 @@ from limpet.shm.errors import NodeFailed, StoreMismatch
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
 from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
-from limpet.stores.race.directory import Directory
-from limpet.stores.race.hash_store import HashStore
-from limpet.stores.race.index import is_vacant, region_name
+from limpet.stores.race.old.directory import Directory
+from limpet.stores.race.old.hash_store import HashStore
+from limpet.stores.race.old.index import is_vacant, region_name
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
-from limpet.stores.race.store import Growing
+from limpet.stores.race.old.store import Growing
 from limpet.stores.vacant import vacant_word
 
 NODES: Final = 256

@@ -1,4 +1,10 @@
-"""The operations of a hash store on the index of index.py.
+"""The operations of a hash store: `HashStore`.
+
+A store on the index of RACE hashing has an index that finds (index.py), a writer of slots
+(slots.py), a splitter (splitter.py) and a check (check.py). This class has the one loop of each
+operation: enter, do a step, leave; then have memory ready, make room, wait, and do it again. What
+differs between stores is in the parts, or in a step: `search_once`, `search_batch`, `write_once`,
+`delete_once`, `give_way`.
 
 Search, update and delete are RACE's: read both combined buckets, read the objects whose fingerprint
 matches, change the slot. Pairs are written out of place (records.py), never changed while linked.
@@ -6,15 +12,15 @@ matches, change the slot. Pairs are written out of place (records.py), never cha
 
 from __future__ import annotations
 
-from array import array
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-from limpet.shm.endpoint.fabric import lowest_bit
-from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.words import LINK_MASK
 from limpet.shm.errors import StoreFull
-from limpet.stores.base import as_bytes
-from limpet.stores.race.index import Index
+from limpet.stores.base import Store, as_bytes
+from limpet.stores.race.check import Check
+from limpet.stores.race.index import Index, Place
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import (
     AGAIN,
     BATCH,
@@ -27,26 +33,29 @@ from limpet.stores.status import (
     UPDATE,
 )
 
-PREFETCH_SIZE: Final = 192
 
+class HashStore(Store):
+    """A store on a hash index. A class that derives from it makes the parts, and gives them to
+    `hold_parts`."""
 
-class HashStore(Index):
-    """The operations of a hash store, and all that only reads. A subclass gives
+    grows = True
 
-    _replace(slot, word, desired)       change a valid slot from `word` to `desired`
-    _insert(key, desired, attempt)      put `desired` into one of the key's vacant slots, if no
-                                        other has the key
-    _remove(slot, word)                 make a valid slot vacant
-    each of which returns DONE, AGAIN (start the operation again), or FULL. `word` is in hand.
-    """
+    def hold_parts(self, index: Index, slots: Slots, splitter: Splitter, check: Check) -> None:
+        """Have these parts. Called once, when the store is made."""
+        self.index = index
+        self.objects = index.objects
+        self.slots = slots
+        self.splitter = splitter
+        self.checker = check
+        self.place = Place()
+        """Of the operation that is inside."""
+        self.replicas = splitter.replicas
 
-    def __init__(
-        self, pool: Any, kind: str, name: str, parameters: Any, objects: Any, tables: list[int]
-    ) -> None:
-        super().__init__(pool, kind, name, parameters, objects, tables)
-        self.places = array("Q", bytes(32 * BATCH))
-        """Of the keys of a batch: hash, subtable, and the two combined buckets."""
-        self.replicas = 1
+    def replaced(self, node: int) -> None:
+        self.index.replaced(node)
+
+    def forget(self) -> None:
+        self.index.forget()
 
     # ---- operations -------------------------------------------------------------------------
 
@@ -55,15 +64,31 @@ class HashStore(Index):
         if type(key) is not bytes:
             key = as_bytes("key", key)
         self.operations += 1
-        self.client.enter()
-        try:
-            self.require_there()
-            self._choose(key)
-            if self._find(key):
-                return self.objects.value()
-            return default
-        finally:
-            self.client.leave()
+        place = self.place
+        attempt = 0
+        while True:
+            self.client.enter()
+            try:
+                self.require_there()
+                found = self.search_once(place, key)
+                if found is not None:
+                    return found
+                busy = place.busy
+                if not busy:
+                    return default
+                table = place.table
+            finally:
+                self.client.leave()
+            attempt += 1
+            self.retries += 1
+            self.give_way(busy, table, attempt)
+
+    def search_once(self, place: Place, key: bytes) -> Any:
+        """The value of a key, or None: it is not there if nothing is `place.busy`."""
+        self.index.choose(place, key)
+        if self.index.find(place, key):
+            return self.objects.value()
+        return None
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
@@ -75,62 +100,54 @@ class HashStore(Index):
             self.client.enter()
             try:
                 self.require_there()
-                self._get_batch(wanted[start : start + BATCH], found)
+                decided = self.search_batch(self.place, wanted[start : start + BATCH], found)
             finally:
                 self.client.leave()
+            if not decided:
+                for row in range(start, len(found)):
+                    if found[row] is None:
+                        found[row] = self.get(wanted[row])
         return found
 
-    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
-        """Append the values of at most BATCH keys: the reads of a phase overlap."""
+    def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
+        """Append the values of at most BATCH keys: the reads of a phase overlap.
+
+        False: for some of those that are None, something was `busy`.
+        """
+        index = self.index
         for row, key in enumerate(keys):
-            self._choose_to_read(key)
-            self._keep_place(row)
-        self._found_places()
+            index.choose_to_read(place, key)
+            index.keep(place, row)
+        index.end_choosing(place)
         for row in range(len(keys)):
-            self._turn_to_row(row)
-            self._read_row(row)
-            self._expect_objects(row)
+            index.select(place, row)
+            index.read_row(place, row)
+            index.prefetch_objects(place, row)
         self.endpoint.wait()
+        decided = True
         for row, key in enumerate(keys):
-            self._turn_to_row(row)
-            found.append(self.objects.value() if self._match(key, row, False) else None)
+            index.select(place, row)
+            if index.match(place, key, row, False):
+                found.append(self.objects.value())
+            else:
+                found.append(None)
+                decided = decided and not place.busy
         self.endpoint.wait()
-
-    def _keep_place(self, row: int) -> None:
-        """Keep the place of a key of a batch, for `_turn_to_row`; its buckets are read next."""
-        self.places[4 * row] = self.hash
-        self.places[4 * row + 1] = self.base
-        for side in range(2):
-            self.places[4 * row + 2 + side] = self.at[side]
-            self.endpoint.prefetch(self.at[side], 128)
-
-    def _turn_to_row(self, row: int) -> None:
-        self.hash = self.places[4 * row]
-        self.base = self.places[4 * row + 1]
-        self.at[0] = self.places[4 * row + 2]
-        self.at[1] = self.places[4 * row + 3]
-
-    def _expect_objects(self, row: int) -> None:
-        """What is in a row of `slots` says which objects are read next."""
-        left = self._candidates(row)
-        while left:
-            word = self.slots[32 * row + lowest_bit(left)]
-            left &= left - 1
-            size = self.heap.sizes[word >> 48 & 0x7F]
-            if not 0 < size < PREFETCH_SIZE:
-                size = PREFETCH_SIZE
-            self.endpoint.prefetch(word & LINK_MASK, size)
+        return decided
 
     def delete(self, key: Any) -> None:
         """Delete; KeyError if the key is not there. 3 round trips."""
         data = as_bytes("key", key)
         self.operations += 1
+        place = self.place
         attempt = 0
         while True:
             self.client.enter()
             try:
                 self.require_there()
-                outcome = self._delete_once(data)
+                outcome = self.delete_once(place, data)
+                busy = place.busy
+                table = place.table
             finally:
                 self.client.leave()
             if outcome == MISSING:
@@ -138,12 +155,18 @@ class HashStore(Index):
             if outcome == DONE:
                 return
             if outcome == FULL:
-                self._make_room(data, False)
+                self.make_room(data)
             attempt += 1
             self.retries += 1
-            self._give_way(attempt)
+            self.give_way(busy, table, attempt)
 
-    # ---- changing ---------------------------------------------------------------------------
+    def delete_once(self, place: Place, key: bytes) -> int:
+        """DONE, MISSING, AGAIN or FULL."""
+        self.index.choose(place, key)
+        slot = self.index.find(place, key)
+        if slot:
+            return self.slots.remove(place, slot)
+        return AGAIN if place.busy else MISSING
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
@@ -152,13 +175,16 @@ class HashStore(Index):
             value = as_bytes("value", value)
         size = exact = self.objects.size_of(key, value)
         self.operations += 1
+        place = self.place
         attempt = 0
-        swept = widened = False
+        widened = False
         while True:
             self.client.enter()
             try:
                 self.require_there()
-                outcome = self._write_once(key, value, size, mode, attempt)
+                outcome = self.write_once(place, key, value, size, mode, attempt)
+                busy = place.busy
+                table = place.table
             finally:
                 self.client.leave()
             if outcome == NO_MEMORY:
@@ -172,12 +198,40 @@ class HashStore(Index):
                 attempt += 1
                 self.retries += 1
                 self.endpoint.pause(attempt)
-                self._give_way(attempt)
+                self.give_way(busy, table, attempt)
             elif outcome == FULL:
-                self._make_room(key, swept)
-                swept = True
+                self.make_room(key)
             else:
                 return outcome
+
+    def write_once(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        """DONE, EXISTS, MISSING, AGAIN, FULL, or NO_MEMORY: no object of this size is ready."""
+        self.index.choose(place, key)
+        reference = self.make_object(place, key, value, size)
+        if not reference:
+            return NO_MEMORY
+        desired = (place.hash & 0xFF) << 56 | reference
+        slot = self.index.find(place, key)
+        if slot:
+            if mode == INSERT:
+                return EXISTS
+            return self.slots.replace(place, slot, desired)
+        if place.busy:
+            return AGAIN
+        if mode == UPDATE:
+            return MISSING
+        return self.slots.insert(place, key, desired, attempt)
+
+    def make_object(self, place: Place, key: bytes, value: bytes, size: int) -> int:
+        """A new object with this pair, at place 0 of the client journal; 0: no memory is ready."""
+        reference = self.allocator.allocate(self.index.node_of(place.table), size, self.replicas)
+        if reference:
+            self.objects.write(reference, key, value)
+        return reference
+
+    # ---- between two attempts ---------------------------------------------------------------
 
     def _obtain_memory(self, key: bytes, mode: int, size: int, last: bool) -> bool:
         """Have memory ready; False: there is none, of that size. Raises StoreFull if it is the
@@ -190,65 +244,78 @@ class HashStore(Index):
             return False
         return True
 
-    def _give_way(self, attempt: int) -> None:
-        """After AGAIN, wait for who is in the way, where somebody can be."""
-
-    def _make_room(self, key: bytes, swept: bool) -> None:
-        """None of the key's slots can be filled; `swept`: nor could they before we were called.
-
-        Raises StoreFull if there is nothing to be done about it.
-        """
-        if swept:
-            raise StoreFull(
-                f"{self.name}: no free slot for the key {key!r} among its 28; the store was made "
-                f"with capacity {self.parameters.capacity}"
-            )
-        # a dead client's tentative slots are room
-        self.pool.recover()
-
-    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
-        self._choose(key)
-        reference = self._make(key, value, size)
-        if not reference:
-            return NO_MEMORY
-        desired = (self.hash & 0xFF) << 56 | reference
-        slot = self._find(key)
-        if slot:
-            if mode == INSERT:
-                return EXISTS
-            return self._replace(slot, self.word, desired)
-        if mode == UPDATE:
-            return MISSING
-        return self._insert(key, desired, attempt)
-
-    def _make(self, key: bytes, value: bytes, size: int) -> int:
-        """A new object with this pair, at place 0 of the hand; 0: there is no memory ready."""
-        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
-        reference = self.allocator.allocate(node, size, self.replicas)
-        if reference:
-            self.objects.write(reference, key, value)
-        return reference
-
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready for an object: `wanted` is its key, by which its node is found, and its
         size in bytes.
 
-        Outside of operations, so that the subtable at hand may be another thread's.
+        Outside of operations, so that `place` may be another thread's.
         """
         key, size = wanted
-        node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
+        node = self.index.node_of(self.index.table_of(key))
         return self.allocator.replenish(node, size, self.replicas, 0, 0, update)
 
-    def _delete_once(self, key: bytes) -> int:
-        self._choose(key)
-        slot = self._find(key)
-        return self._remove(slot, self.word) if slot else MISSING
+    def give_way(self, busy: int, table: int, attempt: int) -> None:
+        """Wait for what was `place.busy`, in this directory, where something can be."""
 
-    def _replace(self, slot: int, word: int, desired: int) -> int:
-        raise NotImplementedError
+    def make_room(self, key: bytes) -> None:
+        """Split the key's subtable, which has no room for it or a frozen slot. Raises StoreFull."""
+        splitter = self.splitter
+        place = self.place
+        lane = self.endpoint.background(True)
+        attempt = 0
+        try:
+            while True:
+                self.client.enter()
+                try:
+                    self.require_there()
+                    outcome = splitter.grow(place, key)
+                    busy = place.busy
+                    table = place.table
+                    wanted = splitter.objects_needed if place.pointer else 1
+                finally:
+                    self.client.leave()
+                if outcome == DONE:
+                    break
+                if outcome == NO_MEMORY:
+                    splitter.find_memory(key, wanted)
+                else:
+                    attempt += 1
+                    splitter.wait(busy, table, attempt)
+        finally:
+            self.endpoint.background(lane)
 
-    def _insert(self, key: bytes, desired: int, attempt: int) -> int:
-        raise NotImplementedError
+    # ---- the whole table --------------------------------------------------------------------
 
-    def _remove(self, slot: int, word: int) -> int:
-        raise NotImplementedError
+    def within(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """What a step returns that is done as an operation of its own."""
+        self.client.enter()
+        try:
+            self.require_there()
+            return step(*arguments)
+        finally:
+            self.client.leave()
+
+    def __len__(self) -> int:
+        return int(self.pool.exclusively(self.checker.count))
+
+    def index_size(self) -> int:
+        """Bytes of all subtables."""
+        return int(self.pool.exclusively(self.checker.size))
+
+    def references(self) -> Any:
+        return self.checker.references()
+
+    def keys(self) -> Any:
+        """Every key, a group at a time; as weakly consistent as `iter` says."""
+        return self.checker.keys(self.within)
+
+    def check(self) -> None:
+        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
+
+        Other clients may be at work. Nothing dead may be left unrecovered. NodeFailed: a subtable
+        is lost with its node, and nothing is wrong with the others.
+        """
+        self.checker.check(self.within)
+
+    def left_by(self, ident: int) -> set[str]:
+        return set(self.splitter.left_by(ident))

@@ -1,60 +1,107 @@
 cimport cython
 
-from limpet.shm.endpoint.verbs cimport bit, hash64, lowest_bit, u64, words_tagged
-from limpet.stores.base cimport Store
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, bit, hash64, lowest_bit, u64, words_tagged
 from limpet.stores.records cimport Objects
 
+cdef u64 ADDRESS_MASK
+cdef int BATCH
+cdef u64 DIRECTORY_ENTRY
+cdef u64 FROZEN
+cdef u64 GROUP_SIZE
 cdef u64 HELD
 cdef u64 HELD_MASK
-cdef u64 GROUP_SIZE
-cdef int GROUP_WORDS
-cdef int BATCH
+cdef u64 LINK_MASK
 cdef u64 MASK
+cdef u64 MIX_DIRECTORY
 cdef u64 MIX_FIRST
 cdef u64 MIX_SECOND
+cdef int NODE_SHIFT
 cdef u64 OBJECT_MASK
+cdef u64 POINTER
+cdef u64 PREFETCH_SIZE
 cdef u64 SLOTS
 cdef u64 TENTATIVE
 cdef u64 VACANT_CLASS
 
 cpdef bint is_vacant(u64 word) noexcept
 cpdef bint is_valid(u64 word) noexcept
+cpdef bint is_frozen(u64 word) noexcept
+cpdef bint is_split(u64 pointer) noexcept
 
-cdef class Index(Store):
+@cython.final
+cdef class Place:
+    cdef public u64 hash
+    cdef public u64 table
+    cdef public u64 depth
+    cdef public u64 number
+    cdef public u64 entry
+    cdef public u64 pointer
+    cdef public u64 base
+    cdef public u64 first
+    cdef public u64 second
+    cdef public bint surprised
+    cdef public u64 word
+    cdef public u64 busy
+    cdef public u64 head
+    cdef public u64 backups
+
+cdef class Holds:
+    cdef readonly str name
+
+    cpdef u64 held(self, Place place, u64 slot, u64 word, bytes key) except? 0
+    cpdef u64 settled(self, u64 slot, u64 word) except? 0
+
+cdef class Index:
+    cdef readonly str name
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
     cdef readonly Objects objects
-    cdef u64 groups
+    cdef readonly Holds holds
+    cdef readonly u64 groups
     cdef readonly u64 subtables
-    cdef u64[::1] tables
-    cdef u64[::1] slots
-    cdef u64[::1] at
     cdef readonly int bucket_size
-    cdef u64 base
-    cdef u64 word
-    cdef u64 hash
-    cdef u64 table
+    cdef readonly u64 subtable_size
+    cdef readonly u64 directory_size
+    cdef readonly u64 depth_first
+    cdef readonly u64 depth_max
+    cdef readonly u64 entries
+    cdef readonly u64[::1] tables
+    cdef readonly u64[::1] words
+    cdef u64[::1] batch
+    cdef u64 deepest
+    cdef unsigned char[::1] depths
+    cdef u64[::1] known
 
-    cdef int _choose(self, bytes key) except -1
-    cdef int _choose_to_read(self, bytes key) except -1
-    cdef int _place(self, u64 hashed) except -1
-    cdef u64 _table_of(self, bytes key) except? 0
+    cpdef int choose(self, Place place, bytes key) except -1
+    cpdef int choose_to_read(self, Place place, bytes key) except -1
+    @cython.locals(table=u64, prefix=u64, depth=u64, number=u64, entry=u64, pointer=u64, index=u64)
+    cdef int locate(self, Place place, u64 hashed) except -1
     @cython.locals(combined=u64, first=u64, second=u64)
-    cdef int _place_in(self, u64 base) except -1
-    cdef int _found_places(self) except -1
-    cdef int _read_buckets(self) except -1
-    cdef int _read_row(self, int row) except -1
-    cdef u64 _find(self, bytes key) except? 0
+    cdef int _locate_in(self, Place place, u64 base) except -1
+    cpdef u64 table_of(self, bytes key) except? 0
+    cpdef u64 node_of(self, u64 table) noexcept
+    cpdef u64 base_of(self, u64 pointer) noexcept
+    cpdef u64 prefix(self, u64 hashed) noexcept
+    cdef u64 _remembered(self, u64 table, u64 prefix) noexcept
+    cdef int _remember_deeper(self) except -1
+    cpdef u64 entry(self, u64 table, u64 number) noexcept
+    cpdef u64 below(self, u64 number) except 0
+    cpdef int end_choosing(self, Place place) except -1
+    cpdef int read_buckets(self, Place place) except -1
+    @cython.locals(index=int)
+    cpdef int read_row(self, Place place, int row) except -1
+    cpdef u64 find(self, Place place, bytes key) except? 0
     @cython.locals(left=u64, index=int, word=u64, reference=u64)
-    cdef u64 _match(self, bytes key, int row, bint phases) except? 0
+    cpdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
     @cython.locals(left=u64, found=u64, index=int)
-    cdef u64 _candidates(self, int row) except? 0
-    cdef u64 _held(self, u64 slot, u64 word, bytes key) except? 0
-    cdef u64 _settled(self, u64 slot, u64 word) except? 0
-    cdef u64 _address(self, int index) noexcept
-    @cython.locals(best=int, most=int, side=int, main=int, empty=int, last=int, index=int)
-    cdef int _room(self) except -2
-    cdef bint _is_second(self, int side) noexcept
-    cdef list _keys_of(self, u64 group)
-    @cython.locals(index=int, word=u64)
-    cdef list _keys_here(self, u64 group)
-    @cython.locals(word=u64)
-    cdef bint _holds(self, u64 slot, bytes key) except -1
+    cpdef u64 candidates(self, Place place, int row) except? 0
+    cpdef u64 address(self, Place place, int index) noexcept
+    @cython.locals(best=int, most=int, side=int, main=int, empty=int, last=int, index=int, start=u64)
+    cpdef int room(self, Place place) except -2
+    @cython.locals(index=int, frozen=int)
+    cpdef bint any_frozen(self) except -1
+    cpdef int keep(self, Place place, int row) except -1
+    cpdef int select(self, Place place, int row) except -1
+    @cython.locals(left=u64, word=u64, size=u64)
+    cpdef int prefetch_objects(self, Place place, int row) except -1

@@ -1,23 +1,41 @@
 """The index of RACE hashing: where a key's slot is, and how it is found (FUSEE section 4.2).
 
-Zuo et al., "One-sided RDMA-conscious extendible hashing for disaggregated memory", ATC '21. This is
-the part that all stores on the index share; how a slot is changed is theirs.
+Zuo et al., "One-sided RDMA-conscious extendible hashing for disaggregated memory", ATC '21. All
+stores on the index share this part. How a slot is changed is the concern of a writer of slots
+(slots.py and its variants), how the index grows that of a splitter (splitter.py and its variants).
 
-The index is cut into subtables, one on each memory node, chosen by the key's hash. A subtable is an
-array of groups of 192 bytes:
+Each memory node has a directory, a region; a key's hash chooses which. A directory is a binary trie
+in an array: entry 1 is the root, the halves of entry k are entries 2k and 2k + 1, and further bits
+of the hash choose between them. The last entry comes first in memory. So a transaction, which works
+in the order of addresses, has set both halves before their parent is split. An entry is 16 bytes, a
+TXObj as of stores/rtx:
+
+    0   lock       of growth by transactions (rtx/race.py), or under locks (locked.py,
+                   baselines/dtx/race.py); else 0
+    8   pointer    0        nothing yet; the first client that inserts makes a subtable
+                   SPLIT    split for good: the keys are in its halves. Any word that stands for
+                            nothing says the same (stores/vacant.py)
+                   else     reference to the subtable with the keys, an object (words.py)
+
+A store begins with the entries of depth `depth`; all above them are never looked at. A handle
+remembers how deep a key's entry is, and where its subtable was, so one round trip reads the entry
+and the buckets.
+
+A subtable is an array of groups of 192 bytes:
 
     0     main bucket 0
     64    overflow bucket, shared by both
     128   main bucket 1
 
-A bucket is 64 bytes: a header word (subtable number << 32 | group number, for `check`) and 7
+A bucket is 64 bytes: a header word (number of the entry << 32 | group number, for `check`) and 7
 slots. A key has two choices; each is a combined bucket, a main bucket with the overflow bucket
 beside it, read as 128 adjacent bytes. So a key's pair is in one of 28 slots, and stays in the one
-it was put into.
+it was put into. A key has the same place in a half as it had before, so a client that goes through
+the groups of a subtable that is split meanwhile goes on with the same group of both halves.
 
 Slot word
     bits 56-63  fingerprint: 8 bits of the key's hash
-    bit 55      frozen: the subtable is being split (store.py); never changed again
+    bit 55      frozen: the subtable is being split (splitter.py); never changed again
     bits 48-54  size class of the object: how much to read, in place of the paper's length
     bits 4-47   address of the object (records.py)
     bits 1-3    replicas of the object, less one; HELD: a transaction holds the slot, and the
@@ -27,30 +45,40 @@ Slot word
 
 A slot is valid when it is neither vacant nor tentative. Invariant: of all valid slots, at most one
 holds a given key.
+
+A pinned client that has seen a pointer may use the subtable until it leaves, even if it is split
+meanwhile: no slot of it changes from before the split on. So what a client reads in a slot was
+there at some moment since it saw the pointer, before the split; and what it writes there fails. An
+entry never has the same subtable twice.
 """
 
 from __future__ import annotations
 
-import contextlib
 from array import array
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from limpet.shm.endpoint.fabric import bit, hash64, lowest_bit, words_tagged
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
-from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, TENTATIVE
-from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.base import Store
-from limpet.stores.race.layout import MASK, MIX_FIRST, MIX_SECOND, OBJECT_MASK, SLOTS
-from limpet.stores.race.parameters import (
-    GROUP_SIZE,
-    GROUP_WORDS,
-    SLOTS_PER_BUCKET,
-    RaceParameters,
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, TENTATIVE
+from limpet.shm.errors import StoreCorrupt
+from limpet.stores.race.layout import (
+    DIRECTORY_ENTRY,
+    FROZEN,
+    MASK,
+    MIX_DIRECTORY,
+    MIX_FIRST,
+    MIX_SECOND,
+    OBJECT_MASK,
+    SLOTS,
 )
+from limpet.stores.race.parameters import GROUP_SIZE
+from limpet.stores.rtx.layout import POINTER
 from limpet.stores.status import BATCH, VACANT_CLASS
+
+PREFETCH_SIZE: Final = 192
 
 
 def is_vacant(word: int) -> bool:
@@ -63,140 +91,307 @@ def is_valid(word: int) -> bool:
     return word != 0 and not word & TENTATIVE and word >> 48 & 0xFF != VACANT_CLASS
 
 
-class Index(Store):
-    """Finding, iterating and checking; `tables` are the addresses of the subtables."""
+def is_frozen(word: int) -> bool:
+    """Whether a slot with this word is frozen."""
+    return word & FROZEN != 0 and word >> 48 & 0xFF != VACANT_CLASS
 
-    def __init__(
-        self, pool: Any, kind: str, name: str, parameters: Any, objects: Any, tables: list[int]
-    ) -> None:
-        super().__init__(pool, kind, name, parameters)
-        self.objects = objects
-        self.groups = parameters.groups
-        self.subtables = parameters.subtables
-        self.tables = array("Q", tables)
-        self.slots = memoryview(bytearray(256 * BATCH)).cast("Q")
-        self.at = array("Q", [0, 0])
-        self.bucket_size = SLOTS_PER_BUCKET
-        self.base = 0
-        self.word = 0
+
+def is_split(pointer: int) -> bool:
+    """Whether an entry with this pointer is split."""
+    return pointer >> 48 & 0xFF == VACANT_CLASS
+
+
+class Place:
+    """The key that an operation works on: where it belongs, and what a search has found.
+
+    A store has one, and uses it again for each operation. `Index.choose` fills it from the key's
+    hash; `Index.match` sets `word` and `busy`.
+    """
+
+    def __init__(self) -> None:
         self.hash = 0
         self.table = 0
+        """Number of the directory."""
+        self.depth = 0
+        self.number = 0
+        """Of the entry that the key belongs to."""
+        self.entry = 0
+        """Address of the entry's pointer."""
+        self.pointer = 0
+        """What the entry's pointer was; 0: the key has no subtable yet."""
+        self.base = 0
+        """Address of the subtable; 0: there is none."""
+        self.first = 0
+        self.second = 0
+        """Addresses of the two combined buckets."""
+        self.surprised = False
+        """The entry was not as remembered, so the buckets can be read only in the next phase."""
+        self.word = 0
+        """Of the slot that `match` found."""
+        self.busy = 0
+        """What the operation has to wait for, in words of the store's own; 0: nothing."""
+        self.head = 0
+        self.backups = 0
+        """Of a replicated subtable: the node of its first replica, and how many backups it has."""
+
+
+class Holds:
+    """What slots stand for that a transaction holds. Here none may be held."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def held(self, place: Place, slot: int, word: int, key: bytes) -> int:
+        """Reference to the pair of a held slot, for a search; 0: it has none, or it is undecided.
+
+        If it is undecided, and may have `key`, `place.busy` says what to wait for.
+        """
+        raise StoreCorrupt(f"{self.name}: a transaction holds the slot at {slot:#x}: {word:#x}")
+
+    def settled(self, slot: int, word: int) -> int:
+        """The word of a slot; of a held slot, the word that it has if the transaction ends now."""
+        return word
+
+
+class Index:
+    """Finds keys. `tables` are the addresses of the directories."""
+
+    def __init__(
+        self, pool: Any, name: str, parameters: Any, objects: Any, tables: list[int], holds: Holds
+    ) -> None:
+        self.name = name
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
+        self.objects = objects
+        self.holds = holds
+        self.groups = parameters.groups
+        self.subtables = parameters.subtables
+        self.bucket_size = parameters.bucket_size
+        self.subtable_size = parameters.subtable_size
+        self.directory_size = parameters.directory_size
+        self.depth_first = parameters.depth
+        self.depth_max = parameters.depth_max
+        self.entries = (2 << parameters.depth_max) - 1
+        """Of a directory; the number of its last one."""
+        self.tables = array("Q", tables)
+        self.words = memoryview(bytearray(256 * BATCH)).cast("Q")
+        """What was read: a row of 32 words for each key of a batch, the two combined buckets."""
+        self.batch = array("Q", bytes(32 * BATCH))
+        """Of the keys of a batch: hash, subtable, and the two combined buckets."""
+        self.deepest = 0
+        """The greatest depth that this handle has seen; by so many bits it remembers `depths`, and
+        by the number of the entry the subtables, `known`."""
+        self.depths = memoryview(bytearray())
+        self.known = array("Q")
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget depths and subtables."""
+        self.deepest = self.depth_first
+        count = self.subtables << self.deepest
+        self.depths = memoryview(bytearray([self.depth_first]) * count)
+        self.known = array("Q", bytes(16 * count))
 
     def replaced(self, node: int) -> None:
-        for subtable in range(self.subtables):
-            self.tables[subtable] = former(self.tables[subtable], node)
+        """From now on, `node` has other memory than what is known of it."""
+        for table in range(self.subtables):
+            self.tables[table] = former(self.tables[table], node)
+        self.forget()
 
-    # ---- finding ----------------------------------------------------------------------------
+    # ---- where a key belongs ----------------------------------------------------------------
 
-    def _choose(self, key: bytes) -> None:
+    def choose(self, place: Place, key: bytes) -> None:
         """Work out a key's hash, subtable and the addresses of its two combined buckets."""
-        self._place(hash64(key))
+        self.locate(place, hash64(key))
 
-    def _choose_to_read(self, key: bytes) -> None:
-        """As `_choose`, in an operation that only reads."""
-        self._place(hash64(key))
+    def choose_to_read(self, place: Place, key: bytes) -> None:
+        """As `choose`, in an operation that only reads."""
+        self.locate(place, hash64(key))
 
-    def _place(self, hashed: int) -> None:
-        self.hash = hashed
-        self.table = (self.hash >> 32) * self.subtables >> 32
-        self._place_in(self.tables[self.table])
+    def locate(self, place: Place, hashed: int) -> None:
+        """As `choose`, by the key's hash."""
+        table = (hashed >> 32) * self.subtables >> 32
+        prefix = self.prefix(hashed)
+        depth = self.depths[self._remembered(table, prefix)]
+        while True:
+            number = 1 << depth | prefix >> self.depth_max - depth
+            entry = self.entry(table, number)
+            pointer = self.endpoint.load(entry)
+            if not is_split(pointer):
+                break
+            self.below(number)
+            depth += 1
+            if depth > self.deepest:
+                self._remember_deeper()
+            self.depths[self._remembered(table, prefix)] = depth
+        index = (table << self.deepest + 1) + number
+        if pointer != self.known[index]:
+            self.known[index] = pointer
+            place.surprised = True
+        place.hash = hashed
+        place.table = table
+        place.depth = depth
+        place.number = number
+        place.entry = entry
+        place.pointer = pointer
+        if pointer:
+            self._locate_in(place, self.base_of(pointer))
+        else:
+            place.base = 0
 
-    def _table_of(self, key: bytes) -> int:
-        """Number of the subtable, or the directory, that a key is in."""
-        return (hash64(key) >> 32) * self.subtables >> 32
-
-    def _place_in(self, base: int) -> None:
+    def _locate_in(self, place: Place, base: int) -> None:
         """Work out where the key's combined buckets are in the subtable at this address."""
         combined = 2 * self.groups
-        first = ((self.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
-        second = ((self.hash * MIX_SECOND & MASK) >> 32) * combined >> 32
+        first = ((place.hash * MIX_FIRST & MASK) >> 32) * combined >> 32
+        second = ((place.hash * MIX_SECOND & MASK) >> 32) * combined >> 32
         if first >> 1 == second >> 1:
             # one group would give the key 14 slots instead of 28
             second = (second + 2) % combined
-        self.base = base
-        self.at[0] = base + (first >> 1) * GROUP_SIZE + (first & 1) * 64
-        self.at[1] = base + (second >> 1) * GROUP_SIZE + (second & 1) * 64
+        place.base = base
+        place.first = base + (first >> 1) * GROUP_SIZE + (first & 1) * 64
+        place.second = base + (second >> 1) * GROUP_SIZE + (second & 1) * 64
 
-    def _found_places(self) -> None:
+    def table_of(self, key: bytes) -> int:
+        """Number of the directory that a key is in."""
+        return (hash64(key) >> 32) * self.subtables >> 32
+
+    def node_of(self, table: int) -> int:
+        """The memory node of a directory, and of all that its entries lead to."""
+        return self.tables[table] >> NODE_SHIFT & 0xFF
+
+    def base_of(self, pointer: int) -> int:
+        """Address of the subtable that an entry points to."""
+        return pointer & ADDRESS_MASK
+
+    def prefix(self, hashed: int) -> int:
+        """The bits of a hash that choose an entry of the greatest depth."""
+        return ((hashed * MIX_DIRECTORY & MASK) >> 32) >> 32 - self.depth_max
+
+    def _remembered(self, table: int, prefix: int) -> int:
+        """Where the depth of a key with these bits is remembered."""
+        return table << self.deepest | prefix >> self.depth_max - self.deepest
+
+    def _remember_deeper(self) -> None:
+        """Remember by one bit more."""
+        known = np.frombuffer(self.known, dtype="<u8").reshape(self.subtables, -1)
+        self.deepest += 1
+        self.depths = memoryview(bytearray(np.repeat(np.frombuffer(self.depths, "u1"), 2)))
+        self.known = array("Q", np.pad(known, ((0, 0), (0, known.shape[1]))).tobytes())
+
+    # ---- entries of directories -------------------------------------------------------------
+
+    def entry(self, table: int, number: int) -> int:
+        """Address of the pointer of an entry."""
+        return self.tables[table] + DIRECTORY_ENTRY * (self.entries - number) + POINTER
+
+    def below(self, number: int) -> int:
+        """The number of the first half of an entry. Raises StoreCorrupt if it can have none."""
+        if number >> self.depth_max:
+            raise StoreCorrupt(f"{self.name}: entry {number} of a directory is said to be split")
+        return 2 * number
+
+    def roots(self) -> range:
+        """Numbers of the first entries of each directory."""
+        return range(1 << self.depth_first, 2 << self.depth_first)
+
+    def halves(self, table: int, number: int) -> list[int]:
+        """Pointers to the halves of an entry that are there already."""
+        if number >> self.depth_max:
+            return []
+        pointers = [self.endpoint.load(self.entry(table, 2 * number + half)) for half in (0, 1)]
+        return [pointer for pointer in pointers if pointer and not is_split(pointer)]
+
+    def slots_of(self, base: int) -> Any:
+        """A copy of the subtable there as an array of shape (groups, 3 buckets, 8 words)."""
+        raw = self.endpoint.read(base, self.groups * GROUP_SIZE)
+        return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
+
+    # ---- finding ----------------------------------------------------------------------------
+
+    def end_choosing(self, place: Place) -> None:
         """End the phase that worked out where buckets are, if that took one."""
+        if place.surprised:
+            place.surprised = False
+            self.endpoint.wait()
 
-    def _read_buckets(self) -> None:
-        """Read both combined buckets into row 0 of `slots`."""
-        self._found_places()
-        self._read_row(0)
+    def read_buckets(self, place: Place) -> None:
+        """Read both combined buckets into row 0 of `words`."""
+        self.end_choosing(place)
+        self.read_row(place, 0)
         self.endpoint.wait()
 
-    def _read_row(self, row: int) -> None:
-        """A row of `slots`: words 0-15 the first combined bucket, 16-31 the second."""
-        self.endpoint.read_words(self.at[0], self.slots, 16, 32 * row)
-        self.endpoint.read_words(self.at[1], self.slots, 16, 32 * row + 16)
+    def read_row(self, place: Place, row: int) -> None:
+        """A row of `words`: 0-15 the first combined bucket, 16-31 the second."""
+        if place.base:
+            self.endpoint.read_words(place.first, self.words, 16, 32 * row)
+            self.endpoint.read_words(place.second, self.words, 16, 32 * row + 16)
+        else:
+            for index in range(32 * row, 32 * row + 32):
+                self.words[index] = 0
 
-    def _find(self, key: bytes) -> int:
+    def find(self, place: Place, key: bytes) -> int:
         """Read the buckets; address of the valid slot with this key, or 0.
 
-        The image then has its pair.
+        Then `objects` has its pair, and `place.word` is the slot's word.
         """
-        self._read_buckets()
-        return self._match(key, 0, True)
+        self.read_buckets(place)
+        return self.match(place, key, 0, True)
 
-    def _match(self, key: bytes, row: int, phases: bool) -> int:
+    def match(self, place: Place, key: bytes, row: int, phases: bool) -> int:
         """Of the slots in a row, the address of the valid one with this key, or 0.
 
-        With `phases`, each object read is a round trip of its own.
+        With `phases`, each object read is a round trip of its own. If it returns 0, `place.busy`
+        says what to wait for, where the key may be in a slot that is undecided.
         """
-        left = self._candidates(row)
+        place.busy = 0
+        left = self.candidates(place, row)
         while left:
             index = lowest_bit(left)
             left &= left - 1
-            word = self.slots[32 * row + index]
+            word = self.words[32 * row + index]
             reference = word & OBJECT_MASK
             if word & HELD_MASK == HELD:
-                reference = self._held(self._address(index), word, key)
+                reference = self.holds.held(place, self.address(place, index), word, key)
                 if not reference:
                     continue
             self.objects.load(reference)
             if phases:
                 self.endpoint.wait()
             if self.objects.key_is(key):
-                self.word = word
-                return self._address(index)
+                place.word = word
+                place.busy = 0
+                return self.address(place, index)
         return 0
 
-    def _candidates(self, row: int) -> int:
+    def candidates(self, place: Place, row: int) -> int:
         """Of the slots in a row, those that are valid and have the key's fingerprint, as bits."""
-        left = words_tagged(self.slots, 32 * row, 32, self.hash & 0xFF) & SLOTS
+        left = words_tagged(self.words, 32 * row, 32, place.hash & 0xFF) & SLOTS
         found = left
         while left:
             index = lowest_bit(left)
             left &= left - 1
-            if not is_valid(self.slots[32 * row + index]):
+            if not is_valid(self.words[32 * row + index]):
                 found &= ~bit(index)
         return found
 
-    def _held(self, slot: int, word: int, key: bytes) -> int:
-        """Reference to the pair of a slot that a transaction holds, for a search; 0: it has none,
-        or nobody can say yet."""
-        raise StoreCorrupt(f"{self.name}: a transaction holds the slot at {slot:#x}: {word:#x}")
+    def address(self, place: Place, index: int) -> int:
+        """Address of the slot at this place of a row."""
+        return (place.second if index & 16 else place.first) + (index & 15) * 8
 
-    def _settled(self, slot: int, word: int) -> int:
-        """The word of a slot; of one that a transaction holds, what it is if that is over now."""
-        return word
-
-    def _address(self, index: int) -> int:
-        """Address of the slot at this place of `slots`."""
-        return self.at[index >> 4] + (index & 15) * 8
-
-    def _room(self) -> int:
-        """Place in `slots` of an empty slot, in the emptier main bucket if there is one; or -1."""
+    def room(self, place: Place) -> int:
+        """Place in row 0 of an empty slot, in the emptier main bucket if there is one; or -1."""
+        if not place.base:
+            return -1
         best = -1
         most = 0
         for side in range(2):
+            start = place.second if side else place.first
             # the main bucket is the second half of a combined bucket if its group's second one
-            main = 16 * side + (8 if self._is_second(side) else 0)
+            main = 16 * side + (8 if (start - place.base) % GROUP_SIZE else 0)
             empty = 0
             last = -1
             for index in range(main + 1, main + 1 + self.bucket_size):
-                if is_vacant(self.slots[index]):
+                if is_vacant(self.words[index]):
                     empty += 1
                     last = index
             if empty > most:
@@ -204,186 +399,45 @@ class Index(Store):
                 best = last
         if best < 0:
             for index in range(32):
-                if 0 < index & 7 <= self.bucket_size and is_vacant(self.slots[index]):
+                if 0 < index & 7 <= self.bucket_size and is_vacant(self.words[index]):
                     return index
         return best
 
-    def _is_second(self, side: int) -> bool:
-        """Whether combined bucket `side` is the overflow bucket and then main bucket 1."""
-        return bool((self.at[side] - self.base) % GROUP_SIZE)
+    def any_frozen(self) -> bool:
+        """Whether a slot in row 0 is frozen."""
+        frozen = 0
+        for index in range(32):
+            frozen += index & 7 != 0 and is_frozen(self.words[index])
+        return frozen != 0
 
-    # ---- the whole table --------------------------------------------------------------------
+    # ---- batches ----------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        return self.pool.exclusively(
-            lambda: sum(self._count(self.tables[subtable]) for subtable in range(self.subtables))
-        )
+    def keep(self, place: Place, row: int) -> None:
+        """Keep the place of a key of a batch, for `select`; its buckets are read next."""
+        self.batch[4 * row] = place.hash
+        self.batch[4 * row + 1] = place.base
+        self.batch[4 * row + 2] = place.first
+        self.batch[4 * row + 3] = place.second
+        self.endpoint.prefetch(place.first, 128)
+        self.endpoint.prefetch(place.second, 128)
 
-    def _count(self, base: int) -> int:
-        """How many valid slots the subtable there has."""
-        return len(self._references(base))
+    def select(self, place: Place, row: int) -> None:
+        """Turn to a key of a batch, as far as searches need it."""
+        place.hash = self.batch[4 * row]
+        place.base = self.batch[4 * row + 1]
+        place.first = self.batch[4 * row + 2]
+        place.second = self.batch[4 * row + 3]
 
-    def _slots_of(self, base: int) -> Any:
-        """A copy of the subtable there as an array of shape (groups, 3 buckets, 8 words)."""
-        raw = self.endpoint.read(base, self.groups * GROUP_SIZE)
-        return np.frombuffer(raw, dtype="<u8").reshape(self.groups, 3, 8)
-
-    def references(self) -> Any:
-        """References to all validly linked objects on nodes in service, as uint64; for audits."""
-        found = [np.empty(0, dtype=np.uint64)]
-        for subtable in range(self.subtables):
-            with contextlib.suppress(NodeFailed):  # what it links to is on the same node
-                found.append(self._references(self.tables[subtable]))
-        return np.concatenate(found)
-
-    def _references(self, base: int) -> Any:
-        """References to all validly linked objects of the subtable there."""
-        table = self._slots_of(base).ravel().copy()
-        for index in np.flatnonzero(table & np.uint64(HELD_MASK) == HELD).tolist():
-            if index & 7:
-                table[index] = self._settled(base + 8 * index, int(table[index]))
-        words = table.reshape(-1, 8)[:, 1:].ravel()
-        vacant = words >> np.uint64(48) & np.uint64(0xFF) == VACANT_CLASS
-        words = words[(words != 0) & ~vacant & (words & np.uint64(TENTATIVE) == 0)]
-        return words & np.uint64(OBJECT_MASK)
-
-    def keys(self) -> Any:
-        """Every key, a group at a time; as weakly consistent as `iter` says."""
-        for subtable in range(self.subtables):
-            for group in range(self.groups):
-                yield from self._keys_of(self.tables[subtable] + group * GROUP_SIZE)
-
-    def _keys_of(self, group: int) -> list[bytes]:
-        """The keys of the group at this address."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return self._keys_here(group)
-        finally:
-            self.client.leave()
-
-    def _keys_here(self, group: int) -> list[bytes]:
-        """The same within an operation."""
-        found = []
-        self.endpoint.read_words(group, self.slots, GROUP_WORDS)
-        for index in range(GROUP_WORDS):
-            word = self._settled(group + 8 * index, self.slots[index]) if index & 7 else 0
-            if is_valid(word):
-                self.objects.load(word & OBJECT_MASK)
-                found.append(self.objects.key())
-        return found
-
-    def check(self) -> None:
-        """Verify every invariant of the table in memory; StoreCorrupt says what does not hold.
-
-        Other clients may be at work. Nothing dead may be left unrecovered. NodeFailed: a subtable
-        is lost with its node, and nothing is wrong with the others.
-        """
-        seen: dict[bytes, int] = {}
-        lost = None
-        for subtable in range(self.subtables):
-            try:
-                for group in range(self.groups):
-                    self._check_group(subtable, self.tables[subtable], group, seen)
-            except NodeFailed as error:
-                lost = error
-        if lost is not None:
-            raise lost
-
-    def _check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
-        """Check a group of the subtable of this number, which is at `base`."""
-        self.client.enter()
-        try:
-            self.require_there()
-            self._check_here(number, base, group, seen)
-        finally:
-            self.client.leave()
-
-    def _check_here(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
-        """The same within an operation."""
-        start = base + group * GROUP_SIZE
-        words = np.frombuffer(self.endpoint.read(start, GROUP_SIZE), dtype="<u8").tolist()
-        for index in range(GROUP_WORDS):
-            word = words[index]
-            where = f"{self.name}: subtable {number}, group {group}, word {index} = {word:#x}"
-            if index & 7 == 0:
-                if word != number << 32 | group:
-                    raise StoreCorrupt(f"{where}: not the bucket's header")
-            elif is_valid(self._settled(start + 8 * index, word)):
-                self._check_slot(start, start + 8 * index, word, where, seen)
-
-    def _check_slot(
-        self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]
-    ) -> None:
-        wrong = self._wrong_with(group, slot, word, seen)
-        # Another client may have replaced what the slot held since we read it.
-        if wrong and self.endpoint.load(slot) == word:
-            raise StoreCorrupt(f"{where}: {wrong}")
-
-    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
-        """What is wrong with a slot, or "" if nothing is."""
-        word = self._settled(slot, word)
-        reference = word & OBJECT_MASK
-        if not self.heap.plausible(reference):
-            return "points to no object"
-        if not self.heap.used(reference):
-            return "points to an object that is not in use"
-        self.objects.load(reference)
-        if not self.objects.fits(reference) or not self.objects.intact():
-            return "the object's sizes or checksum do not hold"
-        key = self.objects.key()
-        self._choose(key)
-        self._found_places()
-        if word >> 56 != self.hash & 0xFF:
-            return f"the fingerprint is not that of {key!r}"
-        if slot not in [self._address(index) for index in range(32)]:
-            return f"{key!r} does not belong into group {group:#x}"
-        # A key that went and came again while we looked is met twice; its first slot has changed.
-        if key in seen and self._holds(seen[key], key):
-            return f"{key!r} is also in the slot at {seen[key]:#x}"
-        seen[key] = slot
-        return ""
-
-    def _holds(self, slot: int, key: bytes) -> bool:
-        word = self._settled(slot, self.endpoint.load(slot))
-        if not is_valid(word):
-            return False
-        self.objects.load(word & OBJECT_MASK)
-        return self.objects.key_is(key)
-
-
-def region_name(name: str, subtable: int) -> str:
-    return f"{name}/{subtable}"
-
-
-def obtain_subtable(
-    pool: Any, name: str, parameters: RaceParameters, subtable: int, replica: int = 0
-) -> Any:
-    """The region of a subtable's replica, made if it is not there. They are on adjacent nodes."""
-
-    def fill(region: Any) -> None:
-        headers = np.zeros((parameters.groups, 3, 8), dtype="<u8")
-        headers[:, :, 0] = (np.arange(parameters.groups) | subtable << 32)[:, None]
-        pool.endpoint.write(region.address, headers)
-
-    return pool.regions.obtain(
-        (subtable + replica) % pool.parameters.nodes,
-        region_name(name, subtable),
-        parameters.groups * GROUP_SIZE,
-        fill,
-    )
-
-
-def attach(pool: Any, name: str, parameters: RaceParameters) -> list[int]:
-    """Addresses of the subtables; of one that is lost, one that raises NodeFailed."""
-    return [
-        pool.regions.attach(
-            subtable % pool.parameters.nodes,
-            region_name(name, subtable),
-            lambda subtable=subtable: obtain_subtable(pool, name, parameters, subtable).address,
-        )
-        for subtable in range(parameters.subtables)
-    ]
+    def prefetch_objects(self, place: Place, row: int) -> None:
+        """Have the objects on their way that `match` reads for this row."""
+        left = self.candidates(place, row)
+        while left:
+            word = self.words[32 * row + lowest_bit(left)]
+            left &= left - 1
+            size = self.heap.sizes[word >> 48 & 0x7F]
+            if not 0 < size < PREFETCH_SIZE:
+                size = PREFETCH_SIZE
+            self.endpoint.prefetch(word & LINK_MASK, size)
 
 
 assert ADDRESS_MASK >> NODE_SHIFT == 0xFF

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.race.store cimport Growing
+from limpet.stores.race.old.store cimport Growing
 
 cdef int AGAIN
 cdef u64 POINTER

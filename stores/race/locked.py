@@ -16,7 +16,7 @@ from typing import Any, Final
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.errors import StoreCorrupt, StoreStuck
-from limpet.stores.race.store import Growing
+from limpet.stores.race.old.store import Growing
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.status import AGAIN

@@ -3,9 +3,9 @@ cimport cython
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.base cimport as_bytes
 from limpet.stores.records cimport Objects
-from limpet.stores.race.store cimport Growing
-from limpet.stores.race.index cimport Index, is_valid
-from limpet.stores.race.table cimport Race
+from limpet.stores.race.old.store cimport Growing
+from limpet.stores.race.old.index cimport Index, is_valid
+from limpet.stores.race.old.table cimport Race
 from limpet.stores.rtx.lllock cimport LLLocks
 
 cdef u64 ADDRESS_MASK

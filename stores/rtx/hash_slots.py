@@ -44,10 +44,10 @@ from limpet.shm.endpoint.words import (
 )
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.base import as_bytes
-from limpet.stores.race.index import Index, is_valid
+from limpet.stores.race.old.index import Index, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, OBJECT_MASK
-from limpet.stores.race.store import Growing
-from limpet.stores.race.table import Race
+from limpet.stores.race.old.store import Growing
+from limpet.stores.race.old.table import Race
 from limpet.stores.rtx.hash_writes import Staging
 from limpet.stores.rtx.layout import (
     ABORT,

@@ -1,8 +1,8 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
-from limpet.stores.race.directory cimport is_split
-from limpet.stores.race.index cimport Index, is_valid
+from limpet.stores.race.old.directory cimport is_split
+from limpet.stores.race.old.index cimport Index, is_valid
 from limpet.stores.rtx.hash_slots cimport Transactional
 
 cdef u64 ADDRESS_MASK

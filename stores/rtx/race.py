@@ -45,8 +45,8 @@ from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.shm.parameters import check_whole
-from limpet.stores.race.directory import is_split
-from limpet.stores.race.index import Index, is_valid
+from limpet.stores.race.old.directory import is_split
+from limpet.stores.race.old.index import Index, is_valid
 from limpet.stores.race.layout import DIRECTORY_ENTRY, FROZEN, OBJECT_MASK, UNSET
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.rtx.commit import Commit

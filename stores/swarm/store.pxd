@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.growth cimport ReplicatedGrowth
-from limpet.stores.race.index cimport is_valid
+from limpet.stores.race.old.index cimport is_valid
 from limpet.stores.swarm.cache cimport LocationCache
 from limpet.stores.swarm.key_register cimport KeyRegister
 from limpet.stores.swarm.quorum cimport Quorum

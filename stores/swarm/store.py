@@ -43,7 +43,7 @@ from limpet.stores.fusee.links import (
     is_slot,
 )
 from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
-from limpet.stores.race.index import is_valid
+from limpet.stores.race.old.index import is_valid
 from limpet.stores.race.layout import FROZEN, MASK, OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.status import (

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport as_bytes
-from limpet.stores.race.store cimport Growing
+from limpet.stores.race.old.store cimport Growing
 
 cdef int AGAIN
 cdef u64 PATIENCE

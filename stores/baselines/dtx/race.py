@@ -63,7 +63,7 @@ from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import stop_size
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
-from limpet.stores.race.store import Growing, is_frozen
+from limpet.stores.race.old.store import Growing, is_frozen
 from limpet.stores.rtx.layout import DOING, POINTER
 from limpet.stores.rtx.log import Entry
 from limpet.stores.rtx.repair import PATIENCE

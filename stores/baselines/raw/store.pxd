@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.race.store cimport Growing
+from limpet.stores.race.old.store cimport Growing
 from limpet.stores.baselines.raw.objects cimport RawObjects
 from limpet.stores.swarm.cache cimport LocationCache
 

@@ -20,7 +20,7 @@ from limpet.stores.baselines.raw.layout import DELETED, PREFETCH_SIZE
 from limpet.stores.baselines.raw.objects import RawObjects
 from limpet.stores.baselines.raw.parameters import RawParameters
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.store import Growing
+from limpet.stores.race.old.store import Growing
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.cache import LocationCache
 

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.records cimport Objects
-from limpet.stores.race.hash_store cimport HashStore
+from limpet.stores.race.old.hash_store cimport HashStore
 
 cdef u64 FROZEN
 cdef u64 PATIENCE

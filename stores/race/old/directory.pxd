@@ -2,9 +2,9 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.records cimport Objects
-from limpet.stores.race.hash_store cimport HashStore
-from limpet.stores.race.index cimport Index
-from limpet.stores.race.table cimport Race
+from limpet.stores.race.old.hash_store cimport HashStore
+from limpet.stores.race.old.index cimport Index
+from limpet.stores.race.old.table cimport Race
 
 cdef u64 ADDRESS_MASK
 cdef u64 DIRECTORY_ENTRY

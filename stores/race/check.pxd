@@ -1,0 +1,28 @@
+cimport cython
+
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.race.index cimport Index, Place, is_split, is_valid
+from limpet.stores.records cimport Objects
+
+cdef u64 GROUP_SIZE
+cdef int GROUP_WORDS
+cdef u64 HELD
+cdef u64 OBJECT_MASK
+
+cdef class Check:
+    cdef readonly object pool
+    cdef readonly Index index
+    cdef readonly str name
+    cdef readonly Endpoint endpoint
+    cdef readonly Heap heap
+    cdef readonly Objects objects
+    cdef readonly bint unset_stays
+    cdef readonly Place place
+
+    @cython.locals(pointer=u64)
+    cpdef object keys_at(self, u64 table, u64 number, int group)
+    @cython.locals(index=int, word=u64)
+    cpdef list keys_in(self, u64 group)
+    @cython.locals(base=u64, word=u64)
+    cdef bint _holds(self, u64 slot, bytes key) except -1

@@ -1,0 +1,264 @@
+"""A hash index as a whole: counting, all keys, all references, and the check of every invariant.
+
+`keys` and `check` go through one group after another, each within an operation of its own, which
+the store begins and ends: its `within(step, ...)`. What counts, or lists references, does not pin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from limpet.shm.endpoint.words import HELD, HELD_MASK, TENTATIVE
+from limpet.shm.errors import NodeFailed, StoreCorrupt
+from limpet.stores.race.index import Index, Place, is_split, is_valid
+from limpet.stores.race.layout import OBJECT_MASK, UNSET
+from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
+from limpet.stores.status import VACANT_CLASS
+
+Within = Callable[..., Any]
+
+
+class Check:
+    """Looks at all of an index. `unset_stays`: slots of a half may be UNSET after its split."""
+
+    def __init__(self, pool: Any, index: Index, unset_stays: bool = False) -> None:
+        self.pool = pool
+        self.index = index
+        self.name = index.name
+        self.endpoint = index.endpoint
+        self.heap = index.heap
+        self.objects = index.objects
+        self.unset_stays = unset_stays
+        self.place = Place()
+
+    # ---- references ---------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many keys there are. NodeFailed: a subtable is lost."""
+        return sum(len(self.linked(table)[0]) for table in range(self.index.subtables))
+
+    def size(self) -> int:
+        """Bytes of all subtables. NodeFailed as `count`."""
+        block = self.heap.layout.block_size
+        subtable = self.index.subtable_size
+        spans = (subtable + block - 1) // block * block
+        size = self.heap.sizes[self.heap.size_class(subtable)] or spans
+        return size * sum(len(self.linked(table)[1]) for table in range(self.index.subtables))
+
+    def references(self) -> Any:
+        """References to all pairs and all subtables, as far as they are not lost, as uint64."""
+        return np.concatenate(self.linked_all())
+
+    def linked_all(self) -> tuple[Any, Any]:
+        """References to all pairs, and to all subtables, as far as they are not lost."""
+        pairs, tables = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint64)
+        for table in range(self.index.subtables):
+            with contextlib.suppress(NodeFailed):  # the directory is lost
+                found = self.linked(table, True)
+                pairs, tables = np.append(pairs, found[0]), np.append(tables, found[1])
+        return pairs, tables
+
+    def linked(self, table: int, lossy: bool = False) -> list[Any]:
+        """References to the pairs of a directory, and to its subtables.
+
+        NodeFailed if a subtable is lost; if `lossy`, its pairs are passed over.
+        """
+        below = []
+        for number in self.index.roots():
+            # A client that is pinned shows that a long walk does not stand still.
+            self.pool.membership.progress()
+            self.pool.client.go_on()
+            below.append(self._linked_below(table, number, lossy))
+        return [np.concatenate(some) for some in zip(*below, strict=True)]
+
+    def _linked_below(self, table: int, number: int, lossy: bool) -> tuple[Any, Any]:
+        """References to the pairs of an entry's subtables, and to the subtables. Does not pin."""
+        index = self.index
+        pointer = self.endpoint.load(index.entry(table, number))
+        while not is_split(pointer):
+            pairs = np.empty(0, dtype=np.uint64)
+            tables = []
+            if pointer:
+                try:
+                    pairs = self.pairs_of(index.base_of(pointer))
+                except NodeFailed:
+                    if not lossy:
+                        raise
+                tables = [pointer, *index.halves(table, number)]
+            # ORDER: after the words: an entry never has the same subtable again.
+            before, pointer = pointer, self.endpoint.load(index.entry(table, number))
+            if pointer == before:
+                return pairs, np.array(tables, dtype=np.uint64)
+        half = index.below(number)
+        first, second = (self._linked_below(table, half + k, lossy) for k in (0, 1))
+        return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+
+    def pairs_of(self, base: int) -> Any:
+        """References to all validly linked objects of the subtable there."""
+        table = self.index.slots_of(base).ravel().copy()
+        for index in np.flatnonzero(table & np.uint64(HELD_MASK) == HELD).tolist():
+            if index & 7:
+                slot = base + 8 * index
+                table[index] = self.index.holds.settled(slot, int(table[index]))
+        words = table.reshape(-1, 8)[:, 1:].ravel()
+        vacant = words >> np.uint64(48) & np.uint64(0xFF) == VACANT_CLASS
+        words = words[(words != 0) & ~vacant & (words & np.uint64(TENTATIVE) == 0)]
+        return words & np.uint64(OBJECT_MASK)
+
+    # ---- keys ---------------------------------------------------------------------------------
+
+    def keys(self, within: Within) -> Iterator[bytes]:
+        """Every key, a group at a time."""
+        for table in range(self.index.subtables):
+            yield from self.keys_of(within, table)
+
+    def keys_of(self, within: Within, table: int) -> Iterator[bytes]:
+        """Every key of a directory."""
+        for number in self.index.roots():
+            yield from self._keys_below(within, table, number, 0)
+
+    def _keys_below(self, within: Within, table: int, number: int, group: int) -> Iterator[bytes]:
+        """The keys below an entry, from this group of its subtables on."""
+        for there in range(group, self.index.groups):
+            found = within(self.keys_at, table, number, there)
+            if found is None:
+                # A key has the same group in the half, so those before have been met.
+                half = self.index.below(number)
+                yield from self._keys_below(within, table, half, there)
+                yield from self._keys_below(within, table, half + 1, there)
+                return
+            yield from found
+
+    def keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
+        """The keys of a group of an entry's subtable; None: it is split. Within an operation."""
+        pointer = self.endpoint.load(self.index.entry(table, number))
+        if is_split(pointer):
+            return None
+        if not pointer:
+            return []
+        return self.keys_in(self.index.base_of(pointer) + group * GROUP_SIZE)
+
+    def keys_in(self, group: int) -> list[bytes]:
+        """The keys of the group at this address. Within an operation."""
+        found = []
+        words = self.index.words
+        self.endpoint.read_words(group, words, GROUP_WORDS)
+        for index in range(GROUP_WORDS):
+            word = self.index.holds.settled(group + 8 * index, words[index]) if index & 7 else 0
+            if is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                found.append(self.objects.key())
+        return found
+
+    # ---- the check ----------------------------------------------------------------------------
+
+    def check(self, within: Within) -> None:
+        """Verify every invariant; StoreCorrupt says what does not hold. NodeFailed: a subtable is
+        lost, and nothing is wrong with the others."""
+        seen: dict[bytes, int] = {}
+        lost = None
+        for table in range(self.index.subtables):
+            try:
+                for number in self.index.roots():
+                    self._check_below(within, table, number, 0, seen)
+            except NodeFailed as error:
+                lost = error
+        if lost is not None:
+            raise lost
+
+    def _check_below(
+        self, within: Within, table: int, number: int, group: int, seen: dict[bytes, int]
+    ) -> None:
+        for there in range(group, self.index.groups):
+            if not within(self.check_at, table, number, there, seen):
+                half = self.index.below(number)
+                self._check_below(within, table, half, there, seen)
+                self._check_below(within, table, half + 1, there, seen)
+                return
+
+    def check_at(self, table: int, number: int, group: int, seen: dict[bytes, int]) -> bool:
+        """Check a group of an entry's subtable; False: it is split. Within an operation."""
+        entry = self.index.entry(table, number)
+        while True:
+            pointer = self.endpoint.load(entry)
+            if is_split(pointer):
+                return False
+            if not pointer:
+                return True
+            try:
+                if not self.heap.plausible(pointer) or not self.heap.used(pointer):
+                    raise StoreCorrupt(
+                        f"{self.name}: entry {number} of directory {table} points to no "
+                        f"subtable in use: {pointer:#x}"
+                    )
+                self.check_group(number, self.index.base_of(pointer), group, seen)
+                return True
+            except StoreCorrupt:
+                if self.endpoint.load(entry) == pointer:
+                    raise
+
+    def check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        """Check a group of the subtable of this number, which is at `base`."""
+        start = base + group * GROUP_SIZE
+        words = np.frombuffer(self.endpoint.read(start, GROUP_SIZE), dtype="<u8").tolist()
+        for index, word in enumerate(words):
+            where = f"{self.name}: subtable {number}, group {group}, word {index} = {word:#x}"
+            if index & 7 == 0:
+                if word != number << 32 | group:
+                    raise StoreCorrupt(f"{where}: not the bucket's header")
+            elif is_valid(self.index.holds.settled(start + 8 * index, word)):
+                self._check_slot(start, start + 8 * index, word, where, seen)
+        if not self.unset_stays and UNSET in words:
+            raise StoreCorrupt(
+                f"{self.name}: subtable {number}, group {group} was not filled by the split that "
+                "made it"
+            )
+
+    def _check_slot(
+        self, group: int, slot: int, word: int, where: str, seen: dict[bytes, int]
+    ) -> None:
+        wrong = self.wrong_with(group, slot, word, seen)
+        # Another client may have replaced what the slot held since we read it.
+        if wrong and self.endpoint.load(slot) == word:
+            raise StoreCorrupt(f"{where}: {wrong}")
+
+    def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        """What is wrong with a slot, or "" if nothing is."""
+        word = self.index.holds.settled(slot, word)
+        reference = word & OBJECT_MASK
+        if not self.heap.plausible(reference):
+            return "points to no object"
+        if not self.heap.used(reference):
+            return "points to an object that is not in use"
+        self.objects.load(reference)
+        if not self.objects.fits(reference) or not self.objects.intact():
+            return "the object's sizes or checksum do not hold"
+        key = self.objects.key()
+        place = self.place
+        self.index.choose(place, key)
+        self.index.end_choosing(place)
+        if word >> 56 != place.hash & 0xFF:
+            return f"the fingerprint is not that of {key!r}"
+        if slot not in [self.index.address(place, index) for index in range(32)]:
+            return f"{key!r} does not belong into group {group:#x}"
+        # A key that went and came again while we looked is met twice; its first slot has changed.
+        if key in seen and self._holds(seen[key], key):
+            return f"{key!r} is also in the slot at {seen[key]:#x}"
+        seen[key] = slot
+        return ""
+
+    def _holds(self, slot: int, key: bytes) -> bool:
+        """Whether a slot of the subtable of the key that was looked at last has this key."""
+        base = self.place.base
+        # In a subtable that is split by now, it is not the key's slot any more.
+        if not base or not base <= slot < base + self.index.subtable_size:
+            return False
+        word = self.index.holds.settled(slot, self.endpoint.load(slot))
+        if not is_valid(word):
+            return False
+        self.objects.load(word & OBJECT_MASK)
+        return self.objects.key_is(key)

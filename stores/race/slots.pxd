@@ -1,0 +1,33 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.race.index cimport Index, Place
+from limpet.stores.records cimport Objects
+
+cdef u64 FROZEN
+cdef u64 PATIENCE
+cdef u64 REFERENCE_MASK
+cdef u64 TENTATIVE
+
+cdef int DONE
+cdef int AGAIN
+cdef int FULL
+
+cdef class Slots:
+    cdef readonly Index index
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Objects objects
+
+    @cython.locals(word=u64, lost=bint)
+    cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64, lost=bint)
+    cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
+    @cython.locals(fingerprint=u64, index=int, word=u64, theirs=u64)
+    cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1
+    cpdef bint goes_first(self, u64 theirs, u64 slot, u64 attempt) except -1
+    cpdef bint kick(self, u64 slot, u64 word) except -1
+    cpdef u64 vacated(self, u64 word) except? 0
+    @cython.locals(word=u64, lost=bint)
+    cpdef int remove(self, Place place, u64 slot) except -1

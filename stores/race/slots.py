@@ -1,0 +1,127 @@
+"""How slots are changed, by one CAS each: RACE's search, update and delete, and an insert of ours.
+
+Update and delete are the paper's (Zuo et al., ATC '21; FUSEE section 4.2): a client that has found
+the slot changes it by a CAS. The paper's insert writes the slot and then looks for a duplicate,
+removing the later of two; a reader can have seen that one already, which is not linearizable. Ours
+is decided by one CAS:
+
+    1. CAS an empty slot to the object, tentative; read both combined buckets again (one round trip)
+    2. a valid slot holds the key: withdraw. Another tentative one does: the one at the lower
+       address goes first, the other withdraws, or, met again and again, is kicked out by a CAS to 0
+    3. CAS the own slot to not tentative
+
+Of two inserts of one key, each reads the slots after its own step 1, so at least one sees the
+other. It goes on to step 3 only if it saw the other's slot empty again, cleared by the other insert
+or by this one, and then the other's step 3 fails. A dead or stopped client's tentative slot is
+kicked out in the same way.
+
+A writer of slots has three methods, `replace`, `insert` and `remove`. Each returns DONE, AGAIN (the
+operation starts again), or FULL: the subtable is to be split. Others are transactional
+(stores/rtx/hash_slots.py) and replicated (stores/fusee/snapshot.py).
+
+A kill leaves behind: the client journal (client.py) names the new object and the slot that it was
+meant for, the old object and the slot that it was in. Before the deciding CAS the new one is not
+validly linked and is freed; after it, the old one is not, and is freed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.stores.race.index import Index, Place
+from limpet.stores.race.layout import FROZEN
+from limpet.stores.status import AGAIN, DONE, FULL
+
+PATIENCE: Final = 8
+"""How often an insert gives way to another one of the same key before it kicks it out."""
+
+
+class Slots:
+    """Changes the slots of an index that is on one memory node each."""
+
+    def __init__(self, index: Index, client: Any) -> None:
+        self.index = index
+        self.client = client
+        self.endpoint = index.endpoint
+        self.objects = index.objects
+
+    def replace(self, place: Place, slot: int, desired: int) -> int:
+        """Change the slot that was found, with `place.word`, to `desired`, which is at place 0 of
+        the client journal."""
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        self.client.aim(0, slot)
+        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: update
+        lost = self.endpoint.cas(slot, word, desired) != word
+        # CRASH(updated): the old object is in the hand and no longer linked.
+        self.endpoint.wait()
+        return AGAIN if lost else DONE
+
+    def insert(self, place: Place, key: bytes, desired: int, attempt: int) -> int:
+        """Put `desired`, at place 0 of the client journal, into a vacant slot of the key, unless
+        another slot has the key. The buckets were read, and no slot had it then."""
+        index = self.index.room(place)
+        if index < 0:
+            return FULL
+        slot = self.index.address(place, index)
+        tentative = desired | TENTATIVE
+        self.client.aim(0, slot)
+        vacant = self.index.words[index]
+        if self.endpoint.cas(slot, vacant, tentative) != vacant:
+            self.endpoint.wait()
+            return AGAIN
+        # CRASH(inserting): readers pass over the tentative slot; others may kick it out.
+        self.index.read_buckets(place)
+        if self.index.match(place, key, 0, True) or self.rival(place, key, slot, attempt):
+            return AGAIN
+        # LINEARIZES: insert
+        lost = self.endpoint.cas(slot, tentative, desired) != tentative
+        self.endpoint.wait()
+        return AGAIN if lost else DONE
+
+    def rival(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
+        """Whether an undecided insert of the same key stands in our way; kick it out if it may."""
+        fingerprint = place.hash & 0xFF
+        for index in range(32):
+            word = self.index.words[index]
+            if not (word & TENTATIVE and index & 7 and word >> 56 == fingerprint) or word & FROZEN:
+                continue
+            theirs = self.index.address(place, index)
+            if theirs == slot:
+                continue
+            self.objects.load(word & REFERENCE_MASK & ~TENTATIVE)
+            if not self.objects.key_is(key):
+                continue
+            if self.goes_first(theirs, slot, attempt):
+                return True
+            # CRASH(kicked): whose object it is frees it, or whoever recovers that client.
+            if not self.kick(theirs, word):
+                return True
+        return False
+
+    def goes_first(self, theirs: int, slot: int, attempt: int) -> bool:
+        """Whether the insert in slot `theirs` goes before ours."""
+        return theirs < slot and attempt < PATIENCE
+
+    def kick(self, slot: int, word: int) -> bool:
+        """Clear the slot of an undecided insert; False: it has changed."""
+        return self.endpoint.cas(slot, word, 0) == word
+
+    def vacated(self, word: int) -> int:
+        """What becomes of a slot whose pair, with this word, is deleted."""
+        return 0
+
+    def remove(self, place: Place, slot: int) -> int:
+        """Make the slot vacant that was found, with `place.word`."""
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        self.client.hold(word & REFERENCE_MASK, slot)
+        # LINEARIZES: delete
+        lost = self.endpoint.cas(slot, word, self.vacated(word)) != word
+        # CRASH(deleted): the old object is in the hand and no longer linked.
+        self.endpoint.wait()
+        return AGAIN if lost else DONE

@@ -1,0 +1,51 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.race.index cimport Index, Place, is_frozen, is_split, is_valid
+from limpet.stores.records cimport Objects
+
+cdef u64 ADDRESS_MASK
+cdef u64 DIRECTORY_ENTRY
+cdef u64 FROZEN
+cdef u64 FROZEN_VACANT
+cdef int GROUP_WORDS
+cdef u64 HELD
+cdef u64 HELD_MASK
+cdef u64 OBJECT_MASK
+cdef u64 REFERENCE_MASK
+cdef u64 SPLIT
+cdef u64 UNSET
+
+cdef int DONE
+cdef int NO_MEMORY
+
+cdef class Splitter:
+    cdef readonly object pool
+    cdef readonly Index index
+    cdef readonly object parameters
+    cdef readonly int replicas
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Allocator allocator
+    cdef readonly Objects objects
+    cdef public int objects_needed
+    cdef public u64 cramped
+
+    @cython.locals(index=Index, enough=bint)
+    cpdef int grow(self, Place place, bytes key) except -1
+    @cython.locals(node=u64)
+    cpdef int find_memory(self, bytes key, int objects) except -1
+    cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
+    @cython.locals(old=u64, first=u64, second=u64)
+    cpdef int split(self, Place place) except -1
+    @cython.locals(entry=u64, pointer=u64, node=u64, new=u64)
+    cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
+    @cython.locals(base=u64, index=int, slot=u64, word=u64, frozen=u64)
+    cpdef u64 freeze(self, u64 pointer) except? 0
+    @cython.locals(prefix=u64)
+    cpdef u64 half_of(self, u64 word, u64 depth) except? 2
+    @cython.locals(index=int, word=u64, half=u64)
+    cpdef int move(self, Place place, u64 base, u64 first, u64 second) except -1
+    cpdef int fill(self, u64 slot, u64 word) except -1

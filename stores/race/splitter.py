@@ -1,0 +1,213 @@
+"""How a subtable is split in two, without locks, so that the index grows.
+
+The paper locks directory entries, and moves pairs one after another; a client that is killed while
+it holds a lock blocks all. Here any client that finds no room, or a frozen slot, does all of
+
+    1. make the two halves, all of whose slots are UNSET, and CAS the halves' entries from 0 to them
+    2. freeze each slot: by CAS set FROZEN, or a vacant or undecided one to FROZEN_VACANT
+    3. CAS each slot of both halves from UNSET to what the frozen slot at the same place says: its
+       word, if the key belongs there, else vacant
+    4. CAS the entry (index.py) from the subtable to SPLIT; free the subtable
+
+Any number of clients may be at it, each for itself. A frozen slot is never changed, so all clients
+see the same and write the same, and step 3 fills each slot once: a half is not written by others
+before step 4, and no slot is UNSET after it. A writer's CAS on a slot of the old subtable fails
+once it is frozen, so nothing is lost that came late (trap R7); an undecided insert starts again in
+the half. Memory is taken before anything is frozen, so no client is ever stuck because memory is
+full.
+
+The same steps are done under a lock in locked.py, as a transaction in stores/rtx/race.py, with a
+log of values in stores/baselines/dtx/race.py, and on replicas in stores/fusee/growth.py.
+
+A kill leaves behind: before the CAS of step 1 a half in the client journal, for its entry; later
+nothing but a subtable, partly frozen, and halves that the next client goes on with; after the CAS
+of step 4 the old subtable in the client journal.
+
+Limits: subtables are not merged again, and what they take is not given back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from limpet.shm.catalogue.regions import INTERNAL
+from limpet.shm.clients.membership import hand_in
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
+from limpet.shm.errors import NodeFailed, StoreFull
+from limpet.stores.race.index import Index, Place, is_frozen, is_split, is_valid
+from limpet.stores.race.layout import (
+    DIRECTORY_ENTRY,
+    FROZEN,
+    FROZEN_VACANT,
+    OBJECT_MASK,
+    SPLIT,
+    UNSET,
+)
+from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.status import DONE, NO_MEMORY
+
+
+class Splitter:
+    """Splits the subtables of an index."""
+
+    def __init__(self, pool: Any, index: Index, parameters: Any, replicas: int = 1) -> None:
+        self.pool = pool
+        self.index = index
+        self.parameters = parameters
+        self.replicas = replicas
+        """Of subtables, and of pairs."""
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.allocator = pool.allocator.coherent()
+        self.objects = index.objects
+        self.objects_needed = 2
+        """Objects of the size of a subtable that a split takes."""
+        self.cramped = 0
+        """Pointer to a subtable that is to be split though there is room for the key."""
+
+    # ---- growth -------------------------------------------------------------------------------
+
+    def grow(self, place: Place, key: bytes) -> int:
+        """Split the subtable of a key, or make it, if it still has to be. Within an operation.
+
+        DONE, NO_MEMORY, or AGAIN: something is `place.busy`. Raises StoreFull.
+        """
+        index = self.index
+        index.choose(place, key)
+        index.end_choosing(place)
+        index.read_row(place, 0)
+        place.busy = 0
+        if not place.pointer:
+            return DONE if self.obtain(place, place.number, 0) else NO_MEMORY
+        enough = not index.any_frozen() and place.pointer != self.cramped
+        # A key that is there needs no room.
+        if enough and (index.room(place) >= 0 or index.match(place, key, 0, False)):
+            return DONE
+        if place.depth == index.depth_max:
+            raise StoreFull(
+                f"{index.name}: the subtable of the key {key!r} is full and cannot be split, as "
+                f"it was {place.depth} times; the store was made with capacity="
+                f"{self.parameters.capacity} and limit={self.parameters.limit}, 0 being none"
+            )
+        return self.split(place)
+
+    def find_memory(self, key: bytes, objects: int) -> None:
+        """Have memory ready for so many objects of the size of the key's subtable."""
+        node = self.index.node_of(self.index.table_of(key))
+        sizes = [self.index.subtable_size] * objects
+        internal = self.index.name.startswith(INTERNAL)
+        self.allocator.replenish_all(node, sizes, self.replicas, 0, 0, internal)
+
+    def wait(self, busy: int, table: int, attempt: int) -> None:
+        """Wait a little for what was in the way of a split, where something can be."""
+
+    def split(self, place: Place) -> int:
+        """Split the subtable of a key: DONE, also if it is split by now; NO_MEMORY; or AGAIN."""
+        old = place.pointer
+        first = self.obtain(place, 2 * place.number, UNSET)
+        second = self.obtain(place, 2 * place.number + 1, UNSET) if first else 0
+        if not second:
+            return NO_MEMORY
+        if self.endpoint.load(place.entry) != old:
+            return DONE
+        # CRASH(freezing): whoever wants to write here goes on; readers do not mind.
+        self.freeze(old)
+        self.move(place, self.index.base_of(old), first & ADDRESS_MASK, second & ADDRESS_MASK)
+        self.client.hold(old & REFERENCE_MASK, place.entry)
+        self.endpoint.cas(place.entry, old, SPLIT)
+        # CRASH(split): the old subtable is in the hand and no longer linked.
+        self.endpoint.wait()
+        return DONE
+
+    def obtain(self, place: Place, number: int, word: int) -> int:
+        """The pointer of an entry; if it is 0, to a new subtable with this word in each slot.
+
+        0: there is no memory ready.
+        """
+        entry = self.index.entry(place.table, number)
+        pointer = self.endpoint.load(entry)
+        if pointer:
+            return pointer
+        node = self.index.node_of(place.table)
+        new = self.allocator.allocate(node, self.index.subtable_size, 1)
+        if not new:
+            return 0
+        self.endpoint.write(new & ADDRESS_MASK, self.filled(number, word))
+        self.client.aim(self.client.held - 1, entry)
+        pointer = self.endpoint.cas(entry, 0, new)
+        # CRASH(subtable-made): it is linked, and whoever needs it goes on.
+        self.endpoint.wait()
+        return pointer or new
+
+    def filled(self, number: int, word: int) -> Any:
+        """A subtable of this number with the same word in each slot."""
+        groups = self.index.groups
+        words = np.full((groups, GROUP_WORDS // 8, 8), word, dtype="<u8")
+        words[:, :, 0] = (np.arange(groups, dtype="<u8") | np.uint64(number << 32))[:, None]
+        return words
+
+    def freeze(self, pointer: int) -> int:
+        """Freeze all slots of the subtable there; the first one that a transaction holds, or 0."""
+        base = self.index.base_of(pointer)
+        for index in range(self.index.groups * GROUP_WORDS):
+            slot = base + 8 * index
+            while index & 7:
+                word = self.endpoint.load(slot)
+                if is_frozen(word):
+                    break
+                if word & HELD_MASK == HELD:
+                    return slot
+                frozen = word | FROZEN if is_valid(word) else FROZEN_VACANT
+                if self.endpoint.cas(slot, word, frozen) == word:
+                    break
+        return 0
+
+    def half_of(self, word: int, depth: int) -> int:
+        """Which half of a subtable, whose entry is at this depth, the pair of a slot belongs to."""
+        self.objects.load(word & OBJECT_MASK)
+        prefix = self.index.prefix(hash64(self.objects.key()))
+        return prefix >> self.index.depth_max - depth - 1 & 1
+
+    def move(self, place: Place, base: int, first: int, second: int) -> None:
+        """Fill both halves from the frozen subtable at `base`."""
+        for index in range(self.index.groups * GROUP_WORDS):
+            if not index & 7:
+                continue
+            word = self.endpoint.load(base + 8 * index)
+            half = self.half_of(word, place.depth) if is_valid(word) else 2
+            self.fill(first + 8 * index, 0 if half else word & ~FROZEN)
+            self.fill(second + 8 * index, word & ~FROZEN if half == 1 else 0)
+
+    def fill(self, slot: int, word: int) -> None:
+        """Fill a slot of a half, unless another client has."""
+        self.endpoint.cas(slot, UNSET, word)
+
+    # ---- what the dead leave --------------------------------------------------------------------
+
+    def left_by(self, ident: int) -> set[str]:
+        """The crash points of a split that the journal of a dead client shows."""
+        found: set[str] = set()
+        for reference, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
+            for table, directory in enumerate(self.index.tables):
+                if 0 <= home - directory < self.index.directory_size:
+                    try:
+                        found |= self._left_at(table, reference, home)
+                    except NodeFailed:
+                        continue
+        return found
+
+    def _left_at(self, table: int, reference: int, entry: int) -> set[str]:
+        """What a pair of the journal shows that is meant for this entry."""
+        index = self.index
+        pointer = self.endpoint.load(entry)
+        if is_split(pointer):
+            return {"split"}
+        if pointer != reference:
+            return set()
+        parent = index.entries - (entry - index.tables[table]) // DIRECTORY_ENTRY >> 1
+        halves = len(index.halves(table, parent)) if parent >> index.depth_first else 0
+        return {"subtable-made", "freezing"} if halves == 2 else {"subtable-made"}
