@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import NodeFailed
+from limpet.stores.fusee.check import ReplicatedCheck
 from limpet.stores.fusee.links import BUFFER, OLD, Link, is_slot
-from limpet.stores.swarm.layout import (
-    DELETED,
-    DONE,
-    VERIFIED,
-)
+from limpet.stores.race.index import is_valid
+from limpet.stores.race.layout import OBJECT_MASK
+from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.swarm.layout import DELETED, DONE, GONE, VERIFIED
+from limpet.stores.swarm.register import area_of, first_of
 from limpet.stores.swarm.words import is_tombstone, row_of, side_of, writer_of
 
 if TYPE_CHECKING:
     from limpet.stores.swarm.key_register import KeyRegister
     from limpet.stores.swarm.quorum import Quorum
+    from limpet.stores.swarm.registers import Registers
 
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+class RegisterCheck(ReplicatedCheck):
+    """Looks at all of an index whose slots link to registers."""
+
+    def __init__(
+        self, pool: Any, index: Any, tables: Any, logged: Registers, register: KeyRegister
+    ) -> None:
+        ReplicatedCheck.__init__(self, pool, index, tables, logged)
+        self.registers = logged
+        self.register = register
+
+    def keys_in(self, group: int) -> list[bytes]:
+        found = []
+        lane = self.endpoint.background(True)
+        try:
+            words = self.index.words
+            self.endpoint.read_words(group, words, GROUP_WORDS)
+            for index in range(GROUP_WORDS):
+                word = words[index]
+                if index & 7 and is_valid(word):
+                    key = self._visit(word & OBJECT_MASK)
+                    if self.register.max_register.presence() not in (DELETED, GONE):
+                        found.append(key)
+        finally:
+            self.endpoint.background(lane)
+        return found
+
+    def _visit(self, reference: int) -> bytes:
+        """Select a register that a slot links to; its key."""
+        self.registers.load(reference)
+        key: bytes = self.registers.key()
+        ident, capacity = self.registers.word_after_key(0), self.registers.word_after_key(1)
+        first = first_of(reference, self.replicas)
+        self.register.select(reference, area_of(len(key)), ident, capacity, first)
+        return key
+
+    def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        wrong: str = ReplicatedCheck.wrong_with(self, group, slot, word, seen)
+        if not wrong:
+            lane = self.endpoint.background(True)
+            self._visit(word & OBJECT_MASK)
+            wrong = wrong_with(self.register)
+            self.endpoint.background(lane)
+        return wrong
 
 
 def wrong_with(register: KeyRegister) -> str:
@@ -62,8 +107,8 @@ def points_of(store: Any, ident: int) -> set[str]:
     """The named crash points that the hand of a dead client shows of registers."""
     found = set()
     quorum, recycling = store.register.quorum, store.register.recycling
-    for reference, home in store.view.hand(ident >> INCARNATION_BITS):
-        if Link.of(home).entry != store.number_of_store:
+    for reference, home in store.tables.view.hand(ident >> INCARNATION_BITS):
+        if Link.of(home).entry != store.tables.number_of_store:
             continue
         if home & BUFFER:
             recycling.visit_home(home)

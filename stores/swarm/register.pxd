@@ -9,11 +9,13 @@ cdef u64 ENTRY_SIZE
 cdef u64 IN_PLACE_MAX
 cdef int IN_PLACE_WORDS
 cdef u64 MASK
+cdef u64 MIX
 cdef int NODE_SHIFT
 cdef int REPLICAS_ROW
 cdef u64 REPLICATED
 
 cpdef u64 area_of(u64 key_size) noexcept
+cpdef int first_of(u64 reference, u64 replicas) noexcept
 
 @cython.final
 cdef class Register:

@@ -31,11 +31,18 @@ from limpet.stores.fusee.marks import ENTRY_SIZE
 from limpet.stores.swarm.layout import IN_PLACE_MAX, IN_PLACE_WORDS, REPLICAS_ROW
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+MIX: Final = 0x9E37_79B9_7F4A_7C15
+"""2**64 over the golden ratio: a multiple of it spreads addresses."""
 
 
 def area_of(key_size: int) -> int:
     """Where the words of a register begin, from its address, whose key has that many bytes."""
     return 2 * ENTRY_SIZE + (key_size + 7 & ~7)
+
+
+def first_of(reference: int, replicas: int) -> int:
+    """The replica of a register that is read first, and has the value in place: spread over all."""
+    return (((reference & ADDRESS_MASK) * MIX & MASK) >> 32) * replicas >> 32
 
 
 class Register:
