@@ -34,8 +34,8 @@ class Kind:
 
 KINDS: Final = {
     "race": Kind("limpet.stores.race.store", "Race"),
-    "rtx-race": Kind("limpet.stores.rtx.race", "RtxGrowing"),
-    "dtx-race": Kind("limpet.stores.baselines.dtx.race", "LoggedGrowing"),
+    "rtx-race": Kind("limpet.stores.rtx.race", "RtxRace"),
+    "dtx-race": Kind("limpet.stores.baselines.dtx.race", "DtxRace"),
     "fusee": Kind("limpet.stores.fusee.store", "Fusee"),
     "fusee-cr": Kind("limpet.stores.fusee.store", "Fusee", {"sequential": True}),
     "fusee-nc": Kind("limpet.stores.fusee.store", "Fusee", {"cache_size": 0}),
@@ -53,7 +53,7 @@ KINDS: Final = {
 
 UNRECOVERED: Final = {
     "sherman": Kind("limpet.stores.sherman.plain", "InPlace"),
-    "race-locks": Kind("limpet.stores.race.locked", "LockedGrowing"),
+    "race-locks": Kind("limpet.stores.race.locked", "RaceLocks"),
 }
 """Kinds that by their paper recover nothing: they go through the proofs in which nobody dies."""
 

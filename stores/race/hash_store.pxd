@@ -29,15 +29,15 @@ cdef class HashStore(Store):
     cdef readonly int replicas
 
     cpdef int hold_parts(self, Index index, Slots slots, Splitter splitter, Check check) except -1
-    cpdef object search_once(self, Place place, bytes key)
+    cdef object search_once(self, Place place, bytes key)
     @cython.locals(row=int, key=bytes, index=Index, decided=bint)
-    cpdef bint search_batch(self, Place place, list keys, list found) except -1
+    cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(slot=u64)
-    cpdef int delete_once(self, Place place, bytes key) except -1
+    cdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(place=Place, size=u64, exact=u64, attempt=u64, outcome=int, widened=bint, busy=u64, table=u64)
     cpdef int _write(self, key, value, int mode) except -1
     @cython.locals(reference=u64, desired=u64, slot=u64)
-    cpdef int write_once(
+    cdef int write_once(
         self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
     ) except -1
     @cython.locals(reference=u64)
@@ -47,4 +47,4 @@ cdef class HashStore(Store):
         place=Place, splitter=Splitter, lane=bint, attempt=u64, outcome=int, busy=u64, table=u64,
         wanted=int,
     )
-    cpdef int make_room(self, bytes key) except -1
+    cpdef int grow(self, bytes key) except -1

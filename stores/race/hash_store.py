@@ -155,7 +155,7 @@ class HashStore(Store):
             if outcome == DONE:
                 return
             if outcome == FULL:
-                self.make_room(data)
+                self.grow(data)
             attempt += 1
             self.retries += 1
             self.give_way(busy, table, attempt)
@@ -200,7 +200,7 @@ class HashStore(Store):
                 self.endpoint.pause(attempt)
                 self.give_way(busy, table, attempt)
             elif outcome == FULL:
-                self.make_room(key)
+                self.grow(key)
             else:
                 return outcome
 
@@ -257,7 +257,7 @@ class HashStore(Store):
     def give_way(self, busy: int, table: int, attempt: int) -> None:
         """Wait for what was `place.busy`, in this directory, where something can be."""
 
-    def make_room(self, key: bytes) -> None:
+    def grow(self, key: bytes) -> None:
         """Split the key's subtable, which has no room for it or a frozen slot. Raises StoreFull."""
         splitter = self.splitter
         place = self.place

@@ -73,30 +73,36 @@ cdef class Index:
     cdef unsigned char[::1] depths
     cdef u64[::1] known
 
-    cpdef int choose(self, Place place, bytes key) except -1
-    cpdef int choose_to_read(self, Place place, bytes key) except -1
+    cdef int choose(self, Place place, bytes key) except -1
+    cdef int choose_to_read(self, Place place, bytes key) except -1
     @cython.locals(table=u64, prefix=u64, depth=u64, number=u64, entry=u64, pointer=u64, index=u64)
     cdef int locate(self, Place place, u64 hashed) except -1
+    @cython.final
     @cython.locals(combined=u64, first=u64, second=u64)
     cdef int _locate_in(self, Place place, u64 base) except -1
     cpdef u64 table_of(self, bytes key) except? 0
     cpdef u64 node_of(self, u64 table) noexcept
-    cpdef u64 base_of(self, u64 pointer) noexcept
-    cpdef u64 prefix(self, u64 hashed) noexcept
+    cdef u64 base_of(self, u64 pointer) noexcept
+    @cython.final
+    cdef u64 prefix(self, u64 hashed) noexcept
+    @cython.final
     cdef u64 _remembered(self, u64 table, u64 prefix) noexcept
     cdef int _remember_deeper(self) except -1
-    cpdef u64 entry(self, u64 table, u64 number) noexcept
+    @cython.final
+    cdef u64 entry(self, u64 table, u64 number) noexcept
     cpdef u64 below(self, u64 number) except 0
-    cpdef int end_choosing(self, Place place) except -1
-    cpdef int read_buckets(self, Place place) except -1
+    cdef int end_choosing(self, Place place) except -1
+    cdef int read_buckets(self, Place place) except -1
     @cython.locals(index=int)
-    cpdef int read_row(self, Place place, int row) except -1
-    cpdef u64 find(self, Place place, bytes key) except? 0
+    cdef int read_row(self, Place place, int row) except -1
+    cdef u64 find(self, Place place, bytes key) except? 0
     @cython.locals(left=u64, index=int, word=u64, reference=u64)
-    cpdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
+    cdef u64 match(self, Place place, bytes key, int row, bint phases) except? 0
+    @cython.final
     @cython.locals(left=u64, found=u64, index=int)
-    cpdef u64 candidates(self, Place place, int row) except? 0
-    cpdef u64 address(self, Place place, int index) noexcept
+    cdef u64 candidates(self, Place place, int row) except? 0
+    @cython.final
+    cdef u64 address(self, Place place, int index) noexcept
     @cython.locals(best=int, most=int, side=int, main=int, empty=int, last=int, index=int, start=u64)
     cpdef int room(self, Place place) except -2
     @cython.locals(index=int, frozen=int)

@@ -337,6 +337,11 @@ class Index:
         self.read_buckets(place)
         return self.match(place, key, 0, True)
 
+    def look_up(self, place: Place, key: bytes) -> int:
+        """As `choose` and `find`, for callers that are not compiled."""
+        self.choose(place, key)
+        return self.find(place, key)
+
     def match(self, place: Place, key: bytes, row: int, phases: bool) -> int:
         """Of the slots in a row, the address of the valid one with this key, or 0.
 

@@ -1,9 +1,9 @@
 """The `race-locks` store: a subtable is split under a lock, as in RACE hashing's own paper.
 
-A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only who holds the lock of
-an entry of the directory (directory.py) splits its subtable. The lock word is 0 or the id of the
-client that holds it. Others who want to write to a slot that is frozen, or find no room, wait for
-it; readers do not.
+A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only the client that
+holds the lock of an entry of the directory (index.py) splits its subtable. The lock word is 0 or the id of the
+client that holds it. Others that want to write to a slot that is frozen, or find no
+room, wait for it; readers do not.
 
 A kill leaves behind: a lock that nobody takes over. A client that waits for a dead one raises
 StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.
@@ -16,7 +16,14 @@ from typing import Any, Final
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.errors import StoreCorrupt, StoreStuck
-from limpet.stores.race.old.store import Growing
+from limpet.stores.race.check import Check
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Holds, Index, Place
+from limpet.stores.race.parameters import GrowingParameters
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.store import attach, make_directories, unmake_directories
+from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.rtx.repair import PATIENCE
 from limpet.stores.status import AGAIN
@@ -25,51 +32,73 @@ DOUBTS_MAX: Final = 500
 """Looks in a row, of which each comes after several pauses of a millisecond."""
 
 
-class LockedGrowing(Growing):
+class RaceLocks(HashStore):
     """The `race-locks` store. `GrowingParameters`."""
+
+    Parameters: type[GrowingParameters] = GrowingParameters
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.busy = 0
-        """The lock that was in the way."""
+        objects = Objects(pool.heap, in_place=True)
+        index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
+        splitter = LockedSplitter(pool, index, parameters, kind)
+        self.hold_parts(index, Slots(index, pool.client), splitter, Check(pool, index))
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        make_directories(pool, name, parameters)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        unmake_directories(pool, name, parameters)
+
+
+class LockedSplitter(Splitter):
+    """Splits a subtable while it holds the lock of its entry."""
+
+    def __init__(self, pool: Any, index: Index, parameters: Any, kind: str) -> None:
+        super().__init__(pool, index, parameters)
+        self.kind = kind
         self.holder = 0
         self.pin = 0
         self.doubts = 0
-        """The client that was seen to have it, the pin that it had then, and how often in a row the
-        pin was another one, or none, when it was looked at again."""
+        """The client that was seen to have a lock, the pin that it had then, and how often in a row
+        the pin was another one, or none, when it was looked at again."""
 
-    def _split(self) -> int:
-        lock = self.entry - POINTER
+    def split(self, place: Place) -> int:
+        lock = place.entry - POINTER
         holder = self.endpoint.cas(lock, 0, self.client.ident)
         if holder and holder != self.client.ident:
-            self.busy = lock
+            place.busy = lock
             return AGAIN
         # Our own id, since we are in no other operation, is damage, or of one that was cut off.
         try:
             # CRASH(growing): nobody unlocks it.
-            outcome = Growing._split(self)
+            outcome = Splitter.split(self, place)
         finally:
             self.endpoint.store(lock, 0)
         return outcome
 
-    def _wait(self, attempt: int) -> None:
+    def wait(self, busy: int, table: int, attempt: int) -> None:
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
-            self._look_after(self.endpoint.load(self.busy))
+            self._look_after(busy, self.endpoint.load(busy))
 
-    def _look_after(self, holder: int) -> None:
-        """Raise StoreStuck if who holds the lock is dead, StoreCorrupt if it is at other work."""
+    def _look_after(self, lock: int, holder: int) -> None:
+        """Raise StoreStuck if the client that holds a lock is dead, StoreCorrupt if it is at other
+        work."""
         if not holder or self.pool.membership.lives(holder):
-            self._require_work(holder)
+            self._require_work(lock, holder)
             return
         # ORDER: after the look at the client, which may have unlocked it and left.
-        if self.endpoint.load(self.busy) == holder:
+        if self.endpoint.load(lock) == holder:
             raise StoreStuck(
-                f"{self.name}: client {holder:#x} died splitting a subtable in {self.pool.url}; a "
-                f"{self.kind} store recovers nothing; race, rtx-race and dtx-race stores do"
+                f"{self.index.name}: client {holder:#x} died splitting a subtable in "
+                f"{self.pool.url}; a {self.kind} store recovers nothing; race, rtx-race and "
+                "dtx-race stores do"
             )
 
-    def _require_work(self, holder: int) -> None:
+    def _require_work(self, lock: int, holder: int) -> None:
         """Raise StoreCorrupt if a living client has the lock in ever other operations.
 
         It takes a lock, and gives it back, within one. One that stands still in there is waited
@@ -85,7 +114,7 @@ class LockedGrowing(Growing):
         if self.doubts > DOUBTS_MAX:
             self.doubts = 0
             raise StoreCorrupt(
-                f"{self.name}: the lock at {self.busy:#x} of a subtable that is to be split names "
+                f"{self.index.name}: the lock at {lock:#x} of a subtable that is to be split names "
                 f"client {holder:#x}, which is at other work; save what is left, and make the "
                 "store again"
             )

@@ -45,7 +45,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
-from limpet.stores.race.old.index import is_vacant
+from limpet.stores.race.index import is_vacant
 from limpet.stores.rtx.layout import ENTRY_SIZE, PART_COUNT, PART_ENTRIES, PART_LOG, PART_OWNER
 
 FINGERPRINT: Final = 0xFF << 56

@@ -1,28 +1,40 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.base cimport as_bytes
-from limpet.stores.race.old.store cimport Growing
+from limpet.stores.race.check cimport Check
+from limpet.stores.race.hash_store cimport HashStore
+from limpet.stores.race.index cimport Index, Place, is_frozen, is_valid
+from limpet.stores.race.slots cimport Slots
+from limpet.stores.race.splitter cimport Splitter
 
+cdef u64 ADDRESS_MASK
 cdef int AGAIN
+cdef u64 FROZEN
 cdef u64 PATIENCE
 cdef u64 POINTER
+cdef u64 REPLICATED
+cdef u64 STOPPED
 
-cdef class LoggedGrowing(Growing):
-    cdef u64 stop_offset
+cdef class DtxRace(HashStore):
     cdef readonly u64 link
     cdef readonly object locks
     cdef readonly object recovery
-    cdef u64 busy
-    cdef bint stopped
-    cdef u64 passed
+    cdef readonly u64 stop_offset
 
+    cdef object search_once(self, Place place, bytes key)
     @cython.locals(key=bytes, stopped=bint)
-    cdef int _get_batch(self, list keys, list found) except -1
-    cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
-    cdef int _delete_once(self, bytes key) except -1
-    cdef bint _is_stopped(self, u64 table) except -1
-    cdef int _give_way(self, u64 attempt) except -1
-    cdef int _wait(self, u64 attempt) except -1
-    cdef int _stay(self, u64 at, u64 attempt) except -1
-    cdef int _split(self) except -1
+    cdef bint search_batch(self, Place place, list keys, list found) except -1
+    cdef int write_once(
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    ) except -1
+    cdef int delete_once(self, Place place, bytes key) except -1
+    @cython.locals(lane=bint)
+    cdef bint is_stopped(self, Place place, u64 table) except -1
+    cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
+    cdef int stay(self, u64 at, u64 table, u64 attempt) except -1
+
+cdef class LoggedSplitter(Splitter):
+    cdef readonly DtxRace store
+
+    cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
+    cpdef int split(self, Place place) except -1

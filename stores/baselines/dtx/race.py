@@ -2,15 +2,15 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
-log, they are written in place, and a recovery stops all clients (stores/dtx). A baseline. Searches,
+log, they are written in place, and a recovery stops all clients (recovery.py). A baseline. Searches,
 inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
 finds no room, or a frozen slot, splits the subtable by one transaction:
 
     1. have memory for the halves, their images and the log, which names all of it, in hand before 2
-    2. lock the entries (directory.py) of the halves and of the subtable, by words that name the
+    2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
        client that holds them (stores/baselines/dtx/locks.py); one that is locked is a conflict.
        Validate that the subtable is the one that was read
-    3. freeze it (race/store.py), so that it stands still; write to the log what the halves will be,
+    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will be,
        and that it is decided
     4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
        Unlock; free the subtable, the images and the log
@@ -48,7 +48,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from limpet.shm.clients.membership import hand_in
 from limpet.shm.endpoint.layout import NODE_SHIFT
@@ -56,14 +58,19 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed
 from limpet.shm.parameters import CLIENTS_MAX, check_whole
-from limpet.stores.base import as_bytes
 from limpet.stores.baselines.dtx.locks import ObjectLocks
 from limpet.stores.baselines.dtx.log import ValueLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import stop_size
+from limpet.stores.race.check import Check
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
 from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
-from limpet.stores.race.old.store import Growing, is_frozen
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.store import attach, make_directories, unmake_directories
+from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import DOING, POINTER
 from limpet.stores.rtx.log import Entry
 from limpet.stores.rtx.repair import PATIENCE
@@ -75,7 +82,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class DtxGrowingParameters(GrowingParameters):
+class DtxRaceParameters(GrowingParameters):
     """Those of `race`; `clients`: slots of the pool, each of which has a word (dtx/stop.py)."""
 
     clients: int
@@ -94,7 +101,7 @@ class DtxGrowingParameters(GrowingParameters):
         groups: int | None = None,
         bucket_size: int = SLOTS_PER_BUCKET,
         limit: int = 0,
-    ) -> DtxGrowingParameters:
+    ) -> DtxRaceParameters:
         base = GrowingParameters.for_pool(
             pool, layout, capacity=capacity, groups=groups, bucket_size=bucket_size, limit=limit
         )
@@ -111,118 +118,92 @@ class DtxGrowingParameters(GrowingParameters):
         return self.stop_offset + stop_size(self.clients)
 
 
-class LoggedGrowing(Growing):
-    """The `dtx-race` store. `DtxGrowingParameters`."""
+STOPPED: Final = 1
+"""`Place.busy` of an operation whose directory is stopped; else it is the entry that is locked."""
 
-    Parameters: type[DtxGrowingParameters] = DtxGrowingParameters
+
+class DtxRace(HashStore):
+    """The `dtx-race` store. `DtxRaceParameters`."""
+
+    Parameters: type[DtxRaceParameters] = DtxRaceParameters
     resolves = True
     stops = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.objects_needed = 5
-        """Two halves, their images, and the log, which takes memory of the same size."""
-        self.stop_offset = parameters.stop_offset
-        self.link = pool.entry_of(name)[0] << 48 | REPLICATED
+        self.link = self.entry_number << 48 | REPLICATED
         self.locks = ObjectLocks(self)
         self.recovery = Recovery(self, self.locks)
-        self.busy = 0
-        """The entry whose lock was in the way of a split, or 0."""
-        self.stopped = False
-        """Whether the directory of the operation was."""
-        self.passed = 0
-        """Batches of keys that were not looked up, as a directory was stopped."""
+        self.stop_offset = parameters.stop_offset
+        objects = Objects(pool.heap, in_place=True)
+        index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
+        splitter = LoggedSplitter(pool, index, parameters, self)
+        self.hold_parts(index, Slots(index, pool.client), splitter, Check(pool, index))
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        make_directories(pool, name, parameters)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        unmake_directories(pool, name, parameters)
 
     # ---- operations -----------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. 2 round trips; 1 when no fingerprint matches."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        attempt = 0
-        while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                if not self._is_stopped(self._table_of(key)):
-                    self._choose(key)
-                    return self.objects.value() if self._find(key) else default
-            finally:
-                self.client.leave()
-            attempt += 1
-            self.retries += 1
-            self._give_way(attempt)
+    def search_once(self, place: Place, key: bytes) -> Any:
+        if self.is_stopped(place, self.index.table_of(key)):
+            return None
+        return HashStore.search_once(self, place, key)
 
-    def get_many(self, keys: Any) -> list[bytes | None]:
-        """The values of `keys`, in their order; None for each that is missing."""
-        wanted = [key if type(key) is bytes else as_bytes("key", key) for key in keys]
-        passed = self.passed
-        found: list[bytes | None] = super().get_many(wanted)
-        if self.passed != passed:
-            for row, value in enumerate(found):
-                if value is None:
-                    found[row] = self.get(wanted[row])
-        return found
-
-    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+    def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         stopped = False
         for key in keys:
-            stopped = stopped or self._is_stopped(self._table_of(key))
+            stopped = stopped or self.is_stopped(place, self.index.table_of(key))
         if stopped:
-            self.passed += 1
             found += [None] * len(keys)
-        else:
-            Growing._get_batch(self, keys, found)
+            return False
+        return HashStore.search_batch(self, place, keys, found)
 
-    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
-        if self._is_stopped(self._table_of(key)):
+    def write_once(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        if self.is_stopped(place, self.index.table_of(key)):
             return AGAIN
-        return Growing._write_once(self, key, value, size, mode, attempt)
+        return HashStore.write_once(self, place, key, value, size, mode, attempt)
 
-    def _delete_once(self, key: bytes) -> int:
-        return AGAIN if self._is_stopped(self._table_of(key)) else Growing._delete_once(self, key)
+    def delete_once(self, place: Place, key: bytes) -> int:
+        if self.is_stopped(place, self.index.table_of(key)):
+            return AGAIN
+        return HashStore.delete_once(self, place, key)
 
     # ---- stopped --------------------------------------------------------------------------------
 
     def stop_words(self) -> list[int]:
         """Addresses of the words by which each directory is stopped (stop.py)."""
-        return [table + self.stop_offset for table in self.tables]
+        return [table + self.stop_offset for table in self.index.tables]
 
-    def _is_stopped(self, table: int) -> bool:
+    def is_stopped(self, place: Place, table: int) -> bool:
         """Whether a directory is; then the operation, which is pinned, ends, and waits."""
         lane = self.endpoint.background(True)
         try:
-            self.table = table
-            self.stopped = self.endpoint.load(self.tables[table] + self.stop_offset) != 0
+            if self.endpoint.load(self.index.tables[table] + self.stop_offset) == 0:
+                return False
         finally:
             self.endpoint.background(lane)
-        return self.stopped
+        place.table = table
+        place.busy = STOPPED
+        return True
 
-    def _give_way(self, attempt: int) -> None:
-        if self.stopped:
-            self._stay(0, attempt)
+    def give_way(self, busy: int, table: int, attempt: int) -> None:
+        if busy:
+            self.stay(0, table, attempt)
 
-    def _wait(self, attempt: int) -> None:
-        self._stay(0 if self.stopped else self.busy, attempt)
-
-    def _stay(self, at: int, attempt: int) -> None:
-        """Wait a little; look now and then whom we wait for, at this entry, unless that is 0."""
+    def stay(self, at: int, table: int, attempt: int) -> None:
+        """Wait a little; look now and then which client we wait for, at this entry, unless that is
+        0."""
         self.endpoint.pause(attempt)
         if attempt % PATIENCE == 0:
-            self.pool.exclusively(functools.partial(self.recovery.look_for, self.table, at))
-
-    # ---- growth ---------------------------------------------------------------------------------
-
-    def _split(self) -> int:
-        if self._is_stopped(self.table):
-            return AGAIN
-        numbers = [2 * self.number, 2 * self.number + 1]
-        entries = [self._entry(self.table, number) - POINTER for number in numbers]
-        split = LoggedSplit(self, self.pointer, numbers, entries, self.entry - POINTER)
-        outcome = split.run()
-        self.busy = split.busy
-        return outcome
+            self.pool.exclusively(functools.partial(self.recovery.look_for, table, at))
 
     # ---- recovery -------------------------------------------------------------------------------
 
@@ -231,7 +212,7 @@ class LoggedGrowing(Growing):
         return SplitLog(self, reference)
 
     def is_log(self, home: int) -> bool:
-        """Whether a pair of a hand is a log of this store."""
+        """Whether a pair of a client journal is a log of this store."""
         return bool(home == self.link)
 
     def resolved(self, reference: int, home: int) -> bool:
@@ -241,7 +222,7 @@ class LoggedGrowing(Growing):
         return list(self.recovery.listed(reference))
 
     def left_by(self, ident: int) -> set[str]:
-        found = Growing.left_by(self, ident)
+        found = self.splitter.left_by(ident)
         if self.recovery.has_stopped(ident):
             found.add("stopped")
         slot = ident >> INCARNATION_BITS
@@ -251,12 +232,45 @@ class LoggedGrowing(Growing):
         return found
 
 
+class LoggedSplitter(Splitter):
+    """Splits each subtable by a transaction with a log of values."""
+
+    def __init__(self, pool: Any, index: Index, parameters: Any, store: DtxRace) -> None:
+        super().__init__(pool, index, parameters)
+        self.store = store
+        self.objects_needed = 5
+        """Two halves, their images, and the log, which takes memory of the same size."""
+
+    def wait(self, busy: int, table: int, attempt: int) -> None:
+        self.store.stay(0 if busy == STOPPED else busy, table, attempt)
+
+    def split(self, place: Place) -> int:
+        if self.store.is_stopped(place, place.table):
+            return AGAIN
+        split = LoggedSplit(self, place)
+        outcome = split.run()
+        place.busy = split.busy
+        return outcome
+
+    def halves_of(self, old: int, numbers: list[int]) -> list[Any]:
+        """What the halves with these numbers are, of a frozen subtable."""
+        halves = [self.filled(number, 0).reshape(-1) for number in numbers]
+        words = np.frombuffer(
+            self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
+        ).tolist()
+        depth = numbers[0].bit_length() - 2
+        for index, word in enumerate(words):
+            if index & 7 and is_valid(word):
+                halves[self.half_of(word, depth)][index] = word & ~FROZEN
+        return halves
+
+
 class SplitLog(ValueLog):
     """The log of a split."""
 
     def __init__(self, store: Any, reference: int) -> None:
         super().__init__(store.locks, reference)
-        self.subtable_size = int(store.subtable_size)
+        self.subtable_size = int(store.index.subtable_size)
 
     def carry_out(self, locked: list[Entry]) -> None:
         *_, first, second, parent = self.entries()
@@ -302,20 +316,17 @@ def shown_by(log: ValueLog, entries: list[Entry], hand: set[int]) -> set[str]:
 
 
 class LoggedSplit:
-    """The transaction that splits the subtable `old`.
+    """The transaction that splits the subtable of a place."""
 
-    `numbers`, `halves`: number and address of the entries of both halves; `parent`: of `old`.
-    """
-
-    def __init__(
-        self, store: LoggedGrowing, old: int, numbers: list[int], halves: list[int], parent: int
-    ) -> None:
-        self.store = store
-        self.endpoint = store.endpoint
-        self.old = old
-        self.numbers = numbers
-        self.halves = halves
-        self.parent = parent
+    def __init__(self, splitter: LoggedSplitter, place: Place) -> None:
+        self.splitter = splitter
+        self.store = splitter.store
+        self.endpoint = splitter.endpoint
+        self.old = place.pointer
+        self.numbers = [2 * place.number, 2 * place.number + 1]
+        self.halves = [splitter.index.entry(place.table, each) - POINTER for each in self.numbers]
+        """Addresses of the entries of both halves; `parent`: of the one that is split."""
+        self.parent = place.entry - POINTER
         self.images: list[int] = []
         self.held: list[int] = []
         """Entries that are locked."""
@@ -332,9 +343,9 @@ class LoggedSplit:
             log.close(False)
             return AGAIN if self.busy else DONE
         self.store.pool.membership.progress()
-        self.store.freeze(self.old)
+        self.splitter.freeze(self.old)
         # CRASH(entry-locked): not decided; recovery thaws and unlocks.
-        values = self.store.halves_of(self.old, self.numbers)
+        values = self.splitter.halves_of(self.old, self.numbers)
         for image, value in zip(self.images, values, strict=True):
             self.endpoint.write(image & ADDRESS_MASK, value)
         log.decide()
@@ -351,9 +362,9 @@ class LoggedSplit:
     def _prepare(self) -> SplitLog | None:
         """Have all memory in hand, and then in the log; None: it is not ready."""
         store, client = self.store, self.store.client
-        allocator, place = store.allocator.coherent(), client.held
+        allocator, place = self.splitter.allocator, client.held
         node = self.old >> NODE_SHIFT & 0xFF
-        new = [allocator.allocate(node, store.subtable_size, 1) for _ in range(5)]
+        new = [allocator.allocate(node, self.splitter.index.subtable_size, 1) for _ in range(5)]
         if not all(new):
             return None  # what is in hand and not named by a link is freed when the operation ends
         log = SplitLog(store, new[0])
