@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pytest
 from fusee_mutants import SOURCES as FUSEE
-from race_mutants import GROWING as SOURCES
 from race_mutants import from_source
 
 from limpet.fault.explore.sim_cluster import Stage
@@ -17,25 +16,6 @@ from limpet.fault.matrix.testbed import Scene
 
 SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
-RTX_SOURCES: Final = (*SOURCES, "stores/rtx/hash_slots.py", "stores/rtx/race.py")
-DTX_SOURCES: Final = (*SOURCES, "stores/baselines/dtx/race.py")
-
-
-def growing_from_source(*changes: tuple[str, str]) -> Any:
-    """The class Growing of the store's source with each text replaced, uncompiled."""
-    return from_source(SOURCES, "Growing", *changes)
-
-
-def rtx_growing_from_source(*changes: tuple[str, str]) -> Any:
-    """The class RtxGrowing, likewise."""
-    return from_source(RTX_SOURCES, "RtxGrowing", *changes)
-
-
-def logged_growing_from_source(*changes: tuple[str, str]) -> Any:
-    """The class LoggedGrowing, likewise."""
-    return from_source(DTX_SOURCES, "LoggedGrowing", *changes)
-
-
 def replicated_from_source(*changes: tuple[str, str]) -> Any:
     """The class Fusee, likewise."""
     return from_source(FUSEE, "Fusee", *changes)
@@ -43,10 +23,7 @@ def replicated_from_source(*changes: tuple[str, str]) -> Any:
 
 def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
     """Insert other keys until an insert of this one has to split a subtable; which ones."""
-    made = (
-        from_source(FUSEE[:-1], "ReplicatedGrowth") if store.replicated else growing_from_source()
-    )
-    plain = made(store.pool, store.kind, store.name, store.parameters)
+    plain = old_form(store) if store.replicated else store
     others: list[bytes] = []
     while _has_room(plain, key):
         others.append(b"k%03d" % len(others))
@@ -54,9 +31,17 @@ def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
     return tuple(others)
 
 
+def old_form(store: Any) -> Any:
+    made = from_source(FUSEE[:-1], "ReplicatedGrowth")
+    return made(store.pool, store.kind, store.name, store.parameters)
+
+
 def _has_room(plain: Any, key: bytes) -> bool:
     plain.client.enter()
     try:
+        if not plain.replicated:
+            plain.index.look_up(plain.place, key)
+            return not plain.place.pointer or plain.index.room(plain.place) >= 0
         plain._choose(key)
         plain._read_row(0)
         return not plain.pointer or plain._room() >= 0

@@ -163,12 +163,16 @@ class Check:
         lost = None
         for table in range(self.index.subtables):
             try:
-                for number in self.index.roots():
-                    self._check_below(within, table, number, 0, seen)
+                self.check_of(within, table, seen)
             except NodeFailed as error:
                 lost = error
         if lost is not None:
             raise lost
+
+    def check_of(self, within: Within, table: int, seen: dict[bytes, int]) -> None:
+        """Verify what a directory leads to; `seen`: slots of the keys that were met already."""
+        for number in self.index.roots():
+            self._check_below(within, table, number, 0, seen)
 
     def _check_below(
         self, within: Within, table: int, number: int, group: int, seen: dict[bytes, int]

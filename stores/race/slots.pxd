@@ -22,8 +22,11 @@ cdef class Slots:
 
     @cython.locals(word=u64, lost=bint)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
-    @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64, lost=bint)
+    @cython.locals(index=int, slot=u64, vacant=u64, tentative=u64)
     cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
+    @cython.locals(lost=bint)
+    cpdef bint decide(self, u64 slot, u64 tentative, u64 desired) except -1
+    cpdef bint goes_on(self, Place place, bytes key, u64 slot, u64 attempt) except -1
     @cython.locals(fingerprint=u64, index=int, word=u64, theirs=u64)
     cpdef bint rival(self, Place place, bytes key, u64 slot, u64 attempt) except -1
     cpdef bint goes_first(self, u64 theirs, u64 slot, u64 attempt) except -1

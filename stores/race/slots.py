@@ -74,13 +74,24 @@ class Slots:
             self.endpoint.wait()
             return AGAIN
         # CRASH(inserting): readers pass over the tentative slot; others may kick it out.
-        self.index.read_buckets(place)
-        if self.index.match(place, key, 0, True) or self.rival(place, key, slot, attempt):
+        if not self.goes_on(place, key, slot, attempt):
             return AGAIN
+        return DONE if self.decide(slot, tentative, desired) else AGAIN
+
+    def decide(self, slot: int, tentative: int, desired: int) -> bool:
+        """Decide an insert; False: it was kicked out."""
         # LINEARIZES: insert
         lost = self.endpoint.cas(slot, tentative, desired) != tentative
         self.endpoint.wait()
-        return AGAIN if lost else DONE
+        return not lost
+
+    def goes_on(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
+        """Whether an insert that has put its word into `slot` may decide: no other slot has the
+        key, and no rival stands in the way."""
+        self.index.read_buckets(place)
+        if self.index.match(place, key, 0, True):
+            return False
+        return not self.rival(place, key, slot, attempt)
 
     def rival(self, place: Place, key: bytes, slot: int, attempt: int) -> bool:
         """Whether an undecided insert of the same key stands in our way; kick it out if it may."""

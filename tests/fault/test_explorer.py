@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from race_mutants import MUTANTS, Mutant, in_force
+from race_mutants import MUTANTS, Mutant, in_force, race_with
 
 from limpet.__main__ import main
 from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
@@ -277,7 +277,7 @@ def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
 
 def test_source_of_the_store_run_uncompiled_holds() -> None:
     """What the mutants are made of is sound."""
-    with in_force(Mutant("unchanged", (), (("PATIENCE: Final = 8", "PATIENCE: Final = 8"),))):
+    with in_force(Mutant("unchanged", (), race_with())):
         assert explore(Exploration(schedules=RUNS // 6, seed=1)).ok
 
 

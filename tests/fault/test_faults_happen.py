@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
-from race_mutants import GET, Mutant, in_force
+from race_mutants import Mutant, in_force, race_with
 
 import limpet
 from limpet.__main__ import main
@@ -38,6 +38,7 @@ from limpet.fault.matrix.matrix_result import Result
 from limpet.fault.matrix.operations import OPERATIONS, Broken
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.words import TENTATIVE
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
 
 RUNS = 300 if BUILD == "compiled" else 30
@@ -215,18 +216,18 @@ def test_explorer_leaves_out_what_changes_nothing() -> None:
     assert schedule_text(run.schedule) == "0.0.1x1,0.0.7s2"
 
 
-WAITING = """
-    def _find_waiting(self, key):
-        while not self._find(key):
-            if not any(word & TENTATIVE for word in self.slots[:32]):
-                return False
+def get_waiting(self: Any, key: bytes, default: Any = None) -> Any:
+    """Waits while any insert is undecided."""
+    with self.client:
+        self.require_there()
+        while not self.index.look_up(self.place, key):
+            if not any(word & TENTATIVE for word in self.index.words[:32]):
+                return default
             self.endpoint.pause(0)
-        return True
-"""
-WAITS = Mutant(
-    "get-waits-for-the-dead", ("no end",),
-    changes=((GET, GET.replace("_find(key)", "_find_waiting(key)") + WAITING),),
-)  # fmt: skip
+        return self.objects.value()
+
+
+WAITS = Mutant("get-waits-for-the-dead", ("no end",), race_with(get=get_waiting))
 
 
 def test_explorer_ends_when_the_survivor_waits_for_ever() -> None:

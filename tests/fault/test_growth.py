@@ -13,12 +13,10 @@ from growth_scenes import (
     Crowded,
     crowded,
     fill,
-    growing_from_source,
-    logged_growing_from_source,
     replicated_from_source,
-    rtx_growing_from_source,
 )
 from puppets import Puppet, verb_on, verb_on_address
+from race_mutants import race_with
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore
@@ -33,11 +31,16 @@ from limpet.shm.clients.epoch import NEVER
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
-from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
+from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed
-from limpet.stores.race.index import is_vacant
-from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.baselines.dtx.race import DtxRace, LoggedSplitter
+from limpet.stores.race.index import is_split, is_vacant
+from limpet.stores.race.layout import SPLIT, UNSET
+from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
+from limpet.stores.race.splitter import Splitter
 from limpet.stores.registry import KINDS, Kind
+from limpet.stores.rtx.race import RtxRace, TransactionSplitter
+from limpet.stores.status import DONE, NO_MEMORY
 
 COMPILED = BUILD == "compiled"
 RUNS = 24
@@ -160,47 +163,104 @@ def test_store_holds_while_subtables_are_split_without_hardware_coherence(kind: 
     assert explored(kind, 60, program="ic gc|ua ga|db gb", coherent=False).failures == ()
 
 
-MOVE = "        self._move(old & ADDRESS_MASK, first & ADDRESS_MASK, second & ADDRESS_MASK)\n"
-SET_FREE = "        # CRASH(split)"
-MUTANTS = {
-    "not-frozen": (
-        "ic gc|ua ga da|db ga",
-        (("        self._freeze(old & ADDRESS_MASK)\n", ""),),
-    ),
-    "filled-again": (
-        "ic gc|ua ga da|db ga",
-        (
-            ("self.endpoint.cas(slot, UNSET, word)", "self.endpoint.cas(slot, 0, word)"),
-            ("_obtain(2 * self.number, UNSET)", "_obtain(2 * self.number, 0)"),
-            ("_obtain(2 * self.number + 1, UNSET)", "_obtain(2 * self.number + 1, 0)"),
-        ),
-    ),
-    "split-before-moved": (
-        "ic gc|ua ga da|db ga",
-        ((MOVE, ""), (SET_FREE, MOVE + SET_FREE)),
-    ),
-    "split-unfrozen": (
-        "ic gc|ua ga da|db ga",
-        (("_freeze(old & ADDRESS_MASK)\n", "_freeze((old & ADDRESS_MASK) + 192)\n"),),
-    ),
-}
-"""Program and changes."""
+class NeverFreezes(Splitter):  # type: ignore[misc]
+    def freeze(self, pointer: int) -> int:
+        return 0
 
 
-NOT_SPLIT = """        if self.endpoint.load(self.entry) != self.pointer:
+class FreezesNotAll(Splitter):  # type: ignore[misc]
+    """One group is left out, and one behind the subtable is frozen."""
+
+    def freeze(self, pointer: int) -> int:
+        return int(super().freeze(pointer + GROUP_SIZE))
+
+
+class FillsAgain(Splitter):  # type: ignore[misc]
+    """Slots of a new half are vacant, and are filled while they are."""
+
+    def obtain(self, place: Any, number: int, word: int) -> int:
+        return int(super().obtain(place, number, 0))
+
+    def fill(self, slot: int, word: int) -> None:
+        self.endpoint.cas(slot, 0, word)
+
+
+class SplitsBeforeMoved(Splitter):  # type: ignore[misc]
+    def split(self, place: Any) -> int:
+        old, found = place.pointer, []
+        for number in (2 * place.number, 2 * place.number + 1):
+            found.append(self.obtain(place, number, UNSET))
+            if not found[-1]:
+                return NO_MEMORY
+        if self.endpoint.load(place.entry) != old:
             return DONE
-"""
-RTX_MUTANTS = {
-    "R7": ("ic gc|ua ga da|db ga", (("held := self.freeze(parent.old)", "held := 0"),)),
-    "split-before-filled": (
-        "ic gc|ua ga da|db ga",
-        (("        if log.commits():\n", "        if log.finish():\n"),),
-    ),
-    "split-again": ("ic gc|id ic|ua ga", ((NOT_SPLIT, ""),)),
+        self.freeze(old)
+        self.client.hold(old & REFERENCE_MASK, place.entry)
+        self.endpoint.cas(place.entry, old, SPLIT)
+        first, second = (pointer & ADDRESS_MASK for pointer in found)
+        self.move(place, old & ADDRESS_MASK, first, second)
+        self.endpoint.wait()
+        return DONE
+
+
+MUTANTS = {
+    "not-frozen": NeverFreezes,
+    "filled-again": FillsAgain,
+    "split-before-moved": SplitsBeforeMoved,
+    "split-unfrozen": FreezesNotAll,
 }
 
 
-FREEZE = "        self.store.freeze(self.old)\n"
+class NeverFreezesDecided(TransactionSplitter):  # type: ignore[misc]
+    def freeze(self, pointer: int) -> int:
+        return 0
+
+
+class SplitsAgain(TransactionSplitter):  # type: ignore[misc]
+    def is_current(self, place: Any) -> bool:
+        return True
+
+
+class SplitsBeforeFilled(RtxRace):  # type: ignore[misc]
+    def carry_out(self, log: Any) -> bool:
+        if log.finish():
+            for entry in log.entries():
+                if is_split(entry.new):
+                    halves = {other.at: other.new for other in log.entries()}
+                    self.splitter.fill_halves(entry, halves)
+        return bool(log.finish())
+
+
+def rtx_with(splitter: type[TransactionSplitter]) -> type[RtxRace]:
+    """An `rtx-race` store with this splitter."""
+
+    class Made(RtxRace):  # type: ignore[misc]
+        def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+            super().__init__(pool, kind, name, parameters)
+            self.splitter = splitter(pool, self.index, parameters, self)
+
+    return Made
+
+
+class NeverFreezesLogged(LoggedSplitter):  # type: ignore[misc]
+    def freeze(self, pointer: int) -> int:
+        return 0
+
+
+class NotFrozenLogged(DtxRace):  # type: ignore[misc]
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        super().__init__(pool, kind, name, parameters)
+        self.splitter = NeverFreezesLogged(pool, self.index, parameters, self)
+
+
+RTX_MUTANTS = {
+    "R7": ("ic gc|ua ga da|db ga", rtx_with(NeverFreezesDecided)),
+    "split-before-filled": ("ic gc|ua ga da|db ga", SplitsBeforeFilled),
+    "split-again": ("ic gc|id ic|ua ga", rtx_with(SplitsAgain)),
+}
+"""Program and store."""
+
+
 REPLICATED_MUTANTS = {
     "not-frozen-on-all-replicas": (
         "ic gc|ua ga da|db ga",
@@ -237,8 +297,7 @@ def caught(
 @compiled_only
 @pytest.mark.parametrize("name", MUTANTS)
 def test_known_bad_growth_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    program, changes = MUTANTS[name]
-    caught(monkeypatch, growing_from_source(*changes), program)
+    caught(monkeypatch, race_with(splitter=MUTANTS[name]), "ic gc|ua ga da|db ga")
 
 
 @compiled_only
@@ -246,16 +305,16 @@ def test_known_bad_growth_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) 
 def test_known_bad_growth_by_transactions_is_caught(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    program, changes = RTX_MUTANTS[name]
+    program, made = RTX_MUTANTS[name]
     how = "client" if name == "split-again" else ""  # there is no subtable to be frozen any more
-    caught(monkeypatch, rtx_growing_from_source(*changes), program, how)
+    caught(monkeypatch, made, program, how)
 
 
 @compiled_only
 def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caught(monkeypatch, logged_growing_from_source((FREEZE, "")), "ic gc|ua ga da|db ga")
+    caught(monkeypatch, NotFrozenLogged, "ic gc|ua ga da|db ga")
 
 
 @compiled_only
@@ -271,17 +330,17 @@ def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch,
 def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:
     """Kicked out, one would be vacant, and what is inserted there is lost."""
     pool = pools()
-    store = growing_from_source()(pool, "race", "s", pool.store("race", name="s").parameters)
+    store = pool.store("race", name="s")
     key = next(b"%d" % n for n in range(10_000) if not hash64(b"%d" % n) & 0xFF)
     store.insert(key, b"v")
+    place, index = store.place, store.index
     pool.client.enter()
     try:
-        store._choose(key)
-        store._freeze(store.base)
-        store._read_row(0)
-        assert store._match(key, 0, False)
-        assert not store._rival(key, store.at[0] + 8, 100)
-        assert store._is_frozen()
+        assert index.look_up(place, key)
+        store.splitter.freeze(place.pointer)
+        assert index.look_up(place, key)
+        assert not store.slots.rival(place, key, place.first + 8, 100)
+        assert index.any_frozen()
     finally:
         pool.client.leave()
     store.update(key, b"w")
@@ -338,7 +397,7 @@ def test_who_meets_a_frozen_slot_splits_no_half_that_has_the_key(
     for puppet in (late, splits):
         puppet.store.put(b"c", b"v")
         puppet.pool.allocator.replenish_all(0, [SUBTABLE, SUBTABLE])
-    plain = growing_from_source()(pool, "race", "s", store.parameters)
+    plain = store
     entry, _ = look(plain, b"c")
     keys = [b"x%d" % number for number in range(1000)]
     full = next(key for key in keys if look(plain, key) == (entry, False))
@@ -365,9 +424,8 @@ def look(plain: Any, key: bytes) -> tuple[int, bool]:
     """The entry of a key's subtable, and whether there is room for it."""
     plain.client.enter()
     try:
-        plain._choose(key)
-        plain._read_row(0)
-        return plain.entry, plain._room() >= 0
+        plain.index.look_up(plain.place, key)
+        return plain.place.entry, plain.index.room(plain.place) >= 0
     finally:
         plain.client.leave()
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from growth_scenes import SMALL, fill, rtx_growing_from_source
+from growth_scenes import SMALL, fill
 from process_tools import children
 
 import limpet
 from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.registry import KINDS, Kind
+from limpet.stores.rtx.race import Split
 
 COMPILED: Final = BUILD == "compiled"
 VALUE: Final = b"v" * 8
@@ -102,22 +102,17 @@ def test_keys_of_a_killed_split_are_changed_in_a_full_pool(pools: Any, kind: str
     assert refused_at_any_step(pools, kind) == []
 
 
-FREEZES_FIRST: Final = (
-    """        return not held
-""",
-    """        if not held:
-            self.store.freeze(self.old)
-        return not held
-""",
-)
-"""As it was, and as the paper has it: what is frozen is not decided yet."""
+def freezes_first(split: Any) -> bool:
+    """As it was, and as the paper has it: what is frozen is not decided yet."""
+    if split.splitter.first_held(split.old):
+        return False
+    split.splitter.freeze(split.old)
+    return True
 
 
 @pytest.mark.skipif(not COMPILED, reason="takes many runs")
 def test_split_that_freezes_before_it_is_decided_is_caught(
     pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mutated = rtx_growing_from_source(FREEZES_FIRST)
-    monkeypatch.setitem(globals(), "Mutated", mutated)
-    monkeypatch.setitem(KINDS, "mutated", Kind(__name__, "Mutated"))
-    assert "has no room" in refused_at_any_step(pools, "mutated")[-1]
+    monkeypatch.setattr(Split, "complete", freezes_first)
+    assert "has no room" in refused_at_any_step(pools, "rtx-race")[-1]

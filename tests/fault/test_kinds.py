@@ -28,8 +28,8 @@ from limpet.fault.matrix.matrix_result import Result
 from limpet.fault.matrix.node_loss import WAYS, Way
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.race.parameters import RaceParameters
-from limpet.stores.race.table import Race
+from limpet.stores.race.parameters import GrowingParameters
+from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind, store_class
 
 COMPILED = BUILD == "compiled"
@@ -60,7 +60,7 @@ def boastful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_variant_has_its_fixed_parameters(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed = Kind("limpet.stores.race.table", "Race", {"capacity": 77})
+    fixed = Kind("limpet.stores.race.store", "Race", {"capacity": 77})
     monkeypatch.setitem(KINDS, "race-77", fixed)
     pool = pools()
     store = pool.store("race-77", name="s")
@@ -76,8 +76,8 @@ def test_a_variant_has_its_fixed_parameters(pools: Any, monkeypatch: pytest.Monk
 def test_a_kind_without_a_row_is_proved_with_the_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(KINDS, "another", Kind("limpet.stores.race.table", "Race"))
-    assert store_class("another").Parameters is RaceParameters
+    monkeypatch.setitem(KINDS, "another", Kind("limpet.stores.race.store", "Race"))
+    assert store_class("another").Parameters is GrowingParameters
     assert explore(Exploration(store="another", schedules=30, seed=1, node_failures=1)).ok
     result = Matrix("another", 12).killed(OPERATIONS["update"])
     assert (result.store, result.failures) == ("another", ())

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 from process_tools import gather
-from race_mutants import MUTANTS, Mutant, in_force
+from race_mutants import MUTANTS, Mutant, UpdatesInPlace, in_force, race_with
 
 from limpet.fault.explore.explorer import Exploration, explore, explore_one
 from limpet.fault.explore.schedule import STALL, parse_schedule
@@ -33,14 +33,7 @@ from limpet.stores.pool import Pool
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 
-REPLACE: Final = "            return self._replace(slot, self.word, desired)\n"
-IN_PLACE = Mutant(
-    "update-in-place", ("history", "check"),
-    changes=((REPLACE, """            self.objects.write(self.word & OBJECT_MASK, key, value)
-            return DONE
-"""),),
-)  # fmt: skip
-"""An update that writes over the object, as if a write of several words were whole."""
+IN_PLACE = Mutant("update-in-place", ("history", "check"), race_with(UpdatesInPlace))
 BY_STORE = next(mutant for mutant in MUTANTS if mutant.name == "update-by-store")
 """An update that looks at the slot, and then writes it whatever has become of it."""
 

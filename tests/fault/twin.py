@@ -1,69 +1,70 @@
-"""A store kind for the tests of the proof machinery: two copies of a `race` store under one lock.
+"""A store kind for the tests of the proof machinery: two copies of each pair under one lock.
 
-Each side is the source of `race`, made to put everything on one node. Writers hold the lock of
-every node in service, and write the second side before the first; readers take the first side in
-service, without a lock. So what is read is on all sides in service. A dead client's lock is taken
-over, a stopped one is fenced.
+The copies lie on both sides of a `race` store, one on each memory node: a key has a name on each
+side, with the first number by which it belongs there. Writers hold the lock of every node in
+service, and write the second side before the first; readers take the first side in service, without
+a lock. So what is read is on all sides in service. A dead client's lock is taken over, a stopped
+one is fenced.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-
-import numpy as np
-from race_mutants import race_from_source
 
 from limpet.fault.matrix.fault_profile import PROOFS, Proof
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import KeyExists, NodeFailed
 from limpet.stores.base import Store
-from limpet.stores.race.parameters import RaceParameters
+from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind
 
 NODES: Final = 2
 
 
-EACH: Final = "for subtable in range(self.subtables)"
-ITS: Final = "for subtable in (self.side,)"
-AROUND: Final = (
-    (EACH, ")\n        )\n"),
-    (EACH, ":\n            with contextlib"),
-    (EACH, ":\n            for group in range(self.groups):\n                yield"),
-    (EACH, ":\n            try:"),
-)
-Side: Final = race_from_source(
-    ("self.table = (self.hash >> 32) * self.subtables >> 32", "self.table = self.side"),
-    ("return (hash64(key) >> 32) * self.subtables >> 32", "return self.side"),
-    *((each + after, ITS + after) for each, after in AROUND),
-)
-"""Race, with all of its keys in the subtable `side`."""
-SIDES: Final = tuple(type(f"Side{side}", (Side,), {"side": side}) for side in range(NODES))
+class Side:
+    """The keys of a `race` store that belong on a memory node."""
 
+    def __init__(self, race: Any, node: int) -> None:
+        self.race = race
+        self.node = node
 
-class TwinParameters(RaceParameters):
-    """Each side has room for `capacity` keys."""
+    def named(self, key: bytes) -> bytes:
+        """What a key is called here."""
+        names = (b"%s#%d" % (key, count) for count in itertools.count())
+        return next(name for name in names if self.race.index.table_of(name) == self.node)
 
-    @classmethod
-    def for_pool(cls, pool: Any, layout: Any, *, capacity: Any = None) -> TwinParameters:
-        wanted = 64 if capacity is None else capacity
-        room = RaceParameters.for_pool(pool, layout, capacity=wanted)
-        room = RaceParameters.for_pool(pool, layout, capacity=NODES * room.capacity)
-        return cls(wanted, room.subtables, room.groups)
+    def get(self, key: bytes, default: Any = None) -> Any:
+        return self.race.get(self.named(key), default)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.race.put(self.named(key), value)
+
+    def delete(self, key: bytes) -> None:
+        self.race.delete(self.named(key))
+
+    def keys(self) -> list[bytes]:
+        found = self.race.checker.keys_of(self.race.within, self.node)
+        return [name.rpartition(b"#")[0] for name in found]
+
+    def check(self) -> None:
+        self.race.checker.check_of(self.race.within, self.node, {})
 
 
 class Twin(Store):  # type: ignore[misc]
     """Survives the loss of one of its two nodes."""
 
-    Parameters = TwinParameters
+    Parameters = Race.Parameters
     losses_survived = 1
     order: tuple[int, ...] = (1, 0)
     """In which the sides are written."""
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.sides = [side(pool, kind, name, parameters) for side in SIDES]
+        self.race = Race(pool, kind, name, parameters)
+        self.sides = [Side(self.race, node) for node in range(NODES)]
         self.locks = []
         for node in range(NODES):
             try:
@@ -73,13 +74,13 @@ class Twin(Store):  # type: ignore[misc]
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
-        Side.make(pool, name, parameters)
+        Race.make(pool, name, parameters)
         for node in range(NODES):
             _lock(pool, name, node)
 
     @staticmethod
     def unmake(pool: Any, name: str, parameters: Any) -> None:
-        Side.unmake(pool, name, parameters)
+        Race.unmake(pool, name, parameters)
         for node in range(NODES):
             with contextlib.suppress(NodeFailed):
                 pool.regions.discard(node, f"{name}/lock {node}")
@@ -161,13 +162,13 @@ class Twin(Store):  # type: ignore[misc]
             self._each(remove)
 
     def __len__(self) -> int:
-        return int(self._first(len))
+        return int(self._first(lambda side: len(side.keys())))
 
     def keys(self) -> Any:
-        return self._first(lambda side: list(side.keys()))
+        return self._first(lambda side: side.keys())
 
     def references(self) -> Any:
-        return np.concatenate([side.references() for side in self.sides])
+        return self.race.references()
 
     def check(self) -> None:
         self._each(lambda side: side.check())

@@ -247,7 +247,9 @@ class LoggedSplitter(Splitter):
     def split(self, place: Place) -> int:
         if self.store.is_stopped(place, place.table):
             return AGAIN
-        split = LoggedSplit(self, place)
+        numbers = [2 * place.number, 2 * place.number + 1]
+        halves = [self.index.entry(place.table, number) - POINTER for number in numbers]
+        split = LoggedSplit(self, place.pointer, numbers, halves, place.entry - POINTER)
         outcome = split.run()
         place.busy = split.busy
         return outcome
@@ -316,17 +318,21 @@ def shown_by(log: ValueLog, entries: list[Entry], hand: set[int]) -> set[str]:
 
 
 class LoggedSplit:
-    """The transaction that splits the subtable of a place."""
+    """The transaction that splits the subtable `old`.
 
-    def __init__(self, splitter: LoggedSplitter, place: Place) -> None:
+    `numbers`, `halves`: number and address of the entries of both halves; `parent`: of `old`.
+    """
+
+    def __init__(
+        self, splitter: LoggedSplitter, old: int, numbers: list[int], halves: list[int], parent: int
+    ) -> None:
         self.splitter = splitter
         self.store = splitter.store
         self.endpoint = splitter.endpoint
-        self.old = place.pointer
-        self.numbers = [2 * place.number, 2 * place.number + 1]
-        self.halves = [splitter.index.entry(place.table, each) - POINTER for each in self.numbers]
-        """Addresses of the entries of both halves; `parent`: of the one that is split."""
-        self.parent = place.entry - POINTER
+        self.old = old
+        self.numbers = numbers
+        self.halves = halves
+        self.parent = parent
         self.images: list[int] = []
         self.held: list[int] = []
         """Entries that are locked."""
