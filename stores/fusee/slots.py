@@ -161,10 +161,10 @@ class ReplicatedSlots(Slots):
         self._read_backup(place)
         # ORDER: the primary after the backups: what they had was of this round. The first backup
         # does not say so: it is the last that is cleared, and others may have the next round's.
-        still = ours or slot.read() == vacant
+        still = ours or self._still_has(vacant)
         self.endpoint.wait()
         if self.index.words[32 + index] != desired or not still:
-            if attempt % PATIENCE == PATIENCE - 1:
+            if self._loses_patience(attempt):
                 slot.void(vacant)  # the client that fills it may be dead, or stand still
             return self._withdraw(desired, False)
         if self._rival_found(place, key, index, attempt):
@@ -173,13 +173,25 @@ class ReplicatedSlots(Slots):
         slot.change_backups(desired)
         self.logged.mark(desired & OBJECT_MASK, BIRTH, INSERTED)
         self.endpoint.wait()
-        # LINEARIZES: insert
-        won = self.endpoint.cas(slot.address, vacant, desired) == vacant
-        self.endpoint.wait()
-        if not won:
+        if not self._decide(vacant, desired):
             return self._withdraw(desired, True)
         self.client.keep(0)
         return DONE
+
+    def _still_has(self, vacant: int) -> bool:
+        """Whether the primary of the slot still has that word."""
+        return self.slot.read() == vacant
+
+    def _loses_patience(self, attempt: int) -> bool:
+        """Whether an insert makes the round void that is in its way: now and then."""
+        return attempt % PATIENCE == PATIENCE - 1
+
+    def _decide(self, vacant: int, desired: int) -> bool:
+        """Decide an insert; False: its round was made void."""
+        # LINEARIZES: insert
+        won = self.endpoint.cas(self.slot.address, vacant, desired) == vacant
+        self.endpoint.wait()
+        return won
 
     def _read_backup(self, place: Place) -> None:
         """Read both combined buckets on the first backup into row 1 of the index's words."""

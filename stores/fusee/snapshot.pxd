@@ -68,7 +68,7 @@ cdef class ReplicatedSlot:
     @cython.locals(k=u64, backup=u64, there=u64, was=u64)
     cpdef int even_out(self, u64 word) except -1
     @cython.locals(held=int, linked=bint)
-    cdef int _help_out(self, u64 word) except -1
+    cpdef int _help_out(self, u64 word) except -1
     @cython.locals(ticket=u64, held=int, lost=bint, k=u64)
     cpdef int void(self, u64 vacant) except -1
     @cython.locals(backup=u64, word=u64, current=u64, done=bint)

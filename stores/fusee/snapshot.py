@@ -50,19 +50,21 @@ from typing import Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.fusee.links import OLD, PLACE_BITS
 from limpet.stores.fusee.log import LoggedObjects
-from limpet.stores.fusee.marks import DEATH, REPLICAS_ROW
+from limpet.stores.fusee.marks import (
+    DEATH,
+    FINISH,
+    LOSE,
+    REPLICAS_ROW,
+    RULE_1,
+    RULE_2,
+    RULE_3,
+)
 from limpet.stores.fusee.tables import ReplicatedTables, identity
 from limpet.stores.race.index import is_frozen, is_vacant
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 
 PATIENCE: Final = 8
 """How often a client that has lost looks at the primary before it helps."""
-
-RULE_1: Final = 1
-RULE_2: Final = 2
-RULE_3: Final = 3
-LOSE: Final = 4
-FINISH: Final = 5
 
 
 class ReplicatedSlot:

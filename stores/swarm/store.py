@@ -240,7 +240,7 @@ class Swarm(HashStore):
                 repeats = repeats or Repeats(self, key)
                 repeats.again(ident)
             elif outcome == FULL:
-                self.make_room(key)
+                self.grow(key)
             else:
                 return outcome
 

@@ -24,6 +24,7 @@ cdef class WriteBack:
     cdef int run(self, u64 word) except -1
     @cython.locals(row=Row, held=int, copy=u64, n=int, lane=bint)
     cdef int _value(self, u64 word) except -1
+    cdef u64 _copy_of(self, u64 word) noexcept
     @cython.locals(pending=int, n=int, outcome=int, replica=Replica)
     cdef bint _put_copy(self, u64 copy) except -1
     @cython.locals(row=Row, own=u64, done=bint, n=int, replica=Replica)

@@ -54,7 +54,7 @@ class WriteBack:
         held = row.acquire(self.buffer, len(value))
         if held < 0:
             return NO_MEMORY
-        copy = placed(word, row.writer, row.side)
+        copy = self._copy_of(word)
         self.buffer.prepare(self.quorum.register.ident, word, value)
         row.aim(held)
         if not self._put_copy(copy):
@@ -70,6 +70,10 @@ class WriteBack:
         row.keep(held, self.buffer)
         self.endpoint.background(lane)
         return DONE
+
+    def _copy_of(self, word: int) -> int:
+        """The tuple, with its value in our row."""
+        return placed(word, self.row.writer, self.row.side)
 
     def _put_copy(self, copy: int) -> bool:
         """Write a copy to those replicas that were read with a smaller tuple; whether all have it.

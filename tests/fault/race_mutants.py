@@ -36,8 +36,7 @@ from limpet.stores.status import AGAIN, DONE, FULL
 
 FOLDER: Final = Path(limpet.__file__).parent
 GROWING: Final = tuple(
-    f"stores/race/old/{name}.py"
-    for name in ("index", "hash_store", "table", "directory", "store")
+    f"stores/race/old/{name}.py" for name in ("index", "hash_store", "table", "directory", "store")
 )
 """What replicated stores are made of; each is derived from the one before."""
 

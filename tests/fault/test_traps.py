@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from process_tools import gather

@@ -21,7 +21,7 @@ from store_tools import sound
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.register import area_of
 
 COMPILED = limpet.build == "compiled"
 
