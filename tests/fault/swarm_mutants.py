@@ -31,7 +31,14 @@ from limpet.stores.swarm.layout import (
     VERIFIED,
 )
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.words import is_tombstone, rank_of, stamp_of, writer_of
+from limpet.stores.swarm.words import (
+    is_tombstone,
+    rank_of,
+    row_of,
+    side_of,
+    stamp_of,
+    writer_of,
+)
 
 NODE_SIZE: Final = 1 << 20
 
@@ -91,6 +98,24 @@ def crowded() -> Iterator[None]:
 def placed_without_writer(word: int, row: int, side: int) -> int:
     row_bits = row << STAMP_SHIFT | row << 1
     return word >> TIME_SHIFT << TIME_SHIFT | word & VERIFIED | row_bits | side
+
+
+def puts_into_the_writers_row(self: Any, copy: int) -> bool:
+    """A copy's pointer is the writer's, and its word of M is in our row."""
+    register, row, buffer = self.quorum.register, self.row, self.buffer
+    for n in range(self.quorum.read):
+        replica = self.quorum.at(n)
+        if stamp_of(replica.top) < stamp_of(copy) and rank_of(replica.mine) < rank_of(copy):
+            self.quorum.buffers.write(buffer, replica.k)
+            at = register.pointer(replica.k, row_of(copy), side_of(copy))
+            found = self.endpoint.cas(at, register.ident, buffer.reference)
+            if found not in (register.ident, buffer.reference):
+                return False
+            buffer.published = True
+            at = register.metadata(replica.k, row.writer)
+            if self.endpoint.cas(at, replica.mine, copy) != replica.mine:
+                return False
+    return True
 
 
 def read_without_write_back(self: Any) -> int:
@@ -278,7 +303,10 @@ ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
 EXPLORED: Final = (
     Mutant(
         "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
-        (replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),),
+        (
+            replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),
+            replaced("swarm/write_back", "WriteBack._put_copy", puts_into_the_writers_row),
+        ),
         exploration={"program": STALE},
     ),
     Mutant(
