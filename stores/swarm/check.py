@@ -54,6 +54,7 @@ class RegisterCheck(ReplicatedCheck):
         ident, capacity = self.registers.word_after_key(0), self.registers.word_after_key(1)
         first = first_of(reference, self.replicas)
         self.register.select(reference, area_of(len(key)), ident, capacity, first)
+        self.register.row.forget()
         return key
 
     def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:

@@ -45,12 +45,11 @@ class KeyRegister:
 
     def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
         """Have that register be the one at hand, with all that there is to know of it; it is read
-        next."""
+        next. `row.forget` or `row.recall` follows."""
         self.place.select(reference, area)
         self.place.ident = ident
         self.place.capacity = capacity
         self.place.first = first
-        self.row.forget()
 
     def begin(self, word: int, reference: int, value: bytes) -> bytes:
         """Write the first value of the register at hand, which is new, to its buffer; the words of

@@ -69,7 +69,7 @@ class MaxRegister:
         enough = quorum.majority - (quorum.count - quorum.read)
         top = 0
         for n in range(quorum.read):
-            word = quorum.at(n).top
+            word = quorum.tops[quorum.order[n]]
             if word > top and quorum.having(word) >= enough:
                 top = word
         quorum.top = top
@@ -121,7 +121,7 @@ class MaxRegister:
             try:
                 if replica.failed():
                     lost = self.register.bases[k] >> NODE_SHIFT
-                elif not quorum.valid and not replica.mine:
+                elif not quorum.valid and not quorum.mine[k]:
                     return REFUSED
                 else:
                     outcome = replica.write(word, buffer)

@@ -27,6 +27,8 @@ cdef class Quorum:
     cdef readonly int count
     cdef readonly int majority
     cdef readonly list replicas
+    cdef readonly u64[::1] tops
+    cdef readonly u64[::1] mine
     cdef u64[::1] order
     cdef int read
     cdef int valid
@@ -42,11 +44,11 @@ cdef class Quorum:
     cdef int _note(self, Replica replica) except -1
     @cython.locals(k=int, replica=Replica)
     cpdef int read_all(self) except -1
-    @cython.locals(least=u64, found=int, n=int, replica=Replica)
+    @cython.locals(least=u64, found=int, n=int)
     cdef int having(self, u64 word) except -1
-    @cython.locals(found=int, n=int, replica=Replica)
+    @cython.locals(found=int, n=int)
     cdef int above(self, u64 word) except -1
-    @cython.locals(n=int, replica=Replica)
+    @cython.locals(n=int)
     cdef int where(self, u64 word) except -1
     @cython.locals(n=int, there=u64, turn=int, row=u64, reference=u64, replica=Replica)
     cdef value_of(self, u64 word)

@@ -46,8 +46,13 @@ class Quorum:
         self.buffers = Buffers(self.endpoint, register)
         self.count = self.register.replicas
         self.majority = self.count // 2 + 1
+        self.tops = array("Q", bytes(8 * REPLICAS_ROW))
+        """The greatest tuple of each replica as it was read."""
+        self.mine = array("Q", bytes(8 * REPLICAS_ROW))
+        """What we last saw of our own row's word of M on each replica; 0: nothing."""
         self.replicas = [
-            Replica(self.endpoint, register, self.buffers, k) for k in range(self.count)
+            Replica(self.endpoint, register, self.buffers, k, self.tops, self.mine)
+            for k in range(self.count)
         ]
         self.order = array("Q", bytes(8 * REPLICAS_ROW))
         """The replicas that were read, the first of which has the value in place."""
@@ -113,7 +118,7 @@ class Quorum:
         self.read += 1
         if replica.note_top():
             self.valid += 1
-        self.top = max(self.top, replica.top)
+        self.top = max(self.top, self.tops[replica.k])
 
     def read_all(self) -> None:
         """Read every replica in service; of others it is all zeros."""
@@ -131,8 +136,7 @@ class Quorum:
             least &= ~WRITER_MASK
         found = 0
         for n in range(self.read):
-            replica = self.replicas[self.order[n]]
-            if stamp_of(replica.top) >= least:
+            if stamp_of(self.tops[self.order[n]]) >= least:
                 found += 1
         return found
 
@@ -140,17 +144,15 @@ class Quorum:
         """On how many of the replicas that were read a greater tuple is."""
         found = 0
         for n in range(self.read):
-            replica = self.replicas[self.order[n]]
-            if stamp_of(replica.top) > stamp_of(word):
+            if stamp_of(self.tops[self.order[n]]) > stamp_of(word):
                 found += 1
         return found
 
     def where(self, word: int) -> int:
         """A replica of those that were read whose greatest tuple is this word."""
         for n in range(self.read):
-            replica = self.replicas[self.order[n]]
-            if replica.top == word:
-                return replica.k
+            if self.tops[self.order[n]] == word:
+                return self.order[n]
         return self.place
 
     def value_of(self, word: int) -> Any:
@@ -163,7 +165,7 @@ class Quorum:
         if value is None:
             for n in range(self.read):
                 replica = self.replicas[self.order[n]]
-                there = replica.top
+                there = self.tops[replica.k]
                 for turn in range(2):
                     # its writer may name it on the other side, where the first one was in use
                     if stamp_of(there) == stamp_of(word) and value is None:

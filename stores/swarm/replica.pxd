@@ -22,8 +22,8 @@ cdef class Replica:
     cdef readonly int k
     cdef u64[::1] front
     cdef u64[::1] in_place
-    cdef u64 top
-    cdef u64 mine
+    cdef readonly u64[::1] tops
+    cdef readonly u64[::1] mine
 
     cdef bint failed(self) noexcept
     @cython.locals(count=int)

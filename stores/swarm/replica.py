@@ -35,7 +35,9 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 class Replica:
     """Replica `k` of the register at hand, and what an operation has read of it."""
 
-    def __init__(self, endpoint: Any, register: Register, buffers: Buffers, k: int) -> None:
+    def __init__(
+        self, endpoint: Any, register: Register, buffers: Buffers, k: int, tops: Any, mine: Any
+    ) -> None:
         self.endpoint = endpoint
         self.register = register
         self.buffers = buffers
@@ -43,10 +45,10 @@ class Replica:
         self.front = array("Q", bytes(8 * self.register.words_max))
         """Its words as they were read, up to the value in place, or that, too."""
         self.in_place = array("Q", bytes(8 * IN_PLACE_WORDS))
-        self.top = 0
-        """The greatest tuple of M as it was read."""
-        self.mine = 0
-        """What we last saw of our own row's word of M; 0: nothing."""
+        self.tops = tops
+        """Of all replicas: the greatest tuple of M as it was read."""
+        self.mine = mine
+        """Of all replicas: what we last saw of our own row's word of M; 0: nothing."""
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -95,14 +97,14 @@ class Replica:
         return self.register.ident != 0 and self.front[0] == self.register.ident
 
     def note_top(self) -> bool:
-        """Work out `top` from what was read; whether it was the register at hand."""
-        self.top = 0
+        """Work out the greatest tuple from what was read; whether it was the register at hand."""
+        self.tops[self.k] = 0
         if not self.is_taken_for_it():
             return False
         top = 0
         for index in range(2, self.register.pointers):
             top = max(top, self.front[index])
-        self.top = top
+        self.tops[self.k] = top
         return True
 
     # ---- the value in place ---------------------------------------------------------------------
@@ -142,7 +144,7 @@ class Replica:
         DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now;
         REFUSED: our pointer was not empty, or this is not the register any more.
         """
-        if rank_of(self.mine) >= rank_of(word):
+        if rank_of(self.mine[self.k]) >= rank_of(word):
             return DONE
         self.buffers.write(buffer, self.k)
         found = self.endpoint.cas(
@@ -158,12 +160,12 @@ class Replica:
 
     def max(self, word: int) -> int:
         """The last step of `write`: MAX of our word of M. DONE, or AGAIN."""
-        expected = self.mine
+        expected = self.mine[self.k]
         if rank_of(expected) >= rank_of(word):
             return DONE
         found = self.endpoint.cas(self.register.metadata(self.k, row_of(word)), expected, word)
         # CRASH(put): at a minority, perhaps; readers write it back.
-        self.mine = word if found == expected else found
+        self.mine[self.k] = word if found == expected else found
         return DONE if found == expected or rank_of(found) >= rank_of(word) else AGAIN
 
     def verify(self, word: int) -> bool:

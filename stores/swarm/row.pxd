@@ -38,6 +38,7 @@ cdef class Row:
     cdef Quorum quorum
     cdef Register register
     cdef list replicas
+    cdef u64[::1] mine
     cdef Buffers buffers
     cdef int count
     cdef readonly int writer
@@ -48,17 +49,17 @@ cdef class Row:
     cdef Buffer spare
     cdef readonly Wanted wanted
 
-    @cython.locals(k=int, replica=Replica)
-    cdef int forget(self) except -1
+    @cython.locals(k=int)
+    cpdef int forget(self) except -1
     cdef bint is_writer(self) noexcept
     cdef int identify(self) except -1
     @cython.locals(n=int, left=bint, right=bint, replica=Replica)
     cdef bint learn(self) except -1
-    @cython.locals(k=int, replica=Replica)
+    @cython.locals(k=int)
     cdef int is_new(self, u64 word) except -1
-    @cython.locals(k=int, replica=Replica)
+    @cython.locals(k=int)
     cdef int recall(self, u64[::1] words, long long at) except -1
-    @cython.locals(k=int, replica=Replica)
+    @cython.locals(k=int)
     cdef int note(self, u64[::1] words, long long at) except -1
     @cython.locals(wanted=Wanted, nodes=u64)
     cdef int acquire(self, Buffer buffer, u64 size) except -2
@@ -70,7 +71,7 @@ cdef class Row:
     @cython.locals(held=int, pointers=u64, k=int, side=int, at=u64)
     cdef int give_up(self, int seen, u64 row, u64 reference) except -1
     @cython.locals(
-        own=u64, at=u64, n=int, row=u64, side=u64, first=u64, reference=u64, replica=Replica,
+        own=u64, at=u64, ident=u64, n=int, row=u64, side=u64, first=u64, reference=u64, replica=Replica,
         other=Replica
     )
     cdef int recycle(self, u64 word, Buffer buffer) except -1

@@ -73,6 +73,7 @@ class Row:
         self.quorum = quorum
         self.register = self.quorum.register
         self.replicas = self.quorum.replicas
+        self.mine = self.quorum.mine
         self.buffers = self.quorum.buffers
         self.count = self.quorum.count
         self.writer = 0
@@ -89,13 +90,12 @@ class Row:
         self.wanted = Wanted()
 
     def forget(self) -> None:
-        """Another register has been selected."""
+        """Another register has been selected, and nothing is known of our row."""
         self.known = False
         self.wrote = False
         self.buffer.reference = 0
         for k in range(self.count):
-            replica = self.replicas[k]
-            replica.mine = 0
+            self.mine[k] = 0
 
     # ---- the writer -----------------------------------------------------------------------------
 
@@ -124,8 +124,8 @@ class Row:
         """
         left = right = True
         for n in range(self.quorum.read):
-            replica = self.quorum.at(n)
-            replica.mine = replica.metadata(self.writer)
+            replica = self.replicas[self.quorum.order[n]]
+            self.mine[replica.k] = replica.metadata(self.writer)
             left = left and replica.pointer(self.writer, 0) == self.register.ident
             right = right and replica.pointer(self.writer, 1) == self.register.ident
         self.side = 0 if left else 1
@@ -134,28 +134,28 @@ class Row:
     def is_new(self, word: int) -> None:
         """The register at hand is new, and has our tuple `word` everywhere."""
         for k in range(self.count):
-            replica = self.replicas[k]
-            replica.mine = word
+            self.mine[k] = word
         self.side = 1 - side_of(word)
         self.known = True
 
     def recall(self, words: Any, at: int) -> None:
-        """Take our words of M and the empty side from an entry of the cache, if it has them.
+        """Another register has been selected: take our words of M and the empty side from its entry
+        of the cache, if it has them.
 
         Not what a client noted that we are no more: before a fork, or before it was given up.
         """
         self.known = words[at + 4] >> 1 == self.client.ident
         self.side = words[at + 4] & 1
+        self.wrote = False
+        self.buffer.reference = 0
         for k in range(self.count):
-            replica = self.replicas[k]
-            replica.mine = words[at + FIXED + k]
+            self.mine[k] = words[at + FIXED + k]
 
     def note(self, words: Any, at: int) -> None:
         """Note our words of M and the empty side, if they are known, in an entry of the cache."""
         words[at + 4] = self.client.ident << 1 | self.side if self.known else 0
         for k in range(self.count):
-            replica = self.replicas[k]
-            words[at + FIXED + k] = replica.mine
+            words[at + FIXED + k] = self.mine[k]
 
     # ---- the buffer of a write ------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Row:
         """The buffer is in the register's care, if that is not being given up; no more in hand."""
         stands = True
         for n in range(self.quorum.read):
-            replica = self.quorum.at(n)
+            replica = self.replicas[self.quorum.order[n]]
             if not replica.stands():
                 stands = False  # settling the hand sees to it
         if not buffer.published:
@@ -241,9 +241,10 @@ class Row:
         own = row_of(word)
         replica = self.quorum.at(0)
         at = self.register.pointers
+        ident = self.register.ident
         for row in range(self.register.writers):
             for side in range(2):
-                if row != own and replica.front[at + 2 * row + side] == self.register.ident:
+                if row != own and replica.front[at + 2 * row + side] == ident:
                     continue
                 first = replica.named(row, side)
                 if first not in (0, buffer.reference) and (
@@ -251,7 +252,7 @@ class Row:
                 ):
                     self.give_up(replica.k, row, first)
                 for n in range(1, self.quorum.read if row == own else 0):
-                    other = self.quorum.at(n)
+                    other = self.replicas[self.quorum.order[n]]
                     reference = other.named(own, side)
                     if reference not in (0, buffer.reference, first):
                         self.give_up(other.k, own, reference)
@@ -264,7 +265,7 @@ class Row:
         first = replica.metadata(row)
         verified = 0
         for n in range(self.quorum.read):
-            other = self.quorum.at(n)
+            other = self.replicas[self.quorum.order[n]]
             there = other.metadata(row)
             verified |= there & VERIFIED
             if stamp_of(there) != stamp_of(first):

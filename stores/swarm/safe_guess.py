@@ -134,11 +134,11 @@ class SafeGuess(Protocol):
         quorum, row = self.quorum, self.row
         lane = self.endpoint.background(True)
         for n in range(quorum.read):
-            replica = quorum.at(n)
-            word = replica.mine
+            replica = quorum.replicas[quorum.order[n]]
+            word = replica.mine[replica.k]
             if stamp_of(word) == stamp_of(w) and not word & VERIFIED and replica.verify(word):
                 # CRASH(verified): at a minority; the others learn it from reads.
-                replica.mine = word | VERIFIED
+                replica.mine[replica.k] = word | VERIFIED
         quorum.write_in_place(row.buffer)
         row.recycle(w | VERIFIED, row.buffer)
         row.keep(held, row.buffer)
@@ -237,9 +237,12 @@ class SafeGuess(Protocol):
         quorum, row = self.quorum, self.row
         lane = self.endpoint.background(True)
         for n in range(quorum.read):
-            replica = quorum.at(n)
-            if stamp_of(replica.top) == stamp_of(m) and not replica.top & VERIFIED:
-                replica.verify(replica.top)
+            replica = quorum.replicas[quorum.order[n]]
+            if (
+                stamp_of(replica.tops[replica.k]) == stamp_of(m)
+                and not replica.tops[replica.k] & VERIFIED
+            ):
+                replica.verify(replica.tops[replica.k])
         row.spare.prepare(self.register.ident, m, value)
         quorum.write_in_place(row.spare)
         self.endpoint.background(lane)

@@ -370,6 +370,7 @@ class Swarm(HashStore):
         self.register.select(
             reference, area_of(len(key)), ident, capacity, first_of(reference, self.replicas)
         )
+        self.register.row.forget()
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -471,6 +472,7 @@ class Swarm(HashStore):
         area = area_of(len(key))
         ident = self.tables.ticket()
         register.select(reference, area, ident, capacity, first_of(reference, self.replicas))
+        register.row.forget()
         word = tuple_word(register.protocol.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0
         self.logged.write(reference, key, register.begin(word, buffer, value))

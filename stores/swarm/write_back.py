@@ -83,7 +83,7 @@ class WriteBack:
         pending = 0
         for n in range(self.quorum.read):
             replica = self.quorum.at(n)
-            if stamp_of(replica.top) < stamp_of(copy):
+            if stamp_of(replica.tops[replica.k]) < stamp_of(copy):
                 try:
                     outcome = replica.write(copy, self.buffer)
                 except NodeFailed as error:
@@ -108,8 +108,8 @@ class WriteBack:
         done = True
         for n in range(self.quorum.read):
             replica = self.quorum.at(n)
-            if not is_tombstone(replica.top):
-                done = row.move(replica, replica.mine, own, self.buffer) and done
+            if not is_tombstone(replica.tops[replica.k]):
+                done = row.move(replica, replica.mine[replica.k], own, self.buffer) and done
         self.endpoint.wait()
         return DONE if done else REFUSED
 
@@ -124,8 +124,8 @@ class WriteBack:
         done = True
         for n in range(self.quorum.read):
             replica = self.quorum.at(n)
-            if stamp_of(replica.top) < stamp_of(word):
-                done = row.move(replica, replica.mine, word, self.buffer) and done
+            if stamp_of(replica.tops[replica.k]) < stamp_of(word):
+                done = row.move(replica, replica.mine[replica.k], word, self.buffer) and done
         self.endpoint.wait()
         return DONE if done else REFUSED
 

@@ -105,7 +105,9 @@ def puts_into_the_writers_row(self: Any, copy: int) -> bool:
     register, row, buffer = self.quorum.register, self.row, self.buffer
     for n in range(self.quorum.read):
         replica = self.quorum.at(n)
-        if stamp_of(replica.top) < stamp_of(copy) and rank_of(replica.mine) < rank_of(copy):
+        if stamp_of(replica.tops[replica.k]) < stamp_of(copy) and rank_of(
+            replica.mine[replica.k]
+        ) < rank_of(copy):
             self.quorum.buffers.write(buffer, replica.k)
             at = register.pointer(replica.k, row_of(copy), side_of(copy))
             found = self.endpoint.cas(at, register.ident, buffer.reference)
@@ -113,7 +115,7 @@ def puts_into_the_writers_row(self: Any, copy: int) -> bool:
                 return False
             buffer.published = True
             at = register.metadata(replica.k, row.writer)
-            if self.endpoint.cas(at, replica.mine, copy) != replica.mine:
+            if self.endpoint.cas(at, mine, copy) != mine:
                 return False
     return True
 
@@ -197,18 +199,18 @@ def takes_the_last(self: Any, replica: Any) -> None:
     self.order[self.read] = replica.k
     self.read += 1
     self.valid += replica.note_top()
-    self.top = replica.top
+    self.top = self.tops[replica.k]
 
 
 def compares_whole_words(self: Any, word: int) -> int:
-    return sum(self.at(n).top == word for n in range(self.read))
+    return sum(self.tops[self.order[n]] == word for n in range(self.read))
 
 
 def learns_without_numbers(self: Any) -> bool:
     left = right = True
     for n in range(self.quorum.read):
         replica = self.quorum.at(n)
-        replica.mine = replica.metadata(self.writer)
+        replica.mine[replica.k] = replica.metadata(self.writer)
         left = left and not replica.named(self.writer, 0)
         right = right and not replica.named(self.writer, 1)
     self.side = 0 if left else 1
