@@ -16,6 +16,8 @@ half-way, as the register is being given up, is concurrent with that DELETE and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.shm.errors import NodeFailed
 from limpet.stores.swarm.insistence import Insistence
 from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, VERIFIED
@@ -29,7 +31,7 @@ from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 class Abd(Protocol):
     """WRITE and READ of the register at hand, in two phases each."""
 
-    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: object) -> None:
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
         Protocol.__init__(self, max_register, quorum, row, clock)
         self.insistence = Insistence(max_register, quorum, row)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.stores.swarm.max_register import MaxRegister
 from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.row import Row
@@ -10,7 +12,7 @@ from limpet.stores.swarm.row import Row
 class Protocol:
     """READ and WRITE of an atomic register; safe_guess.py and abd.py have one each."""
 
-    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: object) -> None:
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
         self.max_register = max_register
         self.quorum = quorum
         self.row = row

@@ -41,6 +41,8 @@ A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which re
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.stores.swarm.insistence import Insistence
 from limpet.stores.swarm.layout import (
     AGAIN,
@@ -73,7 +75,7 @@ from limpet.stores.swarm.words import (
 class SafeGuess(Protocol):
     """WRITE and READ of the register at hand."""
 
-    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: object) -> None:
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
         Protocol.__init__(self, max_register, quorum, row, clock)
         self.lock = TimestampLock(quorum)
         self.insistence = Insistence(max_register, quorum, row)
