@@ -284,7 +284,9 @@ MUTANTS: Final = (
     Mutant("commit-without-rereading", ("history", "check"), race_with(DoesNotReadAgain)),
     Mutant("kick-unchecked", ("history", "check"), race_with(KicksUnchecked)),
     Mutant("kick-by-store", ("history", "check", "leaked"), race_with(KicksByStore)),
-    Mutant("waits-for-the-dead", ("no end",), race_with(NeverKicks), value_size=16),
+    Mutant(
+        "waits-for-the-dead", ("no end",), race_with(NeverKicks), program="ic|pc|", value_size=16
+    ),
     Mutant("commit-unchecked", ("history",), race_with(DecidesUnchecked)),
     Mutant("update-by-store", ("history", "leaked", "check"), race_with(UpdatesByStore)),
     Mutant("tentative-is-visible", ("history",), race_with(get=get_any)),

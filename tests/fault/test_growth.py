@@ -185,8 +185,9 @@ class FillsAgain(Splitter):  # type: ignore[misc]
     def obtain(self, place: Any, number: int, word: int) -> int:
         return int(super().obtain(place, number, 0))
 
-    def fill(self, slot: int, word: int) -> None:
+    def fill(self, slot: int, word: int) -> int:
         self.endpoint.cas(slot, 0, word)
+        return 0
 
 
 class SplitsBeforeMoved(Splitter):  # type: ignore[misc]

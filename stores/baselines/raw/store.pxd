@@ -1,8 +1,11 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.base cimport Store, as_bytes
-from limpet.stores.race.old.store cimport Growing
+from limpet.stores.race.check cimport Check
+from limpet.stores.race.hash_store cimport HashStore
+from limpet.stores.race.index cimport Index, Place
+from limpet.stores.race.slots cimport Slots
+from limpet.stores.race.splitter cimport Splitter
 from limpet.stores.baselines.raw.objects cimport RawObjects
 from limpet.stores.swarm.cache cimport LocationCache
 
@@ -17,7 +20,7 @@ cdef u64 PREFETCH_SIZE
 cdef u64 OBJECT_MASK
 cdef int UPDATE
 
-cdef class Raw(Growing):
+cdef class Raw(HashStore):
     cdef RawObjects pairs
     cdef readonly LocationCache cache
 
@@ -26,8 +29,13 @@ cdef class Raw(Growing):
     @cython.locals(at='long long', reference=u64)
     cdef u64 _known(self, bytes key) except? 0
     @cython.locals(at='long long', reference=u64)
-    cdef u64 _seek(self, bytes key) except? 0
+    cdef u64 _seek(self, Place place, bytes key) except? 0
     @cython.locals(reference=u64, made=u64)
-    cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
+    cdef int write_once(
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    ) except -1
+    cdef object search_once(self, Place place, bytes key)
+    @cython.locals(at=u64, reference=u64, there=bint)
+    cdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(at=u64, deleted=u64)
     cdef int _write_over(self, u64 reference, bytes key, bytes value, int mode) except -1

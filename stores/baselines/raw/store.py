@@ -15,17 +15,22 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.base import Store, as_bytes
+from limpet.stores.base import Store
 from limpet.stores.baselines.raw.layout import DELETED, PREFETCH_SIZE
 from limpet.stores.baselines.raw.objects import RawObjects
 from limpet.stores.baselines.raw.parameters import RawParameters
+from limpet.stores.race.check import Check
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Holds, Index, Place
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.old.store import Growing
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.store import attach, make_directories, unmake_directories
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, UPDATE
 from limpet.stores.swarm.cache import LocationCache
 
 
-class Raw(Growing):
+class Raw(HashStore):
     """A store without replicas and without concurrency control. `RawParameters`."""
 
     Parameters = RawParameters
@@ -33,15 +38,23 @@ class Raw(Growing):
     def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
         super().__init__(pool, kind, name, parameters)
         self.foretells = True
-        self.pairs = self.objects
+        self.pairs = RawObjects(pool.heap, parameters.room)
         self.cache = LocationCache(parameters.cache_size, 0)
+        tables = attach(pool, name, parameters)
+        index = Index(pool, name, parameters, self.pairs, tables, Holds(name))
+        slots = Slots(index, pool.client)
+        self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
 
     @staticmethod
-    def _objects(heap: Any, parameters: Any) -> Any:
-        return RawObjects(heap, parameters.room)
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        make_directories(pool, name, parameters)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        unmake_directories(pool, name, parameters)
 
     def replaced(self, node: int) -> None:
-        Growing.replaced(self, node)
+        self.index.replaced(node)
         self.cache.forget()
 
     # ---- places ---------------------------------------------------------------------------------
@@ -55,12 +68,12 @@ class Raw(Growing):
         self.endpoint.prefetch(reference & ADDRESS_MASK, PREFETCH_SIZE)
         return reference if self.cache.holds(at, key) else 0
 
-    def _seek(self, key: bytes) -> int:
+    def _seek(self, place: Place, key: bytes) -> int:
         """Reference to the key's pair, from the index; 0 when it has none. The image has it."""
-        self._choose(key)
-        if not self._find(key):
+        self.index.choose(place, key)
+        if not self.index.find(place, key):
             return 0
-        reference = self.word & OBJECT_MASK
+        reference = place.word & OBJECT_MASK
         at = self.cache.add(key)
         if at >= 0:
             self.cache.words[at + 1] = reference
@@ -77,38 +90,32 @@ class Raw(Growing):
 
     # ---- operations -----------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. 1 round trip if the place is remembered, else 2."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        self.client.enter()
-        try:
-            self.require_there()
-            reference = self._known(key)
-            if reference:
-                self.pairs.load(reference)
-                self.endpoint.wait()
-            elif not self._seek(key):
-                return default
-            return default if self.pairs.deleted() else self.pairs.value()
-        finally:
-            self.client.leave()
+    def search_once(self, place: Place, key: bytes) -> Any:
+        """1 round trip if the place is remembered, else 2."""
+        reference = self._known(key)
+        if reference:
+            self.pairs.load(reference)
+            self.endpoint.wait()
+        elif not self._seek(place, key):
+            return None
+        return None if self.pairs.deleted() else self.pairs.value()
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
         return Store.get_many(self, keys)
 
-    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
-        reference = self._known(key) or self._seek(key)
+    def write_once(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        reference = self._known(key) or self._seek(place, key)
         if reference:
             return self._write_over(reference, key, value, mode)
         if mode == UPDATE:
             return MISSING
-        made = self._make(key, value, size)
+        made = self.make_object(place, key, value, size)
         if not made:
             return NO_MEMORY
-        return self._insert(key, (self.hash & 0xFF) << 56 | made, attempt)
+        return self.slots.insert(place, key, (place.hash & 0xFF) << 56 | made, attempt)
 
     def _write_over(self, reference: int, key: bytes, value: bytes, mode: int) -> int:
         at = reference & ADDRESS_MASK
@@ -123,24 +130,17 @@ class Raw(Growing):
         self.endpoint.wait()
         return MISSING if deleted and mode == UPDATE else DONE
 
-    def delete(self, key: Any) -> None:
-        """Delete; KeyError if the key is not there. 2 round trips if the place is remembered."""
-        data = as_bytes("key", key)
-        self.operations += 1
-        self.client.enter()
-        try:
-            self.require_there()
-            reference = self._known(data) or self._seek(data)
-            at = reference & ADDRESS_MASK
-            there = reference != 0 and not self.endpoint.load(at) & DELETED
-            self.endpoint.wait()
-            if there:
-                self.endpoint.store(at, len(data) | DELETED)
-                self.endpoint.wait()
-        finally:
-            self.client.leave()
+    def delete_once(self, place: Place, key: bytes) -> int:
+        """2 round trips if the place is remembered."""
+        reference = self._known(key) or self._seek(place, key)
+        at = reference & ADDRESS_MASK
+        there = reference != 0 and not self.endpoint.load(at) & DELETED
+        self.endpoint.wait()
         if not there:
-            raise KeyError(key)
+            return MISSING
+        self.endpoint.store(at, len(key) | DELETED)
+        self.endpoint.wait()
+        return DONE
 
     # ---- the whole table ------------------------------------------------------------------------
 
@@ -150,6 +150,6 @@ class Raw(Growing):
 
     def keys(self) -> Any:
         """Every key, a group at a time; as weakly consistent as `iter` says."""
-        for key in Growing.keys(self):
+        for key in HashStore.keys(self):
             if self.get(key) is not None:
                 yield key
