@@ -105,9 +105,8 @@ def puts_into_the_writers_row(self: Any, copy: int) -> bool:
     register, row, buffer = self.quorum.register, self.row, self.buffer
     for n in range(self.quorum.read):
         replica = self.quorum.at(n)
-        if stamp_of(replica.tops[replica.k]) < stamp_of(copy) and rank_of(
-            replica.mine[replica.k]
-        ) < rank_of(copy):
+        top, mine = self.quorum.tops[replica.k], self.quorum.mine[replica.k]
+        if stamp_of(top) < stamp_of(copy) and rank_of(mine) < rank_of(copy):
             self.quorum.buffers.write(buffer, replica.k)
             at = register.pointer(replica.k, row_of(copy), side_of(copy))
             found = self.endpoint.cas(at, register.ident, buffer.reference)
