@@ -1,4 +1,12 @@
-from limpet.stores.fusee.restoring cimport RestoredTables
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.race.check cimport Check
 
-cdef class SurveyedTables(RestoredTables):
-    pass
+cdef class ReplicatedCheck(Check):
+    cdef readonly ReplicatedTables tables
+    cdef readonly LoggedObjects logged
+    cdef readonly int replicas
+    cdef readonly object view
+
+    cpdef object keys_at(self, u64 table, u64 number, int group)

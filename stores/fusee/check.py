@@ -12,73 +12,70 @@ from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.fusee.links import OFFSET_BITS, PLACE_BITS, Link, is_entry, is_slot
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
-from limpet.stores.fusee.restoring import RestoredTables
-from limpet.stores.fusee.tables import identity
+from limpet.stores.fusee.tables import ReplicatedTables, identity
+from limpet.stores.race.check import Check, Within
+from limpet.stores.race.index import Index, is_vacant, is_valid
 from limpet.stores.race.layout import FROZEN, MASK, OBJECT_MASK
-from limpet.stores.race.old.index import Index, is_vacant, is_valid
-from limpet.stores.race.old.store import Growing
 from limpet.stores.race.parameters import GROUP_SIZE
 
 
-class SurveyedTables(RestoredTables):
-    """The tables of a replicated index, and looks at all of them."""
+class ReplicatedCheck(Check):
+    """Looks at all of a replicated index."""
 
-    def __len__(self) -> int:
-        return int(self._outliving(lambda: Growing.__len__(self)))
+    def __init__(
+        self, pool: Any, index: Index, tables: ReplicatedTables, logged: LoggedObjects
+    ) -> None:
+        Check.__init__(self, pool, index)
+        self.tables = tables
+        self.logged = logged
+        self.replicas = tables.replicas
+        self.view = tables.view
 
-    def index_size(self) -> int:
-        """Bytes of all subtables, of one replica."""
-        return int(self._outliving(lambda: Growing.index_size(self)))
-
-    def _outliving(self, look: Callable[[], Any]) -> Any:
+    def outliving(self, within: Within, look: Callable[[], Any]) -> Any:
         """What `look` returns, by a view that is settled; again when a node is lost meanwhile."""
         while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                self._renew()
-            finally:
-                self.client.leave()
+            within(lambda: self.tables.renew())
             try:
                 return look()
             except NodeFailed as error:
-                if not self._outlived(error.node):
+                if not self.tables.outlived(within, error.node):
                     raise
 
     def references(self) -> Any:
-        self._look()
-        return Growing.references(self)
+        self.tables.look()
+        return Check.references(self)
 
     def pairs(self) -> Any:
         """References to what slots link to, as far as it is not lost."""
-        self._look()
-        return self._linked_all()[0]
+        self.tables.look()
+        return self.linked_all()[0]
 
-    def _keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
-        self.client.enter()
-        try:
-            self.require_there()
-            while True:
-                try:
-                    self._agree_to_read()
-                    return self._keys_there(table, number, group)
-                except NodeFailed as error:
-                    if not self._outlive(error.node):
-                        raise
-        finally:
-            self.client.leave()
+    def keys_at(self, table: int, number: int, group: int) -> list[bytes] | None:
+        while True:
+            try:
+                self.tables.agree_to_read()
+                found: list[bytes] | None = Check.keys_at(self, table, number, group)
+                return found
+            except NodeFailed as error:
+                if not self.tables.outlive(error.node):
+                    raise
 
-    def check(self) -> None:
+    def check(self, within: Within) -> None:
         """As of every index; and that replicas agree on all slots that nobody is changing."""
-        self._outliving(lambda: Growing.check(self))
+        self.outliving(within, lambda: Check.check(self, within))
 
-    def _check_here(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
-        super()._check_here(number, base, group, seen)
+    def check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
+        Check.check_group(self, number, base, group, seen)
         start = base + group * GROUP_SIZE
         head = self._head_of(base)
-        for k in range(1, self.lives[head]):
-            replica = start - self.steps[REPLICAS_ROW * head] + self.steps[REPLICAS_ROW * head + k]
+        for k in range(1, self.tables.lives[head]):
+            replica = (
+                start
+                - self.tables.steps[REPLICAS_ROW * head]
+                + self.tables.steps[REPLICAS_ROW * head + k]
+            )
             self._compare(start, replica & MASK, head)
 
     def _head_of(self, base: int) -> int:
@@ -97,12 +94,12 @@ class SurveyedTables(RestoredTables):
 
     def _explain(self, slot: int, replica: int, head: int) -> None:
         """Raise StoreCorrupt unless the replicas of a slot agree by now, or are being changed."""
-        place = slot - self.steps[REPLICAS_ROW * head] & PLACE_BITS
+        place = slot - self.tables.steps[REPLICAS_ROW * head] & PLACE_BITS
         here = there = 0
         for attempt in range(64):
             # ORDER: hands before slots: who begins to change the slot has named it in the hand.
             named = any(
-                is_slot(home) and Link.of(home)[:2] == (self.number_of_store, place)
+                is_slot(home) and Link.of(home)[:2] == (self.tables.number_of_store, place)
                 for _, home in self.view.hands()
             )
             here = self.endpoint.load(slot)
@@ -117,8 +114,8 @@ class SurveyedTables(RestoredTables):
                 f"{there:#x}, and nobody is changing it"
             )
 
-    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
-        wrong: str = Index._wrong_with(self, group, slot, word, seen)
+    def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
+        wrong: str = Check.wrong_with(self, group, slot, word, seen)
         reference = word & OBJECT_MASK
         if wrong or not is_valid(word):
             return wrong
@@ -138,13 +135,13 @@ class SurveyedTables(RestoredTables):
         found = set()
         for reference, home in self.view.hand(ident >> INCARNATION_BITS):
             link = Link.of(home)
-            if link.entry != self.number_of_store or not self._is_named(home):
+            if link.entry != self.tables.number_of_store or not self.tables.is_named(home):
                 continue
             if is_entry(home):
                 found |= self._left_at_entry(link, reference)
                 continue
-            count = self.lives[link.place >> NODE_SHIFT]
-            words = [self.endpoint.load(self._replica(link.place, k)) for k in range(count)]
+            count = self.tables.lives[link.place >> NODE_SHIFT]
+            words = [self.endpoint.load(self.tables.replica(link.place, k)) for k in range(count)]
             named = [identity(word) == reference for word in words]
             frozen = [word & FROZEN != 0 and not is_vacant(word) for word in words]
             if any(frozen):
@@ -162,8 +159,8 @@ class SurveyedTables(RestoredTables):
         """What a pair of a hand shows that names an entry of a directory."""
         row = REPLICAS_ROW * (link.place >> NODE_SHIFT)
         offset = link.place & OFFSET_BITS
-        count = self.counts[link.place >> NODE_SHIFT]
-        words = [self.endpoint.load(self.bases[row + k] + offset) for k in range(count)]
+        count = self.tables.counts[link.place >> NODE_SHIFT]
+        words = [self.endpoint.load(self.tables.bases[row + k] + offset) for k in range(count)]
         if min(words) != max(words):
             return {"entry-decided"}
         if link.old:

@@ -1,9 +1,10 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.fusee.snapshot cimport Snapshot
-from limpet.stores.race.old.store cimport Growing, is_frozen
-from limpet.stores.race.old.index cimport is_valid
+from limpet.stores.fusee.snapshot cimport ReplicatedSlot
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.race.index cimport Place, is_frozen, is_valid
+from limpet.stores.race.splitter cimport Splitter
 
 cdef u64 ADDRESS_MASK
 cdef u64 FROZEN
@@ -20,21 +21,24 @@ cdef int AGAIN
 cdef int DONE
 cdef int NO_MEMORY
 
-cdef class ReplicatedGrowth(Snapshot):
-    cdef int _grow(self, bytes key) except -1
-    cdef int _find_memory(self, bytes key) except -1
+cdef class ReplicatedSplitter(Splitter):
+    cdef readonly ReplicatedTables tables
+    cdef public ReplicatedSlot slot
+
+    cpdef int grow(self, Place place, bytes key) except -1
+    cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     @cython.locals(old=u64, first=u64, second=u64, base=u64, home=u64)
-    cdef int _split(self) except -1
-    @cython.locals(home=u64, pointer=u64, node=u64, new=u64, k=int)
-    cdef u64 _obtain(self, u64 number, u64 word) except? 0
-    @cython.locals(index=int)
-    cdef u64 _freeze(self, u64 base) except? 0
+    cpdef int split(self, Place place) except -1
+    @cython.locals(tables=ReplicatedTables, home=u64, pointer=u64, node=u64, new=u64, k=int)
+    cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
+    @cython.locals(base=u64, head=u64, index=int)
+    cpdef u64 freeze(self, u64 pointer) except? 0
     @cython.locals(word=u64)
-    cdef int _freeze_slot(self, u64 slot) except -1
+    cpdef int _freeze_slot(self) except -1
     @cython.locals(held=int)
-    cdef int _freeze_pair(self, u64 slot, u64 word) except -1
+    cpdef int _freeze_pair(self, u64 word) except -1
     @cython.locals(held=int)
-    cdef int _freeze_vacant(self, u64 slot, u64 word) except -1
+    cpdef int _freeze_vacant(self, u64 word) except -1
     @cython.locals(k=int)
-    cdef int _set(self, u64 slot, u64 word) except -1
-    cdef u64 _follow(self, u64 old, u64 offset) except 0
+    cpdef int fill(self, u64 slot, u64 word) except -1
+    cpdef u64 follow(self, Place place, u64 old, u64 offset) except 0

@@ -26,128 +26,148 @@ the slot that was being frozen. `resolved` brings either to its end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.fusee.links import OLD, PLACE_BITS
-from limpet.stores.fusee.snapshot import Snapshot
+from limpet.stores.fusee.snapshot import ReplicatedSlot
+from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.race.index import Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, OBJECT_MASK, SPLIT, UNSET
-from limpet.stores.race.old.index import is_valid
-from limpet.stores.race.old.store import Growing, is_frozen
 from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.race.splitter import Splitter
 from limpet.stores.status import AGAIN, DONE, NO_MEMORY
 
 
-class ReplicatedGrowth(Snapshot):
-    """A replicated index that grows."""
+class ReplicatedSplitter(Splitter):
+    """Splits the subtables of a replicated index. `slot`: to freeze one slot after another."""
 
-    def _grow(self, key: bytes) -> int:
+    def __init__(
+        self, pool: Any, index: Index, parameters: Any, tables: ReplicatedTables,
+        slot: ReplicatedSlot,
+    ) -> None:  # fmt: skip
+        Splitter.__init__(self, pool, index, parameters, parameters.replicas)
+        self.tables = tables
+        self.slot = slot
+
+    def grow(self, place: Place, key: bytes) -> int:
         try:
-            return Growing._grow(self, key)
+            return Splitter.grow(self, place, key)
         except NodeFailed as error:
-            if not self._outlived(error.node):
+            if not self.tables.outlive(error.node):
                 raise
             return AGAIN
 
-    def _find_memory(self, key: bytes) -> None:
+    def find_memory(self, key: bytes, objects: int, update: bool) -> None:
         try:
-            Growing._find_memory(self, key)
+            Splitter.find_memory(self, key, objects, update)
         except NodeFailed as error:
-            if not self._outlived(error.node):
+            if not self.tables.outlived(self._within, error.node):
                 raise
 
-    def _split(self) -> int:
-        """Split the subtable at hand."""
-        old = self.pointer
-        first = self._obtain(2 * self.number, UNSET)
-        second = self._obtain(2 * self.number + 1, UNSET) if first else 0
+    def _within(self, step: Callable[[], Any]) -> Any:
+        """What a step returns that is done as an operation of its own."""
+        self.client.enter()
+        try:
+            return step()
+        finally:
+            self.client.leave()
+
+    def split(self, place: Place) -> int:
+        old = place.pointer
+        first = self.obtain(place, 2 * place.number, UNSET)
+        second = self.obtain(place, 2 * place.number + 1, UNSET) if first else 0
         if not second:
             return NO_MEMORY
-        if self.endpoint.load(self.entry) != old:
+        if self.endpoint.load(place.entry) != old:
             return DONE
-        base = self._base_of(old)
         # CRASH(freezing): whoever wants to write here goes on; readers do not mind.
-        self._freeze(base)
-        self._move(base, first & ADDRESS_MASK, second & ADDRESS_MASK)
+        self.freeze(old)
+        base = self.index.base_of(old)
+        self.move(place, base, first & ADDRESS_MASK, second & ADDRESS_MASK)
         self.endpoint.wait()
-        home = self._home_of_entry(self.entry)
+        home = self.tables.home_of_entry(place.table, place.entry)
         self.client.hold(old, home | OLD)
-        self._advance(home & PLACE_BITS, old, SPLIT)
+        self.tables.advance(home & PLACE_BITS, old, SPLIT)
         # CRASH(split): the old subtable is in the hand and no longer linked.
         return DONE
 
-    def _obtain(self, number: int, word: int) -> int:
-        """The pointer of an entry; if it is 0, to a new subtable with this word in each slot.
-
-        0: there is no memory ready.
-        """
-        home = self._home_of_entry(self._entry(self.table, number))
-        pointer = self._advance(home & PLACE_BITS, 0, 0)
+    def obtain(self, place: Place, number: int, word: int) -> int:
+        tables = self.tables
+        home = tables.home_of_entry(place.table, self.index.entry(place.table, number))
+        pointer = tables.advance(home & PLACE_BITS, 0, 0)
         if pointer:
             return pointer
-        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
-        new = self.allocator.coherent().allocate(node, self.subtable_size, self.replicas)
+        node = self.index.node_of(place.table)
+        new = self.allocator.allocate(node, self.index.subtable_size, self.replicas)
         if not new:
             return 0
-        filled = self._filled(number, word)
-        for k in range(self.lives[node]):
-            self.endpoint.write(self._replica(new & ADDRESS_MASK, k), filled)
+        filled = self.filled(number, word)
+        for k in range(tables.lives[node]):
+            self.endpoint.write(tables.replica(new & ADDRESS_MASK, k), filled)
         self.endpoint.wait()
         self.client.aim(self.client.held - 1, home)
         # CRASH(subtable-made): from then on it is linked, and whoever needs it goes on.
-        return self._advance(home & PLACE_BITS, 0, new)
+        return tables.advance(home & PLACE_BITS, 0, new)
 
-    def _freeze(self, base: int) -> int:
-        for index in range(self.groups * GROUP_WORDS):
+    def freeze(self, pointer: int) -> int:
+        base = self.index.base_of(pointer)
+        head = pointer >> NODE_SHIFT & 0xFF
+        for index in range(self.index.groups * GROUP_WORDS):
             if index & 7:
-                self._freeze_slot(base + 8 * index)
+                self.slot.select(base + 8 * index, head)
+                self._freeze_slot()
         return 0
 
-    def _freeze_slot(self, slot: int) -> None:
-        """Freeze a slot, on every replica."""
-        word = self.endpoint.load(slot)
+    def _freeze_slot(self) -> None:
+        """Freeze the slot at hand, on every replica."""
+        word = self.slot.read()
         while not is_frozen(word):
             if is_valid(word):
-                self._freeze_pair(slot, word)
+                self._freeze_pair(word)
             else:
-                self._freeze_vacant(slot, word)
-            word = self.endpoint.load(slot)
+                self._freeze_vacant(word)
+            word = self.slot.read()
         # ORDER: all backups before anybody goes by what the primary has.
-        self._even_out(slot, word)
+        self.slot.even_out(word)
 
-    def _freeze_pair(self, slot: int, word: int) -> None:
-        if self.backups:
-            held = self.client.hold(word & OBJECT_MASK, self._home(slot) | OLD)
-            self._round(slot, word, word | FROZEN)
+    def _freeze_pair(self, word: int) -> None:
+        if self.slot.backups:
+            held = self.client.hold(word & OBJECT_MASK, self.slot.home | OLD)
+            self.slot.write(word, word | FROZEN)
             # CRASH(slot-frozen): the pair is linked there for ever, and in a half, or will be.
             self.client.keep(held)
         else:
-            self.endpoint.cas(slot, word, word | FROZEN)
+            self.endpoint.cas(self.slot.address, word, word | FROZEN)
 
-    def _freeze_vacant(self, slot: int, word: int) -> None:
-        held = self.client.hold(FROZEN_VACANT, self._home(slot)) if self.backups else -1
-        if self.endpoint.cas(slot, word, FROZEN_VACANT) == word:
+    def _freeze_vacant(self, word: int) -> None:
+        held = self.client.hold(FROZEN_VACANT, self.slot.home) if self.slot.backups else -1
+        if self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word:
             # CRASH(slot-freezing): the backups still have what was there, or a proposal.
-            self._even_out(slot, FROZEN_VACANT)
+            self.slot.even_out(FROZEN_VACANT)
         if held >= 0:
             self.client.keep(held)
 
-    def _set(self, slot: int, word: int) -> None:
+    def fill(self, slot: int, word: int) -> None:
         """Fill a slot of a half, which has this address in the head, on every replica."""
-        for k in range(self.lives[slot >> NODE_SHIFT]):
-            self.endpoint.cas(self._replica(slot, k), UNSET, word)
+        for k in range(self.tables.lives[slot >> NODE_SHIFT]):
+            self.endpoint.cas(self.tables.replica(slot, k), UNSET, word)
 
-    def _follow(self, old: int, offset: int) -> int:
-        """The slot of the half that the key at hand belongs to, at the same place as a frozen one
-        of the subtable `old`; split that first, if nobody has."""
-        self._place(self.hash)
-        while self.pointer == old:
-            if self._split() == NO_MEMORY:
+    def follow(self, place: Place, old: int, offset: int) -> int:
+        """The slot of the half that a key belongs to, at the same place as a frozen one of the
+        subtable `old`; split that first, if no client has. `place` is then the key's in the half.
+        """
+        self.index.locate(place, place.hash)
+        while place.pointer == old:
+            if self.split(place) == NO_MEMORY:
                 raise StoreCorrupt(
-                    f"{self.pool.url}, store {self.name!r}: a slot of the subtable at {old:#x} is "
-                    "frozen, and the halves that it is to be split into were never made: memory "
-                    "was damaged. Save what is left, and make the store again"
+                    f"{self.pool.url}, store {self.index.name!r}: a slot of the subtable at "
+                    f"{old:#x} is frozen, and the halves that it is to be split into were never "
+                    "made: memory was damaged. Save what is left, and make the store again"
                 )
-            self._place(self.hash)
-        self._found_places()
-        return self.base + offset
+            self.index.locate(place, place.hash)
+        self.index.end_choosing(place)
+        return place.base + offset

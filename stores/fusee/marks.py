@@ -24,3 +24,10 @@ DELETING: Final = 2
 INSERTING: Final = 3
 
 FAILED: Final = -1
+
+RULE_1: Final = 1
+RULE_2: Final = 2
+RULE_3: Final = 3
+LOSE: Final = 4
+FINISH: Final = 5
+"""What `evaluate_rules` says (FUSEE algorithm 2)."""

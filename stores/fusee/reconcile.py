@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.stores.fusee.links import Link
 from limpet.stores.fusee.marks import BIRTH, DEATH, GONE, UPDATED
+from limpet.stores.race.index import is_frozen, is_vacant
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.old.index import is_vacant
-from limpet.stores.race.old.store import is_frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

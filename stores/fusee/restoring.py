@@ -9,6 +9,7 @@ A kill leaves behind: rounds that hands name as before, so that the next leader 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,33 @@ from limpet.shm.endpoint.words import ADDRESS_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.shm.replicas.replacement import copy
 from limpet.stores.fusee.links import Link, is_slot
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW, UPDATED
 from limpet.stores.fusee.reconcile import reconcile, tell
 from limpet.stores.fusee.tables import ReplicatedTables, identity, obtain_directory
+from limpet.stores.race.check import Check
+from limpet.stores.race.index import Index
 from limpet.stores.race.layout import FROZEN_VACANT, MASK
 
 
-class RestoredTables(ReplicatedTables):
-    """The tables of a replicated index, and how leaders restore them."""
+class Restoring:
+    """How leaders restore the tables of a replicated index."""
+
+    def __init__(
+        self, tables: ReplicatedTables, index: Index, check: Check, logged: LoggedObjects
+    ) -> None:
+        self.tables = tables
+        self.index = index
+        self.check = check
+        self.logged = logged
+        self.pool = tables.pool
+        self.name = tables.name
+        self.parameters = tables.parameters
+        self.endpoint = tables.endpoint
+        self.heap = tables.heap
+        self.view = tables.view
+        self.replicas = int(tables.replicas)
+        self.subtables = int(tables.subtables)
 
     # ---- after the loss of a node ---------------------------------------------------------------
 
@@ -35,26 +55,26 @@ class RestoredTables(ReplicatedTables):
         states = self.view.states()
         slots: dict[int, list[tuple[int, Link]]] = {}
         for reference, home in pairs:
-            if is_slot(home) and self._is_named(home):
+            if is_slot(home) and self.tables.is_named(home):
                 link = Link.of(home)
                 slots.setdefault(link.place, []).append((reference, link))
         nodes = len(states)
         for place, links in slots.items():
             head = place >> NODE_SHIFT
             addresses = [
-                ((head + k) % nodes, place + self._step(head, k) & MASK)
+                ((head + k) % nodes, place + self.tables.step(head, k) & MASK)
                 for k in range(self.replicas)
                 if (head + k) % nodes in failed or states[(head + k) % nodes] == IN_SERVICE
             ]
             reconcile(self, links, failed, addresses)
-        self._look()
+        self.tables.look()
         self._level_directories()
 
     def _level_directories(self) -> None:
         """Give all replicas of each entry the greatest word that one has; nobody else is at it."""
         for table in range(self.subtables):
             row = REPLICAS_ROW * table
-            bases = [self.bases[row + k] for k in range(self.counts[table])]
+            bases = [self.tables.bases[row + k] for k in range(self.tables.counts[table])]
             if len(bases) < 2:
                 continue
             size = self.parameters.directory_size
@@ -68,24 +88,24 @@ class RestoredTables(ReplicatedTables):
     # ---- after the replacement of a node --------------------------------------------------------
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
-        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+        """Make the replicas that belong on a node with new memory; for a leader, all others parked,
+        after `require_replicas`.
 
         `pairs`: those of hands that name slots of this store. Raises NodeFailed, with nothing lost,
-        if the node had the last replica of an object, or all of a directory's are lost.
+        if all replicas of a directory are lost.
         """
-        self._require_replicas(node)
         self._require_directories(node)
         self._level(pairs)
         self._level_directories()
         found = {"objects": 0, "blocks": 0, "regions": 0, "bytes": 0}
         for table in range(self.subtables):
-            places = self._nodes(table)
-            if not self.counts[table]:
+            places = self.tables.nodes_of(table)
+            if not self.tables.counts[table]:
                 continue  # without replicas: what was there is gone, as with every other store
             if node in places:
                 region = self._new_region(table, places.index(node))
                 size = self.parameters.directory_size
-                copy(self.pool.membership, self.tables[table], region.address, size)
+                copy(self.pool.membership, self.tables.primaries[table], region.address, size)
                 found["regions"] += 1
                 found["bytes"] += size
             for pointer in self._subtables_of(table, node):
@@ -95,7 +115,7 @@ class RestoredTables(ReplicatedTables):
     def _subtables_of(self, table: int, node: int) -> list[int]:
         """Pointers to a directory's subtables; NodeFailed if one has no replica left."""
         try:
-            return list(self._linked(table)[1].tolist())
+            return list(self.check.linked(table)[1].tolist())
         except NodeFailed as error:
             if self.view.states()[error.node] in (IN_SERVICE, FAILED):
                 raise  # lost just now, and other replicas may be left: the replacement begins anew
@@ -115,9 +135,9 @@ class RestoredTables(ReplicatedTables):
         if k >= self.replicas:
             return 0
         self._clear_tentative(address)
-        target = address + self._step(head, k) & MASK
-        copy(self.pool.membership, self._primary(address), target, self.subtable_size)
-        return self.subtable_size
+        target = address + self.tables.step(head, k) & MASK
+        copy(self.pool.membership, self.tables.primary(address), target, self.index.subtable_size)
+        return self.index.subtable_size
 
     def _new_region(self, table: int, replica: int) -> Any:
         try:
@@ -127,20 +147,21 @@ class RestoredTables(ReplicatedTables):
 
     def _require_directories(self, node: int) -> None:
         """Raise NodeFailed if all replicas of a directory are lost: nobody knows what was there."""
-        self._look()
-        if self.replicas > 1 and 0 in list(self.counts):
+        self.tables.look()
+        if self.replicas > 1 and 0 in list(self.tables.counts):
             raise NodeFailed(
                 node,
                 f"all replicas of a part of the index of {self.name!r} are lost, more than it "
                 "survives; save what is left, destroy the pool, and create it again",
             )
 
-    def _require_replicas(self, node: int) -> None:
+    def require_replicas(self, node: int, references: Callable[[], Any]) -> None:
+        """Raise NodeFailed if the node had the last replica of one of these objects."""
         states = self.view.states()
         if sum(state != IN_SERVICE for state in states) < self.replicas:
             return
         gone = 0
-        for count, reference in enumerate(self.references().tolist()):
+        for count, reference in enumerate(references().tolist()):
             if not count & 0xFFF:
                 self.pool.membership.progress()
             places = [
@@ -162,15 +183,15 @@ class RestoredTables(ReplicatedTables):
         As if a backup had been lost: what was proposed is not in force (reconcile.py).
         """
         for reference, home in pairs:
-            if not is_slot(home) or not self._is_named(home):
+            if not is_slot(home) or not self.tables.is_named(home):
                 continue
             link = Link.of(home)
             head = link.place >> NODE_SHIFT
-            if not self.lives[head]:
+            if not self.tables.lives[head]:
                 continue
-            word = self.endpoint.load(self._primary(link.place))
-            for k in range(1, self.lives[head]):
-                replica = self._replica(link.place, k)
+            word = self.endpoint.load(self.tables.primary(link.place))
+            for k in range(1, self.tables.lives[head]):
+                replica = self.tables.replica(link.place, k)
                 if self.endpoint.load(replica) != word:
                     # CRASH(levelling): the rounds that differ are named in hands as before.
                     self.endpoint.store(replica, word)
@@ -178,13 +199,13 @@ class RestoredTables(ReplicatedTables):
 
     def _clear_tentative(self, address: int) -> None:
         """Take back inserts that nobody has decided, of a subtable that had one replica left."""
-        words = self._slots_of(self._primary(address)).ravel()
+        words = self.index.slots_of(self.tables.primary(address)).ravel()
         tentative = (words & np.uint64(TENTATIVE) != 0) & (np.arange(len(words)) % 8 != 0)
         tentative &= words != FROZEN_VACANT
         for index in np.flatnonzero(tentative).tolist():
             number = self.new_number()
-            for k in range(self.lives[address >> NODE_SHIFT]):
-                self.endpoint.store(self._replica(address + 8 * index, k), number)
+            for k in range(self.tables.lives[address >> NODE_SHIFT]):
+                self.endpoint.store(self.tables.replica(address + 8 * index, k), number)
 
     def mark_of(self, word: int, offset: int) -> int:
         """A word of the log entry of the object in a slot word; 0 of what can be no object.
@@ -203,4 +224,4 @@ class RestoredTables(ReplicatedTables):
             return UPDATED
 
     def new_number(self) -> int:
-        return self._ticket()
+        return self.tables.ticket()

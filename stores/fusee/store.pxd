@@ -2,9 +2,12 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.fusee.cache cimport IndexCache
-from limpet.stores.fusee.growth cimport ReplicatedGrowth
-from limpet.stores.race.old.hash_store cimport HashStore
-from limpet.stores.race.old.index cimport is_valid
+from limpet.stores.fusee.check cimport ReplicatedCheck
+from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.fusee.slots cimport ReplicatedSlots
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.race.hash_store cimport HashStore
+from limpet.stores.race.index cimport Place, is_valid
 
 cdef u64 ADDRESS_MASK
 cdef u64 BIRTH
@@ -20,29 +23,40 @@ cdef int NODE_SHIFT
 cdef int NO_MEMORY
 cdef int PUT
 cdef u64 OBJECT_MASK
+cdef u64 PLACE_BITS
 cdef int UPDATE
 cdef u64 UPDATED
 
-cdef class Fusee(ReplicatedGrowth):
+cdef class Fusee(HashStore):
+    cdef readonly LoggedObjects logged
+    cdef readonly ReplicatedTables tables
+    cdef public ReplicatedSlots writer
+    cdef readonly ReplicatedCheck survey
+    cdef readonly object restoring
     cdef readonly IndexCache cache
 
+    cpdef object search_once(self, Place place, bytes key)
     @cython.locals(slot=u64)
-    cdef _search(self, bytes key, default)
-    @cython.locals(place='long long', slot=u64, guess=u64)
-    cdef u64 _guess(self, bytes key) except? 0
-    @cython.locals(place='long long')
-    cdef int _learn(self, u64 slot, u64 word) except -1
+    cdef _search(self, Place place, bytes key)
+    cpdef bint search_batch(self, Place place, list keys, list found) except -1
+    @cython.locals(at='long long', slot=u64, guess=u64, word=u64)
+    cdef u64 _guess(self, Place place, bytes key) except? 0
+    @cython.locals(at='long long')
+    cdef int _learn(self, Place place, u64 slot) except -1
+    cdef u64 _index_of(self, Place place, u64 slot) noexcept
     @cython.locals(outcome=int)
-    cdef int _write_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
-    @cython.locals(first=u64)
-    cdef u64 _index_of(self, u64 slot) noexcept
-    @cython.locals(place='long long', known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int)
-    cdef int _attempt(self, bytes key, bytes value, u64 size, int mode, u64 attempt) except -1
-    @cython.locals(slot=u64, old=u64, k=u64)
-    cdef int _expect(self, long long place) except -1
-    @cython.locals(fingerprint=u64, index=int, word=u64)
-    cdef bint _candidate(self) except -1
+    cpdef int write_once(
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    ) except -1
+    @cython.locals(
+        at='long long', known=bint, updates=bint, reference=u64, desired=u64, slot=u64, outcome=int
+    )
+    cdef int _attempt(
+        self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
+    ) except -1
+    @cython.locals(slot=u64, old=u64, k=u64, replica=u64)
+    cdef int _prefetch(self, Place place, long long at) except -1
     @cython.locals(outcome=int)
-    cdef int _delete_once(self, bytes key) except -1
+    cpdef int delete_once(self, Place place, bytes key) except -1
     @cython.locals(slot=u64)
-    cdef int _try_delete(self, bytes key) except -1
+    cdef int _delete(self, Place place, bytes key) except -1

@@ -23,209 +23,271 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.base import as_bytes
 from limpet.stores.fusee.cache import IndexCache
-from limpet.stores.fusee.growth import ReplicatedGrowth
+from limpet.stores.fusee.check import ReplicatedCheck
+from limpet.stores.fusee.growth import ReplicatedSplitter
+from limpet.stores.fusee.index import ReplicatedIndex
+from limpet.stores.fusee.links import PLACE_BITS
+from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import BIRTH, ENTRY_SIZE, FAILED, IDLE, UPDATED
 from limpet.stores.fusee.parameters import FuseeParameters
+from limpet.stores.fusee.restoring import Restoring
+from limpet.stores.fusee.slots import ReplicatedSlots
+from limpet.stores.fusee.snapshot import ReplicatedSlot
+from limpet.stores.fusee.tables import (
+    ReplicatedTables,
+    are_complete,
+    make_directories,
+    unmake_directories,
+)
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Place, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
-from limpet.stores.race.old.hash_store import HashStore
-from limpet.stores.race.old.index import is_valid
 from limpet.stores.status import DONE, EXISTS, INSERT, MISSING, NO_MEMORY, PUT, UPDATE
 
 EXPECTED_SIZE: Final = 128
 """So many bytes of a pair are fetched while its slot is read."""
 
 
-class Fusee(ReplicatedGrowth):
+class Fusee(HashStore):
     """A key-value store on r memory nodes, of which r - 1 may be lost. `FuseeParameters`."""
 
     Parameters = FuseeParameters
+    replicated = True
+    resolves = True
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: FuseeParameters) -> None:
-        super().__init__(pool, kind, name, parameters)
-        self.sequential = parameters.sequential
+        HashStore.__init__(self, pool, kind, name, parameters)
+        self.logged = LoggedObjects(pool.heap, parameters.replicas)
+        self.tables = ReplicatedTables(pool, name, parameters)
+        index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
+        self.writer = ReplicatedSlots(index, self.tables, self.logged, parameters.sequential)
+        freezing = ReplicatedSlot(self.tables, self.logged, parameters.sequential)
+        splitter = ReplicatedSplitter(pool, index, parameters, self.tables, freezing)
+        self.survey = ReplicatedCheck(pool, index, self.tables, self.logged)
+        self.restoring = Restoring(self.tables, index, self.survey, self.logged)
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
+        self.hold_parts(index, self.writer, splitter, self.survey)
+
+    @property
+    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
+        return int(self.parameters.replicas) - 1
+
+    @staticmethod
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        """Make the regions of the replicas of all directories; zeros are an empty table."""
+        make_directories(pool, name, parameters)
+
+    @staticmethod
+    def complete(pool: Any, name: str, parameters: Any) -> bool:
+        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
+        return are_complete(pool, name, parameters)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        unmake_directories(pool, name, parameters)
 
     def forget(self) -> None:
-        ReplicatedGrowth.forget(self)
+        HashStore.forget(self)
         self.cache.forget()
 
     # ---- search -----------------------------------------------------------------------------
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value of `key`, or `default`. 1 round trip if the cache knows the key, else 2."""
-        if type(key) is not bytes:
-            key = as_bytes("key", key)
-        self.operations += 1
-        self.client.enter()
-        try:
-            self.require_there()
-            while True:
-                try:
-                    return self._search(key, default)
-                except NodeFailed as error:
-                    if not self._outlive(error.node):
-                        raise
-        finally:
-            self.client.leave()
+    def search_once(self, place: Place, key: bytes) -> Any:
+        """1 round trip if the cache knows the key, else 2."""
+        while True:
+            try:
+                return self._search(place, key)
+            except NodeFailed as error:
+                if not self.tables.outlive(error.node):
+                    raise
 
-    def _search(self, key: bytes, default: Any) -> Any:
-        self._choose_to_read(key)
-        if self._guess(key):
+    def _search(self, place: Place, key: bytes) -> Any:
+        self.index.choose_to_read(place, key)
+        if self._guess(place, key):
             return self.objects.value()
-        slot = self._find(key)
+        slot = self.index.find(place, key)
         if not slot:
-            return default
-        self._learn(slot, self.word)
+            return None
+        self._learn(place, slot)
         return self.objects.value()
 
-    def _get_batch(self, keys: list[bytes], found: list[bytes | None]) -> None:
+    def search_batch(self, place: Place, keys: list[bytes], found: list[bytes | None]) -> bool:
         before = len(found)
         while len(found) == before:
             try:
-                HashStore._get_batch(self, keys, found)
+                HashStore.search_batch(self, place, keys, found)
             except NodeFailed as error:
                 del found[before:]
-                if not self._outlive(error.node):
+                if not self.tables.outlive(error.node):
                     raise
+        return True
 
     # ---- the cache --------------------------------------------------------------------------
 
-    def _guess(self, key: bytes) -> int:
-        """The slot, if the cache knows the key and is right; `word` and the image are its pair."""
-        place = self.cache.find(self.hash)
-        if place < 0 or not self.cache.trusts(place):
+    def _guess(self, place: Place, key: bytes) -> int:
+        """The slot, if the cache knows the key and is right; `place.word` and `objects` are its
+        pair."""
+        at = self.cache.find(place.hash)
+        if at < 0 or not self.cache.trusts(at):
             return 0
-        guess = self.cache.word(place)
+        guess = self.cache.word(at)
         if not is_valid(guess):  # the slot was vacant when we last looked
             return 0
         # The pair is on its way while the slot is read.
         self.endpoint.prefetch(guess & ADDRESS_MASK, EXPECTED_SIZE)
-        if self.surprised:
-            self._found_places()
-        slot = self._address(self.cache.index(place))
-        self.word = self.endpoint.load(slot)
+        if place.surprised:
+            self.index.end_choosing(place)
+        slot = self.index.address(place, self.cache.index(at))
+        word = self.endpoint.load(slot)
         # ORDER: the object after the slot. On another node, that takes a round trip of its own.
         if (slot ^ guess) >> NODE_SHIFT & 0xFF:
             self.endpoint.wait()
         self.objects.load(guess & OBJECT_MASK)
         self.endpoint.wait()
-        self.cache.judge(place, self.word)
-        if self.word != guess:
-            if not is_valid(self.word) or self.word >> 56 != self.hash & 0xFF:
+        self.cache.judge(at, word)
+        if word != guess:
+            if not is_valid(word) or word >> 56 != place.hash & 0xFF:
                 return 0
-            self.objects.load(self.word & OBJECT_MASK)
+            self.objects.load(word & OBJECT_MASK)
             self.endpoint.wait()
+        place.word = word
         return slot if self.objects.key_is(key) else 0
 
-    def _learn(self, slot: int, word: int) -> None:
+    def _learn(self, place: Place, slot: int) -> None:
         """Tell the cache what a search has found."""
-        place = self.cache.find(self.hash)
-        if place >= 0:
-            self.cache.judge(place, word)
-        self.cache.remember(self.hash, self._index_of(slot), word)
+        at = self.cache.find(place.hash)
+        if at >= 0:
+            self.cache.judge(at, place.word)
+        self.cache.remember(place.hash, self._index_of(place, slot), place.word)
 
-    def _index_of(self, slot: int) -> int:
+    def _index_of(self, place: Place, slot: int) -> int:
         """Which of the words of the key's buckets the slot is."""
-        first = self.at[0]
-        if first <= slot < first + 128:
-            return slot - first >> 3
-        return 16 + (slot - self.at[1] >> 3)
+        if place.first <= slot < place.first + 128:
+            return slot - place.first >> 3
+        return 16 + (slot - place.second >> 3)
 
     # ---- changing ---------------------------------------------------------------------------
 
-    def _write_once(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
-        self.doing = IDLE
+    def write_once(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        self.writer.round.doing = IDLE
         try:
-            return self._attempt(key, value, size, mode, attempt)
+            return self._attempt(place, key, value, size, mode, attempt)
         except NodeFailed as error:
-            outcome = self._recall(error.node)
+            outcome = self.writer.recall(error.node)
             if outcome == FAILED:
                 raise
             return outcome
 
-    def _attempt(self, key: bytes, value: bytes, size: int, mode: int, attempt: int) -> int:
-        self._choose(key)
-        place = self.cache.find(self.hash)
-        known = mode != INSERT and place >= 0 and self.cache.trusts(place)
+    def _attempt(
+        self, place: Place, key: bytes, value: bytes, size: int, mode: int, attempt: int
+    ) -> int:
+        self.index.choose(place, key)
+        at = self.cache.find(place.hash)
+        known = mode != INSERT and at >= 0 and self.cache.trusts(at)
         # Without backups nobody asks for the mark before it must be there; an update has it always.
-        updates = known or mode == UPDATE or not self.backups
+        updates = known or mode == UPDATE or not place.backups
         self.logged.birth = UPDATED if updates else 0
         if known:
-            self._expect(place)
-        reference = self._make(key, value, size)
+            self._prefetch(place, at)
+        reference = self.make_object(place, key, value, size)
         if not reference:
             return NO_MEMORY
-        desired = (self.hash & 0xFF) << 56 | reference
-        slot = self._guess(key) if known else 0
+        desired = (place.hash & 0xFF) << 56 | reference
+        slot = self._guess(place, key) if known else 0
         if not slot:
-            self._read_buckets()
-            if mode == PUT and not updates and self._candidate():
+            self.index.read_buckets(place)
+            if mode == PUT and not updates and self.index.candidates(place, 0):
                 self.logged.mark(reference, BIRTH, UPDATED)
                 updates = True
-            slot = self._match(key, 0, True)
-            if slot and place >= 0 and not known:
+            slot = self.index.match(place, key, 0, True)
+            if slot and at >= 0 and not known:
                 # a client that only writes comes to trust a key again, too (trap F13)
-                self.cache.judge(place, self.word)
+                self.cache.judge(at, place.word)
         if slot:
             if mode == INSERT:
                 return EXISTS
-            outcome = self._replace(slot, self.word, desired)
+            outcome = self.writer.replace(place, slot, desired)
         elif mode == UPDATE:
             return MISSING
         else:
-            if updates and self.backups:
+            if updates and place.backups:
                 self.logged.mark(reference, BIRTH, 0)
                 self.endpoint.wait()
-            outcome = self._insert(key, desired, attempt)
-        if outcome == DONE and self.backups:
-            slot = self._go_to(self.at_home)
+            outcome = self.writer.insert(place, key, desired, attempt)
+        if outcome == DONE and place.backups:
+            slot = self.tables.primary(self.writer.round.home & PLACE_BITS)
         if outcome == DONE and slot:
-            self.cache.remember(self.hash, self._index_of(slot), desired)
+            self.cache.remember(place.hash, self._index_of(place, slot), desired)
         return outcome
 
-    def _expect(self, place: int) -> None:
+    def _prefetch(self, place: Place, at: int) -> None:
         """Have memory on its way that an update touches besides its own object."""
-        slot = self._address(self.cache.index(place))
-        old = self.cache.word(place) & OBJECT_MASK
+        slot = self.index.address(place, self.cache.index(at))
+        old = self.cache.word(at) & OBJECT_MASK
         self.endpoint.prefetch(slot, 8, True)
         self.endpoint.prefetch(old & ADDRESS_MASK, EXPECTED_SIZE, True)
-        for k in range(1, self.backups + 1):
-            self.endpoint.prefetch(self._backup(slot, k), 8, True)
-            self.endpoint.prefetch(self._replica(old & ADDRESS_MASK, k), ENTRY_SIZE, True)
-
-    def _candidate(self) -> bool:
-        """Whether a slot that was read has the key's fingerprint."""
-        fingerprint = self.hash & 0xFF
-        for index in range(32):
-            word = self.slots[index]
-            if word >> 56 == fingerprint and index & 7 and is_valid(word):
-                return True
-        return False
+        for k in range(1, place.backups + 1):
+            self.endpoint.prefetch(self.tables.backup(slot, place.head, k), 8, True)
+            replica = self.tables.replica(old & ADDRESS_MASK, k)
+            self.endpoint.prefetch(replica, ENTRY_SIZE, True)
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         try:
-            HashStore.find_memory(self, update, *wanted)
+            return HashStore.find_memory(self, update, *wanted)
         except NodeFailed as error:
-            if not self._outlived(error.node):
+            if not self.tables.outlived(self.within, error.node):
                 raise
 
-    def _delete_once(self, key: bytes) -> int:
-        self.doing = IDLE
+    def delete_once(self, place: Place, key: bytes) -> int:
+        self.writer.round.doing = IDLE
         try:
-            return self._try_delete(key)
+            return self._delete(place, key)
         except NodeFailed as error:
-            outcome = self._recall(error.node)
+            outcome = self.writer.recall(error.node)
             if outcome == FAILED:
                 raise
             return outcome
 
-    def _try_delete(self, key: bytes) -> int:
-        self._choose(key)
-        slot = self._guess(key)
+    def _delete(self, place: Place, key: bytes) -> int:
+        self.index.choose(place, key)
+        slot = self._guess(place, key)
         if not slot:
-            slot = self._find(key)
+            slot = self.index.find(place, key)
             if slot:
-                self._learn(slot, self.word)
-        return self._remove(slot, self.word) if slot else MISSING
+                self._learn(place, slot)
+        return self.writer.remove(place, slot) if slot else MISSING
+
+    # ---- the whole table --------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.survey.outliving(self.within, lambda: HashStore.__len__(self)))
+
+    def index_size(self) -> int:
+        """Bytes of all subtables, of one replica."""
+        return int(self.survey.outliving(self.within, lambda: HashStore.index_size(self)))
+
+    def left_by(self, ident: int) -> set[str]:
+        """What the hand of a dead client shows of the rounds that it took part in."""
+        found: set[str] = self.survey.left_by(ident)
+        return found
+
+    # ---- what hands name --------------------------------------------------------------------
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """Bring what a pair of a hand concerns to its end; whether its object is then linked."""
+        return bool(self.writer.resolved(reference, home))
+
+    def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
+        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        self.restoring.reconcile(pairs, failed)
+
+    def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
+        """Make the replicas that belong on a node with new memory; for a leader, all others parked.
+
+        Raises NodeFailed, with nothing lost, if the node had the last replica of an object.
+        """
+        self.restoring.require_replicas(node, self.references)
+        return self.restoring.refill(node, pairs)

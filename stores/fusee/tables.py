@@ -19,7 +19,7 @@ midst of a round, as whoever parks begins nothing again before it has looked how
 
 Entries of a directory need no rounds, since they only ever grow: 0, a pointer, SPLIT. The last
 replica decides, by CAS, which pointer comes after 0, and when SPLIT after that; then whoever comes
-by raises the others to what it has, the primary last: `_advance`. So what the primary has, all
+by raises the others to what it has, the primary last: `advance`. So what the primary has, all
 have; and when nodes are lost, the greatest word that any replica has left is in force. The hand of
 who links or unlinks a subtable names the entry.
 """
@@ -28,22 +28,19 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.shm.clients.unique_ids import Tickets
-from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, VIEW
 from limpet.shm.endpoint.states import EXCLUDED, FORMER, IN_SERVICE, RESTORING, former, settled
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreMismatch
 from limpet.stores.fusee.links import ENTRY, OFFSET_BITS, PLACE_BITS, is_entry, is_slot
-from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.fusee.marks import REPLICAS_ROW
+from limpet.stores.race.index import Place, is_vacant
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, MASK, OBJECT_MASK
-from limpet.stores.race.old.directory import Directory
-from limpet.stores.race.old.hash_store import HashStore
-from limpet.stores.race.old.index import is_vacant, region_name
-from limpet.stores.race.old.store import Growing
+from limpet.stores.race.store import require_room
 from limpet.stores.vacant import vacant_word
 
 NODES: Final = 256
@@ -56,27 +53,77 @@ def identity(word: int) -> int:
     return word & OBJECT_MASK
 
 
+def region_name(name: str, table: int) -> str:
+    return f"{name}/{table}"
+
+
 def obtain_directory(pool: Any, name: str, parameters: Any, table: int, replica: int = 0) -> Any:
     """The region of a directory's replica, made if it is not there. They are on adjacent nodes."""
     node = (table + replica) % pool.parameters.nodes
     return pool.regions.obtain(node, region_name(name, table), parameters.directory_size)
 
 
-class ReplicatedTables(Growing):
-    """The tables of a replicated index, and the names of its slots in the hand."""
+def make_directories(pool: Any, name: str, parameters: Any) -> None:
+    """Make the regions of the replicas of all directories; zeros are an empty table."""
+    if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
+        raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
+    for subtable in range(parameters.subtables):
+        for replica in range(parameters.replicas):
+            node = (subtable + replica) % pool.parameters.nodes
+            try:
+                obtain_directory(pool, name, parameters, subtable, replica)
+            except NodeFailed as error:
+                if error.node != node:
+                    raise
+                # the node gets its replica when it is replaced
+                pool.view.fail_if_lost(node)
+    require_room(pool, name, parameters, parameters.replicas)
 
-    replicated = True
-    resolves = True
 
-    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
-        nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
-        objects = self._objects(pool.heap, parameters)
-        HashStore.__init__(self, pool, kind, name, parameters, objects, nodes)
-        self.logged = objects
-        self.replicas = parameters.replicas
-        self.number_of_store = pool.entry_of(name)[0]
+def are_complete(pool: Any, name: str, parameters: Any) -> bool:
+    """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
+    for subtable in range(parameters.subtables):
+        found = 0
+        for replica in range(parameters.replicas):
+            node = (subtable + replica) % pool.parameters.nodes
+            try:
+                if pool.regions.find(node, region_name(name, subtable)) is None:
+                    return False
+                found += 1
+            except NodeFailed as error:
+                pool.view.fail_if_lost(node)
+                lost = error
+        if not found:
+            raise lost
+    return True
+
+
+def unmake_directories(pool: Any, name: str, parameters: Any) -> None:
+    for subtable in range(parameters.subtables):
+        for replica in range(parameters.replicas):
+            with contextlib.suppress(NodeFailed):  # then its region is gone with the node
+                node = (subtable + replica) % pool.parameters.nodes
+                pool.regions.discard(node, region_name(name, subtable))
+
+
+class ReplicatedTables:
+    """The replicas of a store's directories and subtables that count in the view."""
+
+    def __init__(self, pool: Any, name: str, parameters: Any) -> None:
+        self.pool = pool
+        self.name = name
+        self.parameters = parameters
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
         self.view = pool.view
+        self.number_of_store = pool.entry_of(name)[0]
+        self.subtables = parameters.subtables
+        self.replicas = parameters.replicas
         self.tickets = Tickets(self.client)
+        nodes = [t % pool.parameters.nodes << NODE_SHIFT for t in range(parameters.subtables)]
+        self.primaries = array("Q", nodes)
+        """Addresses of the primaries of the directories."""
         self.bases = array("Q", bytes(8 * REPLICAS_ROW * parameters.subtables))
         self.counts = array("Q", bytes(8 * parameters.subtables))
         """Of the directories: addresses of the replicas that count, and how many do."""
@@ -84,119 +131,58 @@ class ReplicatedTables(Growing):
         self.lives = array("Q", bytes(8 * NODES))
         """Of subtables with their heads on a node: how far it is from the head to each replica that
         counts, and how many do."""
-        self.head = 0
-        """The node of the head of the subtable at hand."""
-        self.backups = 0
         self.viewed = 0
         self.looked = False
         self.glanced = False
         """Whether operations may go by the view `viewed`; whether those may that only read."""
-        self._begin_search()
-        self._look()
-
-    @staticmethod
-    def _objects(heap: Any, parameters: Any) -> Any:
-        return LoggedObjects(heap, parameters.replicas)
-
-    @property
-    def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
-        return int(self.parameters.replicas) - 1
-
-    @staticmethod
-    def make(pool: Any, name: str, parameters: Any) -> None:
-        """Make the regions of the replicas of all directories; zeros are an empty table."""
-        if parameters.subtables % pool.parameters.nodes and parameters.subtables != 1:
-            raise StoreMismatch(f"{name}: {parameters.subtables} subtables do not fit the nodes")
-        for subtable in range(parameters.subtables):
-            for replica in range(parameters.replicas):
-                node = (subtable + replica) % pool.parameters.nodes
-                try:
-                    obtain_directory(pool, name, parameters, subtable, replica)
-                except NodeFailed as error:
-                    if error.node != node:
-                        raise
-                    # the node gets its replica when it is replaced
-                    pool.view.fail_if_lost(node)
-        Directory.require_room(pool, name, parameters, parameters.replicas)
-
-    @staticmethod
-    def complete(pool: Any, name: str, parameters: Any) -> bool:
-        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
-        for subtable in range(parameters.subtables):
-            found = 0
-            for replica in range(parameters.replicas):
-                node = (subtable + replica) % pool.parameters.nodes
-                try:
-                    if pool.regions.find(node, region_name(name, subtable)) is None:
-                        return False
-                    found += 1
-                except NodeFailed as error:
-                    pool.view.fail_if_lost(node)
-                    lost = error
-            if not found:
-                raise lost
-        return True
-
-    @staticmethod
-    def unmake(pool: Any, name: str, parameters: Any) -> None:
-        for subtable in range(parameters.subtables):
-            for replica in range(parameters.replicas):
-                with contextlib.suppress(NodeFailed):  # then its region is gone with the node
-                    node = (subtable + replica) % pool.parameters.nodes
-                    pool.regions.discard(node, region_name(name, subtable))
+        self.look()
 
     def forget(self) -> None:
-        Growing.forget(self)
+        """Look at everything anew before the next operation."""
         self.tickets.forget()
         self.looked = self.glanced = False
 
     # ---- the view ---------------------------------------------------------------------------
 
-    def _place(self, hashed: int) -> None:
-        if not self.looked or self.endpoint.load(VIEW) != self.viewed:
-            self._renew()
-        Growing._place(self, hashed)
-        self.head = self.pointer >> NODE_SHIFT & 0xFF
-        self.backups = self.lives[self.head] - 1 if self.lives[self.head] else 0
+    def select(self, place: Place) -> None:
+        """Note which replicas the subtable at hand has."""
+        place.head = place.pointer >> NODE_SHIFT & 0xFF
+        place.backups = self.backups_of(place.head)
 
-    def _turn_to_head(self, address: int) -> None:
-        """Have the subtable with this address, or pointer, be the one at hand."""
-        self.head = address >> NODE_SHIFT & 0xFF
-        self.backups = self.lives[self.head] - 1 if self.lives[self.head] else 0
+    def backups_of(self, head: int) -> int:
+        """How many backups count of a subtable that has its head on that node."""
+        return self.lives[head] - 1 if self.lives[head] else 0
 
-    def _base_of(self, pointer: int) -> int:
+    def base_of(self, pointer: int) -> int:
+        """Where the primary is of the subtable that an entry points to."""
         return (pointer & ADDRESS_MASK) + self.steps[
             REPLICAS_ROW * (pointer >> NODE_SHIFT & 0xFF)
         ] & MASK
 
-    def _primary(self, address: int) -> int:
+    def primary(self, address: int) -> int:
         """Where on the primary that is which has this address in the head of its subtable."""
         return address + self.steps[REPLICAS_ROW * (address >> NODE_SHIFT & 0xFF)] & MASK
 
-    def _agree(self) -> None:
+    def agree(self) -> None:
         """Be sure, in an operation, to have the view that all others have."""
         if not self.looked or self.endpoint.load(VIEW) != self.viewed:
-            self._renew()
+            self.renew()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Look at the view, in an operation; wait first until it is settled."""
-        while not self._look() or self.view.unsettled():
+        while not self.look() or self.view.unsettled():
             self.view.settle()
         self.looked = self.glanced = True
 
-    def _choose_to_read(self, key: bytes) -> None:
-        self._agree_to_read()
-        Growing._place(self, hash64(key))
-
-    def _agree_to_read(self) -> None:
-        """As `_agree`, in an operation that only reads: it waits for nobody (trap F14)."""
+    def agree_to_read(self) -> None:
+        """As `agree`, in an operation that only reads: it waits for nobody (trap F14)."""
         if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
-            self._glance()
+            self.glance()
 
-    def _glance(self) -> None:
+    def glance(self) -> None:
         """Look at the view, in an operation that only reads, though it is being changed."""
         before = self.view.states()
-        looked = self._look() and not self.view.unsettled()
+        looked = self.look() and not self.view.unsettled()
         if not looked:
             # ORDER: the states before the look, and those after it: what was RESTORING may be
             # IN_SERVICE by now, and what was IN_SERVICE FAILED.
@@ -215,16 +201,16 @@ class ReplicatedTables(Growing):
         changing = {n for n in range(nodes) if not settled([before[n], after[n]])}
         gone = {n for n in range(nodes) if after[n] == EXCLUDED} - changing
         for subtable in range(self.subtables):
-            first = next((n for n in self._nodes(subtable) if n not in gone), -1)
+            first = next((n for n in self.nodes_of(subtable) if n not in gone), -1)
             if first in changing:
-                self.tables[subtable] = first << NODE_SHIFT
+                self.primaries[subtable] = first << NODE_SHIFT
         for node in range(nodes):
             k = next((k for k in range(self.replicas) if (node + k) % nodes not in gone), 0)
             if (node + k) % nodes in changing:
-                self.steps[REPLICAS_ROW * node] = self._step(node, k)
+                self.steps[REPLICAS_ROW * node] = self.step(node, k)
 
-    def _look(self) -> bool:
-        """Find the replicas on nodes in service; before the next operation, `_renew` comes.
+    def look(self) -> bool:
+        """Find the replicas on nodes in service; before the next operation, `renew` comes.
 
         Whether all states were settled that it went by. Others may not have left an older view yet.
         """
@@ -235,17 +221,17 @@ class ReplicatedTables(Growing):
         for subtable in range(self.subtables):
             found = [
                 self._region(node, subtable)
-                for node in self._nodes(subtable)
+                for node in self.nodes_of(subtable)
                 if states[node] == IN_SERVICE
             ]
             bases = [base for base in found if base]
             self.counts[subtable] = len(bases)
-            self.tables[subtable] = bases[0] if bases else self._lost(subtable, states)
-            for k, base in enumerate(bases or [self.tables[subtable]]):
+            self.primaries[subtable] = bases[0] if bases else self._lost(subtable, states)
+            for k, base in enumerate(bases or [self.primaries[subtable]]):
                 self.bases[REPLICAS_ROW * subtable + k] = base
         for node in range(len(states)):
             steps = [
-                self._step(node, k)
+                self.step(node, k)
                 for k in range(self.replicas)
                 if states[(node + k) % len(states)] == IN_SERVICE
             ]
@@ -256,7 +242,7 @@ class ReplicatedTables(Growing):
         self.looked = self.glanced = False
         return settled(states)
 
-    def _step(self, node: int, k: int) -> int:
+    def step(self, node: int, k: int) -> int:
         """How far replica `k` is from the head of a subtable, which is on that node."""
         there = (node + k) % self.pool.parameters.nodes
         region = self.heap.placement.region_blocks * self.heap.layout.block_size
@@ -264,17 +250,17 @@ class ReplicatedTables(Growing):
 
     def _lost(self, subtable: int, states: list[int]) -> int:
         """An address for a subtable that is lost altogether: every access raises NodeFailed."""
-        places = self._nodes(subtable)
+        places = self.nodes_of(subtable)
         lost = [node for node in places if states[node] not in (IN_SERVICE, RESTORING)]
         return lost[0] << NODE_SHIFT if lost else FORMER | places[0] << NODE_SHIFT
 
     def replaced(self, node: int) -> None:
         """What we know of the node holds no more; operations find it out anew."""
         for subtable in range(self.subtables):
-            self.tables[subtable] = former(self.tables[subtable], node)
+            self.primaries[subtable] = former(self.primaries[subtable], node)
         self.looked = self.glanced = False
 
-    def _nodes(self, subtable: int) -> list[int]:
+    def nodes_of(self, subtable: int) -> list[int]:
         """The nodes of a directory's replicas, in their order."""
         nodes = self.pool.parameters.nodes
         return [(subtable + k) % nodes for k in range(self.parameters.replicas)]
@@ -288,55 +274,45 @@ class ReplicatedTables(Growing):
             return 0
         return 0 if found is None else int(found.address)
 
-    def _outlive(self, node: int) -> bool:
+    def outlive(self, node: int) -> bool:
         """`node` was lost in the midst of an operation: wait for the view to change.
 
         False when it has not: more is lost than we survive.
         """
         if not self.looked:
-            self._renew()
+            self.renew()
             return True
         before = self.viewed
         self.view.settle(node)
-        self._renew()
+        self.renew()
         return bool(self.viewed != before)
 
-    def _outlived(self, node: int) -> bool:
-        """As `_outlive`, between operations."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return self._outlive(node)
-        finally:
-            self.client.leave()
+    def outlived(self, within: Callable[..., Any], node: int) -> bool:
+        """As `outlive`, between operations: `within` makes one of it."""
+        return bool(within(lambda: self.outlive(node)))
 
-    def _backup(self, slot: int, k: int) -> int:
-        """Address of the slot's replica on backup `k`, from 1 on."""
-        row = REPLICAS_ROW * self.head
+    def backup(self, slot: int, head: int, k: int) -> int:
+        """Address of a slot's replica on backup `k`, from 1 on, in a subtable with that head."""
+        row = REPLICAS_ROW * head
         return slot - self.steps[row] + self.steps[row + k] & MASK
 
-    def _replica(self, address: int, k: int) -> int:
+    def replica(self, address: int, k: int) -> int:
         """Where on the replica `k` that counts that is which has this address in the head."""
         return address + self.steps[REPLICAS_ROW * (address >> NODE_SHIFT & 0xFF) + k] & MASK
 
     # ---- names of slots ---------------------------------------------------------------------
 
-    def _home(self, slot: int) -> int:
-        """The slot's name in the hand."""
-        place = slot - self.steps[REPLICAS_ROW * self.head] & PLACE_BITS
+    def home(self, slot: int, head: int) -> int:
+        """A slot's name in the hand, in a subtable with that head."""
+        place = slot - self.steps[REPLICAS_ROW * head] & PLACE_BITS
         return self.number_of_store << 48 | place | REPLICATED
 
-    def _go_to(self, home: int) -> int:
-        """Have the subtable of a slot that is named be the one at hand; the slot's address."""
-        self._turn_to_head(home & PLACE_BITS)
-        return self._primary(home & PLACE_BITS)
-
-    def _home_of_entry(self, entry: int) -> int:
-        """The name in the hand of an entry of the directory at hand."""
-        place = self.table << NODE_SHIFT | entry - self.tables[self.table]
+    def home_of_entry(self, table: int, entry: int) -> int:
+        """The name in the hand of an entry of a directory."""
+        place = table << NODE_SHIFT | entry - self.primaries[table]
         return ENTRY | self.number_of_store << 48 | place | REPLICATED
 
-    def _is_named(self, home: int) -> bool:
+    def is_named(self, home: int) -> bool:
         """Whether a name from a hand can be one."""
         table, offset = home >> NODE_SHIFT & 0xFF, home & OFFSET_BITS
         if is_entry(home):
@@ -349,35 +325,13 @@ class ReplicatedTables(Growing):
             and (self.replicas == 1 or self.heap.placement.part(block, self.replicas) == 0)
         )
 
-    def _ticket(self) -> int:
+    def ticket(self) -> int:
         """A word for a vacant slot that has never been used."""
         return vacant_word(self.tickets.take())
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Bring what concerns this pair of a hand to its end; whether its object is then linked.
-
-        For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
-        far as anybody knows. Called pinned.
-        """
-        ticket = reference & FROZEN != 0
-        if not self._is_named(home) or (not ticket and not self.heap.plausible(reference)):
-            return True
-        while True:
-            try:
-                self._agree()
-                if is_entry(home):
-                    return self._advance(home & PLACE_BITS, 0, 0) == reference
-                return bool(self.resolve(reference, home, ticket)) or ticket
-            except NodeFailed as error:
-                if not self._outlive(error.node):
-                    return ticket  # the link went with its nodes
-
-    def resolve(self, reference: int, home: int, hurry: bool) -> bool:
-        raise NotImplementedError
-
     # ---- entries --------------------------------------------------------------------------------
 
-    def _advance(self, place: int, word: int, desired: int) -> int:
+    def advance(self, place: int, word: int, desired: int) -> int:
         """Have an entry of a directory, named as in a link, go from `word` to `desired`, if it has
         `word`; what it has then, on all replicas."""
         row = REPLICAS_ROW * (place >> NODE_SHIFT)

@@ -17,7 +17,7 @@ kicked out in the same way.
 
 A writer of slots has three methods, `replace`, `insert` and `remove`. Each returns DONE, AGAIN (the
 operation starts again), or FULL: the subtable is to be split. Others are transactional
-(stores/rtx/hash_slots.py) and replicated (stores/fusee/snapshot.py).
+(stores/rtx/hash_slots.py) and replicated (stores/fusee/slots.py).
 
 A kill leaves behind: the client journal (client.py) names the new object and the slot that it was
 meant for, the old object and the slot that it was in. Before the deciding CAS the new one is not

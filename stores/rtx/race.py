@@ -160,11 +160,12 @@ class RtxRace(HashStore):
 
     def carry_out(self, log: Any) -> bool:
         """Carry out a log that is decided; whether it was to commit. Within an operation."""
+        splitter: Any = self.splitter  # a TransactionSplitter
         if log.commits():
             for entry in log.entries():
                 if is_split(entry.new):
                     halves = {other.at: other.new for other in log.entries()}
-                    self.splitter.fill_halves(entry, halves)
+                    splitter.fill_halves(entry, halves)
         return bool(log.finish())
 
     # ---- for transactions -----------------------------------------------------------------------

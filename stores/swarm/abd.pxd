@@ -1,24 +1,27 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.swarm.safe_guess cimport SafeGuess
+from limpet.stores.swarm.insistence cimport Insistence
+from limpet.stores.swarm.protocol cimport Protocol
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.row cimport Row
 from limpet.stores.swarm.words cimport is_tombstone, time_of, tuple_word
 
 cdef int DONE
 cdef u64 HEADER
-cdef int HEADER_WORDS
 cdef int NO_MEMORY
 cdef int REFUSED
 cdef u64 VERIFIED
 
-cdef class Abd(SafeGuess):
-    cdef int ahead
+cdef class Abd(Protocol):
+    cdef Insistence insistence
 
-    @cython.locals(writer=int, outcome=int, held=int, ahead=int, w=u64)
-    cpdef int put_value(self, bytes value) except -1
-    @cython.locals(ahead=int, n=int, k=int, address=u64)
+    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, held=int, ahead=int, time=u64, w=u64)
+    cpdef int write(self, bytes value) except -1
+    @cython.locals(quorum=Quorum, ahead=int, n=int, k=int, address=u64)
     cdef int _write_ahead(self, bytes value) except -1
-    @cython.locals(address=u64)
-    cdef int write_buffer(self, int k) except -1
-    @cython.locals(lane=bint)
-    cdef int _settle(self, u64 w, int held) except -1
+    @cython.locals(quorum=Quorum, row=Row, lane=bint)
+    cdef int _end(self, u64 w, int held) except -1
+    @cython.locals(quorum=Quorum, outcome=int, m=u64, attempt=u64, missed=u64)
+    cpdef int read(self) except -1

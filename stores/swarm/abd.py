@@ -19,87 +19,97 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.shm.errors import NodeFailed
-from limpet.stores.swarm.layout import (
-    DONE,
-    HEADER,
-    HEADER_WORDS,
-    NO_MEMORY,
-    REFUSED,
-    VERIFIED,
-)
-from limpet.stores.swarm.safe_guess import SafeGuess
+from limpet.stores.swarm.insistence import Insistence
+from limpet.stores.swarm.layout import DONE, HEADER, NO_MEMORY, REFUSED, VERIFIED
+from limpet.stores.swarm.max_register import MaxRegister
+from limpet.stores.swarm.protocol import Protocol
+from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
 
-class Abd(SafeGuess):
-    """WRITE in two phases; READ is that of Safe-Guess, which finds every tuple VERIFIED."""
+class Abd(Protocol):
+    """WRITE and READ of the register at hand, in two phases each."""
 
-    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
-        super().__init__(pool, entry, replicas, writers, buffers)
-        self.ahead = 0
-        """During `write`, bits: the replicas beside which the value has been written already."""
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
+        Protocol.__init__(self, max_register, quorum, row, clock)
+        self.insistence = Insistence(max_register, quorum, row)
 
-    def put_value(self, value: bytes) -> int:
-        """WRITE; 2 round trips. As that of Safe-Guess."""
-        self.known = False
-        writer = self.identify()
-        held = self.acquire(len(value))
+    def write(self, value: bytes) -> int:
+        """WRITE; 2 round trips. DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN."""
+        quorum, row = self.quorum, self.row
+        row.known = False
+        writer = row.identify()
+        held = row.acquire(row.buffer, len(value))
         if held < 0:
             return NO_MEMORY
-        outcome = self.gather(False, self.majority)
+        outcome = quorum.gather(False, quorum.majority)
         ahead = self._write_ahead(value)
         self.endpoint.wait()
-        if outcome == DONE and is_tombstone(self.top):
-            outcome = self._confirm()
-        if outcome == DONE and not self.learn():
-            outcome = self.clear_row()
+        if outcome == DONE and is_tombstone(quorum.top):
+            outcome = self.max_register.confirm()
+        if outcome == DONE and not row.learn():
+            outcome = row.repair()
         if outcome == DONE:
-            w = tuple_word(self.clock.after(time_of(self.top)), writer, VERIFIED, writer, self.side)
-            self.prepare(w, value)
-            self.aim(held)
-            self.ahead = ahead
+            w = tuple_word(
+                self.clock.after(time_of(quorum.top)), writer, VERIFIED, writer, row.side
+            )
+            row.buffer.prepare(self.register.ident, w, value)
+            row.aim(held)
+            row.buffer.ahead = ahead
             try:
-                outcome = self.write(w)
+                outcome = self.max_register.write(w, row.buffer)
             finally:
-                self.ahead = 0
+                row.buffer.ahead = 0
             self.endpoint.wait()
             if outcome == REFUSED:
-                outcome = self._insist(w, DONE)
+                outcome = self.insistence.write(w, DONE)
             if outcome == DONE:
-                self._settle(w, held)
+                self._end(w, held)
                 return DONE
-            if self.published:
-                self.keep(held)
+            if row.buffer.published:
+                row.keep(held, row.buffer)
                 return DONE
-        self.client.release(held)
+        row.client.release(held)
         return outcome
 
     def _write_ahead(self, value: bytes) -> int:
         """The value, without what is before it, to our buffer; bits: beside which replicas."""
+        quorum = self.quorum
         ahead = 0
-        for n in range(self.read):
-            k = self.order[n]
-            address = self.beside(self.buffer, k)
+        for n in range(quorum.read):
+            k = quorum.order[n]
+            address = self.register.beside(self.row.buffer.reference, k)
             if address and value:
                 try:
                     self.endpoint.write(address + HEADER, value)
                     ahead |= 1 << k
                 except NodeFailed as error:
-                    self.view.fail_if_lost(error.node)
+                    quorum.view.fail_if_lost(error.node)
         return ahead
 
-    def write_buffer(self, k: int) -> None:
-        """As that of In-n-Out; of a value that is there, only what is before it."""
-        if self.ahead >> k & 1:
-            address = self.beside(self.buffer, k)
-            self.endpoint.write_gather(address, self.header, HEADER_WORDS, b"", b"")
-        else:
-            SafeGuess.write_buffer(self, k)
-
-    def _settle(self, w: int, held: int) -> None:
+    def _end(self, w: int, held: int) -> None:
         """In the background: the value is put in place; what it makes useless is given up."""
+        quorum, row = self.quorum, self.row
         lane = self.endpoint.background(True)
-        self._try_in_place()
-        self.recycle(w)
-        self.keep(held)
+        quorum.write_in_place(row.buffer)
+        row.recycle(w, row.buffer)
+        row.keep(held, row.buffer)
         self.endpoint.background(lane)
+
+    def read(self) -> int:
+        """READ; 2 round trips. DONE: `result` is the value; DELETED; GONE."""
+        quorum = self.quorum
+        attempt = missed = 0
+        while True:
+            outcome = self.max_register.read()
+            if outcome != DONE:
+                return outcome
+            m = quorum.top
+            value = quorum.value_of(m)
+            if value is not None:
+                self.result = value
+                return DONE
+            attempt = attempt + 1 if m == missed else 0
+            missed = m
+            quorum.look_again(m, attempt)  # there is a greater one

@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport hash64, u64
 from limpet.stores.fusee.log cimport LoggedObjects
-from limpet.stores.swarm.recycling cimport area_of
+from limpet.stores.swarm.register cimport area_of
 
 cdef u64 HEADER
 cdef u64 IMAGE_SIZE

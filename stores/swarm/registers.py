@@ -1,4 +1,4 @@
-"""The object that a slot of the index links to: a key, and the words of its register (in_n_out.py).
+"""The object that a slot of the index links to: a key, and the words of its register (register.py).
 
 As every object of a replicated index it has a log entry in front (stores/fusee/log.py); its
 checksum covers the key and the sizes, as the words change. It is written once, to all replicas,
@@ -17,7 +17,7 @@ from limpet.stores.fusee.log import LoggedObjects
 from limpet.stores.object_layout import HEADER as OBJECT_HEADER
 from limpet.stores.object_layout import IMAGE_SIZE, KEY_MAX
 from limpet.stores.swarm.layout import HEADER, IN_PLACE_LEAST, IN_PLACE_MAX
-from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.register import area_of
 
 
 class Registers(LoggedObjects):

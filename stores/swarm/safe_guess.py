@@ -1,20 +1,31 @@
 """Safe-Guess: wait-free replicated registers, one round trip (SWARM section 3, algorithm 10).
 
 The text's algorithm 3 has an `elif` at the wrong depth, and its READ returns values whose lock was
-refused; algorithm 10 has it right (trap S1).
+refused; algorithm 10 has it right (trap S1). With its lines, w being meant in line 6:
 
-    WRITE(v)                                      READ()
-      w = (guessTs(), GUESSED, v)                   loop:
-      in parallel m = M.READ(), M.WRITE(w)            m = M.READ()
-      m <= w: in the background VERIFIED              m VERIFIED: return its value
-      else, if TSL[tid].TRYLOCK(w.ts, WRITE):         m seen before:
-        M.WRITE((m.ts.i + 1, tid), VERIFIED, v)         if TSL[m.tid].TRYLOCK(m.ts, READ):
-                                                          in the background VERIFIED; return it
-                                                      elif the writer was seen with another tuple:
-                                                        return the value of that
-                                                      note m as seen
+    4  def WRITE(v):
+    5    w = (guessTs(), GUESSED, v)
+    6    in parallel {m = M.READ(), M.WRITE(w)}
+    7    if m <= w:                                  fast path
+    8      in bg: M.WRITE(w with VERIFIED)
+    9    else:                                       slow path: the timestamp may have been stale
+    10     if TSL[tid].TRYLOCK(w.ts, WRITE):
+    11       M.WRITE(((m.ts.i + 1, tid), VERIFIED, v))
+    13 def READ():
+    14   seen = {}
+    15   while True:
+    16     m = M.READ()
+    17     if m is VERIFIED: return m.v              fast path
+    18     if m in seen.values:                      fresh timestamp
+    19       if TSL[m.ts.tid].TRYLOCK(m.ts, READ):
+    20         in bg: M.WRITE(m with VERIFIED)
+    21         return m.v
+    22     elif m.ts.tid in seen.keys:               wait-free path
+    23       return seen[m.ts.tid].v
+    24     seen[m.ts.tid] = m
 
-What it leaves open, and how it is here:
+The functions below have these numbers where they do these things. What the paper leaves open, and
+how it is here:
     - the M.READ of a WRITE need not make its maximum known to a majority (appendix A.2), but before
       TRYLOCK a majority must have greater tuples than the guess: else a reader could be left with a
       guess whose lock is refused, and nothing greater, if the writer stands still. If fewer
@@ -32,7 +43,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.errors import NodeFailed
+from limpet.stores.swarm.insistence import Insistence
 from limpet.stores.swarm.layout import (
     AGAIN,
     DELETED,
@@ -42,14 +53,16 @@ from limpet.stores.swarm.layout import (
     NO_MEMORY,
     READ,
     REFUSED,
-    TIME_MAX,
     VERIFIED,
     WRITE,
 )
+from limpet.stores.swarm.max_register import MaxRegister
+from limpet.stores.swarm.protocol import Protocol
+from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.row import Row
 from limpet.stores.swarm.timestamp_lock import TimestampLock
 from limpet.stores.swarm.words import (
     is_tombstone,
-    placed,
     rank_of,
     side_of,
     stamp_of,
@@ -59,231 +72,179 @@ from limpet.stores.swarm.words import (
 )
 
 
-class SafeGuess(TimestampLock):
-    """WRITE and READ of the current register, and its end."""
+class SafeGuess(Protocol):
+    """WRITE and READ of the register at hand."""
 
-    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
-        super().__init__(pool, entry, replicas, writers, buffers)
-        self.clock = pool.clock
-        self.result = b""
+    def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
+        Protocol.__init__(self, max_register, quorum, row, clock)
+        self.lock = TimestampLock(quorum)
+        self.insistence = Insistence(max_register, quorum, row)
 
     # ---- WRITE ----------------------------------------------------------------------------------
 
-    def put_value(self, value: bytes) -> int:
-        """WRITE; 1 round trip if `known`: if our row is as remembered.
+    def write(self, value: bytes) -> int:
+        """WRITE; 1 round trip if the row is `known`.
 
         DONE; or nothing was done: GONE, DELETED, NO_MEMORY, AGAIN.
         """
-        writer = self.identify()
-        if not self.known:
-            outcome = self.gather(False, self.majority)
-            self.endpoint.wait()
+        quorum, row = self.quorum, self.row
+        writer = row.identify()
+        if not row.known:
+            outcome = self._look()
             if outcome != DONE:
                 return outcome
-            if is_tombstone(self.top):
-                outcome = self._confirm()
-                return AGAIN if outcome == DONE else outcome
-            if not self.learn():
-                return self.clear_row()
-        held = self.acquire(len(value))
+        held = row.acquire(row.buffer, len(value))
         if held < 0:
             return NO_MEMORY
-        self.expect(len(value))
-        self.known = False
-        w = tuple_word(self.clock.guess(), writer, GUESSED, writer, self.side)
-        self.prepare(w, value)
-        self.aim(held)
-        outcome = self.gather(False, self.majority)
-        m = self.top
-        wrote = self.write(w)
+        row.prefetch(len(value))
+        row.known = False
+        w = tuple_word(self.clock.guess(), writer, GUESSED, writer, row.side)  # line 5
+        row.buffer.prepare(self.register.ident, w, value)
+        row.aim(held)
+        outcome = quorum.gather(False, quorum.majority)  # line 6
+        m = quorum.top
+        wrote = self.max_register.write(w, row.buffer)
         self.endpoint.wait()
         if outcome == GONE:
-            self.client.release(held)  # nobody looks where it may be named
+            row.client.release(held)  # nobody looks where it may be named
             return GONE
         if wrote == REFUSED:
-            outcome = self._insist(w, outcome)
-            m = self.top
+            outcome = self.insistence.write(w, outcome)
+            m = quorum.top
         if outcome != DONE or is_tombstone(m):
-            return self._withdraw_guess(w, value, held)
-        if rank_of(m) <= rank_of(w):
+            return self._withdraw(w, held)
+        if rank_of(m) <= rank_of(w):  # line 7
             self._verify_own(w, held)
             return DONE
-        return self._write_again(w, m, value, held)
+        return self._slow_path(w, m, value, held)
 
-    def _insist(self, w: int, outcome: int) -> int:
-        """WRITE the tuple although our row is not in order. DONE, DELETED, or GONE.
-
-        Raises StoreCorrupt when the row cannot be put in order.
-        """
-        value = self.value
-        attempt = 0
-        while outcome == DONE:
-            self.clear_row()
-            outcome = self.gather(False, self.majority)
-            self.endpoint.wait()
-            if is_tombstone(self.top):
-                outcome = self._confirm()
-            elif outcome == DONE and self.learn():
-                self.prepare(w, value)
-                if self.write(placed(w, self.writer, self.side)) == DONE:
-                    break
-            if outcome == DONE:
-                self.wait_again(attempt, w, "cannot be written, as the row is not in order")
-                attempt += 1
-        self.side = -1
-        return outcome
+    def _look(self) -> int:
+        """Learn what our row has, before a WRITE. DONE; or nothing is to be written: AGAIN, GONE,
+        DELETED."""
+        quorum = self.quorum
+        outcome = quorum.gather(False, quorum.majority)
+        self.endpoint.wait()
+        if outcome != DONE:
+            return outcome
+        if is_tombstone(quorum.top):
+            outcome = self.max_register.confirm()
+            return AGAIN if outcome == DONE else outcome
+        return DONE if self.row.learn() else self.row.repair()
 
     def _verify_own(self, w: int, held: int) -> None:
         """Line 8, and what is to be done after any WRITE. In the background."""
+        quorum, row = self.quorum, self.row
         lane = self.endpoint.background(True)
-        for n in range(self.read):
-            k = self.order[n]
-            word = self.mine[k]
-            if stamp_of(word) == stamp_of(w) and not word & VERIFIED and self._try_verify(k, word):
+        for n in range(quorum.read):
+            replica = quorum.replicas[quorum.order[n]]
+            word = replica.mine[replica.k]
+            if stamp_of(word) == stamp_of(w) and not word & VERIFIED and replica.verify(word):
                 # CRASH(verified): at a minority; the others learn it from reads.
-                self.mine[k] = word | VERIFIED
-        self._try_in_place()
-        self.recycle(w | VERIFIED)
-        self.keep(held)
-        self.known = self.side >= 0
-        self.side = 1 - side_of(w)
+                replica.mine[replica.k] = word | VERIFIED
+        quorum.write_in_place(row.buffer)
+        row.recycle(w | VERIFIED, row.buffer)
+        row.keep(held, row.buffer)
+        row.known = row.side >= 0
+        row.side = 1 - side_of(w)
         self.endpoint.background(lane)
 
-    def _try_verify(self, k: int, word: int) -> bool:
-        try:
-            return self.verify(k, word)
-        except NodeFailed:
-            return False  # a majority has it, and does without the bit
-
-    def _try_in_place(self) -> bool:
-        try:
-            self.write_in_place()
-        except NodeFailed:
-            return False  # the next reads take the buffer
-        return True
-
-    def _write_again(self, w: int, m: int, value: bytes, held: int) -> int:
+    def _slow_path(self, w: int, m: int, value: bytes, held: int) -> int:
         """Lines 9 to 11: the guess may have been stale."""
-        if self.above(w) < self.majority:
-            outcome = self.gather(False, self.replicas)
+        quorum, row = self.quorum, self.row
+        if quorum.above(w) < quorum.majority:
+            outcome = quorum.gather(False, quorum.count)
             self.endpoint.wait()
-            m = self.top
+            m = quorum.top
             if outcome == GONE:
-                self.keep(held)
+                row.keep(held, row.buffer)
                 return DONE  # the DELETE comes second
             if outcome == DELETED or is_tombstone(m):
-                return self._withdraw_guess(w, value, held)
-            if self.above(w) + self.replicas - self.read < self.majority:
+                return self._withdraw(w, held)
+            if quorum.above(w) + quorum.count - quorum.read < quorum.majority:
                 self._verify_own(w, held)
                 return DONE
-        if self.try_lock(w, WRITE):
-            fresh = tuple_word(
-                self.clock.after(time_of(m)), self.writer, VERIFIED, self.writer, side_of(w)
-            )
-            self.prepare(fresh, value)
-            wrote = self.write(fresh)
+        if self.lock.try_lock(w, WRITE):  # line 10
+            writer = row.writer
+            fresh = tuple_word(self.clock.after(time_of(m)), writer, VERIFIED, writer, side_of(w))
+            row.buffer.prepare(self.register.ident, fresh, value)
+            wrote = self.max_register.write(fresh, row.buffer)  # line 11
             self.endpoint.wait()
-            if wrote == REFUSED and self._insist(fresh, DONE) != DONE:
+            if wrote == REFUSED and self.insistence.write(fresh, DONE) != DONE:
                 return DONE  # the register is being given up: the key was deleted meanwhile
             self._verify_own(fresh, held)
         else:
             self.clock.after(time_of(m))
-            self.keep(held)
+            row.keep(held, row.buffer)
         return DONE
 
-    def _confirm(self) -> int:
-        """A tombstone was read: DELETED or GONE, once it is at a majority.
-
-        DONE, and nothing is prepared: it was lost with its node before that, and the key is there.
-        """
-        return self.presence() if self.count(self.top) < self.majority else DELETED
-
-    def _withdraw_guess(self, w: int, value: bytes, held: int) -> int:
+    def _withdraw(self, w: int, held: int) -> int:
         """Our guess has met a tombstone: DELETED, or DONE when a reader has confirmed it.
 
         If the tombstone is lost, the guess is as any other: verified, or written again.
         """
-        if self.valid == self.read and self.count(self.top) < self.majority:
-            self.recycle(w)
-            if self._confirm() == DONE:
-                self.prepare(w, value)
-                self.side = -1
-                if rank_of(self.top) > rank_of(w):
-                    return self._write_again(w, self.top, value, held)
+        quorum, row = self.quorum, self.row
+        if quorum.valid == quorum.read and quorum.having(quorum.top) < quorum.majority:
+            row.recycle(w, row.buffer)
+            if self.max_register.confirm() == DONE:
+                row.side = -1
+                m = quorum.top
+                if rank_of(m) > rank_of(w):
+                    return self._slow_path(w, m, row.buffer.value, held)
                 self._verify_own(w, held)
                 return DONE
-        return DELETED if self.try_lock(w, WRITE) else DONE
+        return DELETED if self.lock.try_lock(w, WRITE) else DONE
 
     # ---- READ -----------------------------------------------------------------------------------
 
-    def get_value(self) -> int:
+    def read(self) -> int:
         """READ; 1 round trip if the value is in place and VERIFIED.
 
         DONE: `result` is the value; DELETED; GONE.
         """
-        seen: dict[int, tuple[int, bytes]] | None = None
+        quorum = self.quorum
+        seen: dict[int, tuple[int, bytes]] | None = None  # line 14
         attempt = missed = refused = 0
-        while True:
-            outcome = self.maximum()
+        while True:  # line 15
+            outcome = self.max_register.read()  # line 16
             if outcome != DONE:
                 return outcome
-            m = self.top
-            value = self.value_of(m)
+            m = quorum.top
+            value = quorum.value_of(m)
             if value is None:
                 attempt = attempt + 1 if m == missed else 0
                 missed = m
-                self.look_again(m, attempt)
+                quorum.look_again(m, attempt)
                 continue  # there is a greater one
             self.result = value
-            if m & VERIFIED:
+            if m & VERIFIED:  # line 17
                 return DONE
             if seen is None:
                 seen = {}
             before = seen.get(writer_of(m))
-            if before is not None and before[0] == stamp_of(m):
-                if self.try_lock(m, READ):
-                    self._verify_read(m, value)
-                    return DONE
+            if before is not None and before[0] == stamp_of(m):  # line 18
+                if self.lock.try_lock(m, READ):  # line 19
+                    self._verify_read(m, value)  # line 20
+                    return DONE  # line 21
                 # Its lock was refused, so a majority has greater ones.
-                self.wait_again(refused, m, "is the greatest, although its lock is taken")
+                quorum.wait_again(refused, m, "is the greatest, although its lock is taken")
                 refused += 1
-            elif before is not None:
+            elif before is not None:  # line 22
                 self.result = before[1]
-                return DONE
-            seen[writer_of(m)] = (stamp_of(m), value)
-            self.retries += 1
+                return DONE  # line 23
+            seen[writer_of(m)] = (stamp_of(m), value)  # line 24
+            quorum.retries += 1
 
     def _verify_read(self, m: int, value: bytes) -> None:
         """Line 20: the next reads are faster. In the background."""
+        quorum, row = self.quorum, self.row
         lane = self.endpoint.background(True)
-        for n in range(self.read):
-            k = self.order[n]
-            if stamp_of(self.tops[k]) == stamp_of(m) and not self.tops[k] & VERIFIED:
-                self._try_verify(k, self.tops[k])
-        self.prepare(m, value)
-        self._try_in_place()
+        for n in range(quorum.read):
+            replica = quorum.replicas[quorum.order[n]]
+            if (
+                stamp_of(replica.tops[replica.k]) == stamp_of(m)
+                and not replica.tops[replica.k] & VERIFIED
+            ):
+                replica.verify(replica.tops[replica.k])
+        row.spare.prepare(self.register.ident, m, value)
+        quorum.write_in_place(row.spare)
         self.endpoint.background(lane)
-
-    # ---- the end --------------------------------------------------------------------------------
-
-    def entomb(self, ticket: int) -> int:
-        """WRITE a tombstone that has this number; none was at a majority when we last read.
-
-        DONE: one is at a majority, this one or another; or AGAIN.
-        """
-        self.identify()
-        self.buffer = 0
-        outcome = self.gather(False, self.majority)
-        self.endpoint.wait()
-        if outcome != DONE or is_tombstone(self.top):
-            # Another's, or one that was left in our row, where there may be no room for a second.
-            return AGAIN if self.presence() == DONE else DONE
-        if not self.learn():
-            return self.clear_row()
-        self.buffer = ticket
-        word = tuple_word(TIME_MAX, self.writer, VERIFIED, self.writer, self.side)
-        wrote = self.write(word)
-        # CRASH(entombed): at a minority or a majority; whoever meets it unmaps the key.
-        self.endpoint.wait()
-        self.buffer = 0
-        return self.clear_row() if wrote == REFUSED else DONE

@@ -29,23 +29,24 @@ import numpy as np
 
 from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.shm.endpoint.states import IN_SERVICE
-from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed
 from limpet.stores.base import Store, as_bytes
-from limpet.stores.fusee.growth import ReplicatedGrowth
-from limpet.stores.fusee.links import (
-    BUFFER,
-    BUFFER_ENTRIES,
-    OLD,
-    PLACE_BITS,
-    Link,
-    is_entry,
-    is_slot,
+from limpet.stores.fusee.growth import ReplicatedSplitter
+from limpet.stores.fusee.index import ReplicatedIndex
+from limpet.stores.fusee.links import BUFFER, BUFFER_ENTRIES, Link, is_entry, is_slot
+from limpet.stores.fusee.marks import FAILED, IDLE
+from limpet.stores.fusee.restoring import Restoring
+from limpet.stores.fusee.slots import ReplicatedSlots
+from limpet.stores.fusee.snapshot import ReplicatedSlot
+from limpet.stores.fusee.tables import (
+    ReplicatedTables,
+    are_complete,
+    make_directories,
+    unmake_directories,
 )
-from limpet.stores.fusee.marks import DEATH, DELETING, FAILED, IDLE
-from limpet.stores.race.layout import FROZEN, MASK, OBJECT_MASK
-from limpet.stores.race.old.index import is_valid
-from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.race.hash_store import HashStore
+from limpet.stores.race.index import Place, is_valid
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
 from limpet.stores.status import (
     AGAIN,
     DONE,
@@ -56,9 +57,9 @@ from limpet.stores.status import (
     NO_MEMORY,
     UPDATE,
 )
-from limpet.stores.swarm.abd import Abd
 from limpet.stores.swarm.cache import LocationCache
-from limpet.stores.swarm.check import level, points_of, wrong_with
+from limpet.stores.swarm.check import RegisterCheck, points_of
+from limpet.stores.swarm.key_register import KeyRegister
 from limpet.stores.swarm.layout import (
     CAPACITY_MASK,
     DELETED,
@@ -68,52 +69,76 @@ from limpet.stores.swarm.layout import (
     IN_PLACE_WORDS,
     VERIFIED,
 )
+from limpet.stores.swarm.level import level
 from limpet.stores.swarm.parameters import SwarmParameters
-from limpet.stores.swarm.recycling import area_of
+from limpet.stores.swarm.register import area_of, first_of
 from limpet.stores.swarm.registers import Registers
 from limpet.stores.swarm.repeats import Repeats
-from limpet.stores.swarm.safe_guess import SafeGuess
+from limpet.stores.swarm.unmapping import Unmapping
 from limpet.stores.swarm.words import tuple_word
 
-MIX: Final = 0x9E37_79B9_7F4A_7C15
-"""2**64 over the golden ratio: a multiple of it spreads addresses."""
 ATTEMPTS_MAX: Final = 16
 """How often the node of a new object may be lost; there are not so many replicas."""
 
 
-class Swarm(ReplicatedGrowth):
+class Made:
+    """A register that an insert has written: its reference, or 0, and the tuple that it has."""
+
+    def __init__(self) -> None:
+        self.reference = 0
+        self.word = 0
+
+
+class Swarm(HashStore):
     """A key-value store on 2f + 1 memory nodes, of which f may be lost. `SwarmParameters`."""
 
     Parameters = SwarmParameters
     majorities = True
+    replicated = True
+    resolves = True
     entries_max = BUFFER_ENTRIES
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: SwarmParameters) -> None:
-        super().__init__(pool, kind, name, parameters)
-        protocol = SafeGuess if parameters.guess else Abd
-        self.register = protocol(
-            pool, self.number_of_store, parameters.replicas, parameters.writers, parameters.buffers
-        )
-        self.register.owner = f"{pool.url}, store {name!r}"
+        HashStore.__init__(self, pool, kind, name, parameters)
+        words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
+        self.logged = Registers(pool.heap, parameters.replicas, 8 * words, parameters.in_place)
+        self.tables = ReplicatedTables(pool, name, parameters)
+        owner = f"{pool.url}, store {name!r}"
+        self.register = KeyRegister(pool, self.tables.number_of_store, owner, parameters)
+        index = ReplicatedIndex(pool, name, parameters, self.logged, self.tables)
+        self.writer = ReplicatedSlots(index, self.tables, self.logged)
+        freezing = ReplicatedSlot(self.tables, self.logged)
+        splitter = ReplicatedSplitter(pool, index, parameters, self.tables, freezing)
+        self.unmapping = Unmapping(self.tables, splitter, self.logged, self.register.recycling)
+        self.survey = RegisterCheck(pool, index, self.tables, self.logged, self.register)
+        self.restoring = Restoring(self.tables, index, self.survey, self.logged)
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
         self.seen_view = -1
-        self.place = -1
-        self.made = 0
-        self.made_word = 0
+        self.made = Made()
+        self.hold_parts(index, self.writer, splitter, self.survey)
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
         return int(self.parameters.replicas) // 2
 
     @staticmethod
-    def _objects(heap: Any, parameters: SwarmParameters) -> Any:
-        words = 2 + parameters.buffers + 3 * parameters.writers + IN_PLACE_WORDS
-        return Registers(heap, parameters.replicas, 8 * words, parameters.in_place)
+    def make(pool: Any, name: str, parameters: Any) -> None:
+        """Make the regions of the replicas of all directories; zeros are an empty table."""
+        make_directories(pool, name, parameters)
+
+    @staticmethod
+    def complete(pool: Any, name: str, parameters: Any) -> bool:
+        """Whether each node in service has its replicas. NodeFailed: a subtable has none at all."""
+        return are_complete(pool, name, parameters)
+
+    @staticmethod
+    def unmake(pool: Any, name: str, parameters: Any) -> None:
+        unmake_directories(pool, name, parameters)
 
     def forget(self) -> None:
-        ReplicatedGrowth.forget(self)
+        HashStore.forget(self)
         self.cache.forget()
         self.seen_view = -1
 
@@ -126,14 +151,14 @@ class Swarm(ReplicatedGrowth):
         self.operations += 1
         repeats = None
         while True:
-            at = self._foresee(key)
+            at = self._prefetch(key)
             self.client.enter()
             try:
                 self.require_there()
                 outcome = self._get_once(key, at)
                 if outcome == DONE:
-                    return self.register.result
-                ident = self.register.ident
+                    return self.register.protocol.result
+                ident = self.register.place.ident
             finally:
                 self.client.leave()
             if outcome == MISSING:
@@ -148,40 +173,41 @@ class Swarm(ReplicatedGrowth):
     def _get_once(self, key: bytes, at: int) -> int:
         self._attend()
         if self._remembered(key, at):
-            outcome = self.register.get_value()
-            self._note_read(outcome)
+            outcome = self.register.protocol.read()
+            self._note_read(outcome, at)
             if outcome == DONE:
                 return DONE
             self.cache.drop(key)
-        self.doing = IDLE
         try:
-            self._choose(key)
-            self._read_buckets()
-            if not self._seek(key):
+            self.index.choose(self.place, key)
+            self.index.read_buckets(self.place)
+            if not self._seek(self.place, key):
                 return MISSING
         except NodeFailed as error:
             return self._again_after(error)
-        outcome = self.register.get_value()
-        self._note_read(outcome)
+        at = self._learn_place(key)
+        outcome = self.register.protocol.read()
+        self._note_read(outcome, at)
         if outcome == DELETED:
             self.cache.drop(key)
             return MISSING
         return AGAIN if outcome == GONE else outcome
 
-    def _note_read(self, outcome: int) -> None:
-        """Remember what a READ has shown of our row, so that the next WRITE need not look."""
-        register = self.register
-        if self.place >= 0 and register.wrote:
-            self.cache.words[self.place + 4] = 0  # there is a copy in our row
+    def _note_read(self, outcome: int, at: int) -> None:
+        """Remember, in an entry of the cache, what a READ has shown of our row, so that the next
+        WRITE need not look."""
+        row = self.register.row
+        if at >= 0 and row.wrote:
+            self.cache.words[at + 4] = 0  # there is a copy in our row
         elif (
             self.guesses  # else a WRITE looks in any case
-            and self.place >= 0
+            and at >= 0
             and outcome == DONE
-            and (self.shared or not register.known)
-            and register.is_writer()
+            and (self.shared or not row.known)
+            and row.is_writer()
         ):
-            register.known = register.learn()
-            self._remember()
+            row.known = row.learn()
+            row.note(self.cache.words, at)
 
     def _write(self, key: Any, value: Any, mode: int) -> int:
         if type(key) is not bytes:
@@ -193,11 +219,10 @@ class Swarm(ReplicatedGrowth):
         attempt = 0
         ident = 0
         repeats = None
-        swept = False
         looks = 0
         wanted = (0, 0, 0, 0)
         while True:
-            at = self._foresee(key)
+            at = self._prefetch(key)
             self.client.enter()
             try:
                 self.require_there()
@@ -205,7 +230,7 @@ class Swarm(ReplicatedGrowth):
                 if outcome == NO_MEMORY:
                     wanted = self._wanted()
                 elif outcome == AGAIN:
-                    ident = self.register.ident
+                    ident = self.register.place.ident
             finally:
                 self.client.leave()
             attempt += 1
@@ -215,8 +240,7 @@ class Swarm(ReplicatedGrowth):
                 repeats = repeats or Repeats(self, key)
                 repeats.again(ident)
             elif outcome == FULL:
-                self._make_room(key, swept)
-                swept = True
+                self.grow(key)
             else:
                 return outcome
 
@@ -230,7 +254,7 @@ class Swarm(ReplicatedGrowth):
             try:
                 self.require_there()
                 outcome = self._delete_once(key)
-                ident = self.register.ident
+                ident = self.register.place.ident
             finally:
                 self.client.leave()
             if outcome == DONE:
@@ -243,8 +267,8 @@ class Swarm(ReplicatedGrowth):
 
     def _wanted(self) -> tuple[int, int, int, int]:
         """What there was no memory for, as `replenish` takes it."""
-        register = self.register
-        return register.needed_on, register.needed, self.replicas, register.needed_also
+        wanted = self.register.row.wanted
+        return wanted.node, wanted.size, self.replicas, wanted.also
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
         """Have memory ready; if a node is lost, the next attempt asks another. Raises StoreFull.
@@ -256,7 +280,7 @@ class Swarm(ReplicatedGrowth):
         try:
             return self.allocator.replenish(*needed, looks, update)
         except NodeFailed as error:
-            if not self._outlived(error.node) and attempt > ATTEMPTS_MAX:
+            if not self.tables.outlived(self.within, error.node) and attempt > ATTEMPTS_MAX:
                 raise
             return looks
 
@@ -265,17 +289,18 @@ class Swarm(ReplicatedGrowth):
     def _attend(self) -> None:
         """Use what replaced nodes have, and wait while one is filled; not for a new view."""
         while self.endpoint.load(VIEW) != self.seen_view:
-            viewed = self.view.number()
-            self.view.steady()
+            view = self.tables.view
+            viewed = view.number()
+            view.steady()
             self.seen_view = viewed
 
     def _again_after(self, error: NodeFailed) -> int:
         """A node of the index was lost: AGAIN, unless more is than the store survives."""
-        if not self._outlive(error.node):
+        if not self.tables.outlive(error.node):
             raise error
         return AGAIN
 
-    def _foresee(self, key: bytes) -> int:
+    def _prefetch(self, key: bytes) -> int:
         """Where the cache may have the key's place; its register is on its way from memory then.
 
         Called before the operation begins, as nothing gets past the pin: other threads may be
@@ -287,154 +312,157 @@ class Swarm(ReplicatedGrowth):
             shape = self.cache.words[at + 3]
             area = shape >> 32 & 0xFF_FFFF
             capacity = shape & CAPACITY_MASK
-            self.register.foresee(reference, area, capacity, self._first(reference))
+            self.register.quorum.prefetch(
+                reference, area, capacity, first_of(reference, self.replicas)
+            )
         return at
 
     def _remembered(self, key: bytes, at: int) -> bool:
-        """Turn to the key's register, if we know where it is: `_foresee` has said where."""
-        self.place = -1
+        """Select the key's register, if we know where it is: `_prefetch` has said where."""
         if at < 0 or not self.cache.holds(at, key):
             return False
-        self.place = at
         reference = self.cache.words[at + 1]
         ident = self.cache.words[at + 2]
         shape = self.cache.words[at + 3]
         area = shape >> 32 & 0xFF_FFFF
-        self.register.turn(reference, area, ident, shape & CAPACITY_MASK, self._first(reference))
-        self.register.recall(self.cache.words, at)
+        self.register.select(
+            reference, area, ident, shape & CAPACITY_MASK, first_of(reference, self.replicas)
+        )
+        self.register.row.recall(self.cache.words, at)
         return True
 
-    def _first(self, reference: int) -> int:
-        """The replica that is read first, and has the value in place: spread over all of them."""
-        return (((reference & ADDRESS_MASK) * MIX & MASK) >> 32) * self.replicas >> 32
-
-    def _remember(self) -> None:
-        if self.place >= 0:
-            self.register.note(self.cache.words, self.place)
-
-    def _seek(self, key: bytes) -> int:
-        """Of the slots that were read, the one with this key, or 0; turned to its register.
+    def _seek(self, place: Place, key: bytes) -> int:
+        """Of the slots that were read, the one with this key, or 0; its register is selected.
 
         Its register has not been looked at; the next phase does.
         """
-        fingerprint = self.hash & 0xFF
+        fingerprint = place.hash & 0xFF
         for index in range(32):
-            word = self.slots[index]
+            word = self.index.words[index]
             if index & 7 and word >> 56 == fingerprint and is_valid(word):
                 reference = word & OBJECT_MASK
                 # The register is on its way from memory while the keys are compared.
                 area = area_of(len(key))
-                self.register.foresee(reference, area, IN_PLACE_LEAST, self._first(reference))
+                first = first_of(reference, self.replicas)
+                self.register.quorum.prefetch(reference, area, IN_PLACE_LEAST, first)
                 self.logged.load(reference)
                 if self.logged.key_is(key):
-                    self.word = word
-                    self._turn_to(key, reference)
-                    self._learn_place(key)
-                    return self._address(index)
+                    place.word = word
+                    self._select(key, reference)
+                    return self.index.address(place, index)
                 self.endpoint.wait()
         return 0
 
-    def _learn_place(self, key: bytes) -> None:
-        """Remember that the current register is that of the key."""
-        register = self.register
-        self.place = self.cache.add(key)
-        if self.place >= 0:
-            self.cache.words[self.place + 1] = register.reference
-            self.cache.words[self.place + 2] = register.ident
-            self.cache.words[self.place + 3] = register.area << 32 | register.capacity
+    def _learn_place(self, key: bytes) -> int:
+        """Remember that the register at hand is that of the key; its entry of the cache, or
+        NOWHERE."""
+        register = self.register.place
+        at = self.cache.add(key)
+        if at >= 0:
+            self.cache.words[at + 1] = register.reference
+            self.cache.words[at + 2] = register.ident
+            self.cache.words[at + 3] = register.area << 32 | register.capacity
+        return at
 
-    def _turn_to(self, key: bytes, reference: int) -> None:
-        """Turn to the register of a key, whose object has just been read."""
+    def _select(self, key: bytes, reference: int) -> None:
+        """Select the register of a key, whose object has just been read."""
         ident, capacity = self.logged.word_after_key(0), self.logged.word_after_key(1)
-        self.register.turn(reference, area_of(len(key)), ident, capacity, self._first(reference))
+        self.register.select(
+            reference, area_of(len(key)), ident, capacity, first_of(reference, self.replicas)
+        )
+        self.register.row.forget()
 
     # ---- writing --------------------------------------------------------------------------------
 
     def _write_at(self, key: bytes, value: bytes, at: int, mode: int, attempt: int) -> int:
         self._attend()
         if self._remembered(key, at):
-            if mode == INSERT:
-                outcome = self.register.presence()
-                self.register.known = False
-            else:
-                outcome = self.register.put_value(value)
-            self._remember()
-            if mode == INSERT and outcome == DONE:
-                return EXISTS
-            if outcome in (DONE, NO_MEMORY, AGAIN):
+            outcome = self._write_to(value, mode, at)
+            if outcome in (DONE, EXISTS, NO_MEMORY, AGAIN):
                 return outcome
             self.cache.drop(key)
             if self.client.held:
                 return AGAIN  # what follows takes places 0 and 1 of the hand
-        self.doing = IDLE
-        self.made = 0
+        place = self.place
+        self.writer.round.doing = IDLE
+        self.made.reference = 0
         try:
-            self._choose(key)
-            if mode == INSERT and not self._make_register(key, value):
+            self.index.choose(place, key)
+            if mode == INSERT and not self._make_register(place, key, value):
                 return NO_MEMORY
-            self._read_buckets()
-            slot = self._seek(key)
+            self.index.read_buckets(place)
+            slot = self._seek(place, key)
         except NodeFailed as error:
             return self._again_after(error)
         if slot:
-            return self._write_found(key, value, mode, slot)
+            return self._write_found(place, key, value, mode, slot)
         if mode == UPDATE:
             return MISSING
         try:
-            return self._insert_new(key, value, attempt)
+            return self._insert_new(place, key, value, attempt)
         except NodeFailed as error:
-            outcome = self._recall(error.node)
+            outcome = self.writer.recall(error.node)
             if outcome == FAILED:
                 raise
             return outcome
 
-    def _write_found(self, key: bytes, value: bytes, mode: int, slot: int) -> int:
-        """WRITE to the register of the slot that was found; its key may have been deleted."""
+    def _write_to(self, value: bytes, mode: int, at: int) -> int:
+        """WRITE to the register at hand, whose entry of the cache is `at`. DONE, EXISTS, NO_MEMORY,
+        AGAIN, DELETED or GONE."""
+        row = self.register.row
         if mode == INSERT:
-            outcome = self.register.presence()
-            if outcome == DONE:
-                return EXISTS
+            outcome = self.register.max_register.presence()
+            row.known = False
         else:
-            outcome = self.register.put_value(value)
-            self._remember()
-        if outcome in (DONE, AGAIN):
+            outcome = self.register.protocol.write(value)
+        if at >= 0:
+            row.note(self.cache.words, at)
+        return EXISTS if mode == INSERT and outcome == DONE else outcome
+
+    def _write_found(self, place: Place, key: bytes, value: bytes, mode: int, slot: int) -> int:
+        """WRITE to the register of the slot that was found; its key may have been deleted."""
+        outcome = self._write_to(value, mode, self._learn_place(key))
+        if outcome in (DONE, EXISTS, AGAIN):
             return outcome
         self.cache.drop(key)
         if outcome == NO_MEMORY:
             return NO_MEMORY  # the next attempt takes it here, where a key that is gone is unmapped
         if outcome == DELETED:
-            ticket = self.register.ticket()
+            ticket = self.register.quorum.ticket()
             if ticket:
-                self._unmap(slot, self.word, ticket)
+                self.unmapping.unmap(place, slot, ticket)
         return AGAIN
 
-    def _insert_new(self, key: bytes, value: bytes, attempt: int) -> int:
-        if not self.made:
-            if not self._make_register(key, value):
+    def _insert_new(self, place: Place, key: bytes, value: bytes, attempt: int) -> int:
+        made = self.made
+        if not made.reference:
+            if not self._make_register(place, key, value):
                 return NO_MEMORY
             self.endpoint.wait()
-        desired = (self.hash & 0xFF) << 56 | self.made
+        desired = (place.hash & 0xFF) << 56 | made.reference
         # ORDER: all is written before the hand says where it may be linked.
-        self.client.aim(1, self.register.home())
-        outcome = self._insert(key, desired, attempt)
+        self.client.aim(1, self.register.place.home())
+        outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE:
             self.client.keep(1)
-            self._learn_place(key)
-            self.register.is_new(self.made_word)
-            self._remember()
+            at = self._learn_place(key)
+            self.register.row.is_new(made.word)
+            if at >= 0:
+                self.register.row.note(self.cache.words, at)
         else:
             # The register stays aimed at its slot, if that may have a tentative word for it.
             self.client.aim(1, 0)
         return outcome
 
-    def _make_register(self, key: bytes, value: bytes) -> bool:
+    def _make_register(self, place: Place, key: bytes, value: bytes) -> bool:
         """Write a register with its first value, and its buffer, at places 0 and 1 of the hand."""
         register = self.register
-        writer = register.identify()
+        writer = register.row.identify()
         capacity = self.logged.capacity(key, value)
-        node = self.tables[self.table] >> NODE_SHIFT & 0xFF
-        size = area_of(len(key)) + register.size(capacity)
-        register.needed_on, register.needed, register.needed_also = node, size, HEADER + len(value)
+        node = self.index.node_of(place.table)
+        size = area_of(len(key)) + register.place.size(capacity)
+        wanted = register.row.wanted
+        wanted.node, wanted.size, wanted.also = node, size, HEADER + len(value)
         reference = self.allocator.allocate(node, size, self.replicas)
         buffer = 0
         if reference:
@@ -442,121 +470,82 @@ class Swarm(ReplicatedGrowth):
         if not buffer:
             return False
         area = area_of(len(key))
-        ident = self._ticket()
-        register.turn(reference, area, ident, capacity, self._first(reference))
-        word = tuple_word(register.clock.guess(), writer, VERIFIED, writer, 0)
+        ident = self.tables.ticket()
+        register.select(reference, area, ident, capacity, first_of(reference, self.replicas))
+        register.row.forget()
+        word = tuple_word(register.protocol.clock.guess(), writer, VERIFIED, writer, 0)
         self.logged.birth = 0
         self.logged.write(reference, key, register.begin(word, buffer, value))
-        self.made = reference
-        self.made_word = word
+        self.made.reference = reference
+        self.made.word = word
         return True
 
     # ---- deleting -------------------------------------------------------------------------------
 
     def _delete_once(self, key: bytes) -> int:
         self._attend()
-        self.doing = IDLE
+        place = self.place
         try:
-            self._choose(key)
-            self._read_buckets()
-            slot = self._seek(key)
+            self.index.choose(place, key)
+            self.index.read_buckets(place)
+            slot = self._seek(place, key)
         except NodeFailed as error:
             return self._again_after(error)
         if not slot:
             return MISSING
         register = self.register
-        outcome = register.presence()
+        outcome = register.max_register.presence()
         self.cache.drop(key)
         if outcome == DELETED:
-            ticket = register.ticket()
+            ticket = register.quorum.ticket()
             if ticket:
-                self._unmap(slot, self.word, ticket)
+                self.unmapping.unmap(place, slot, ticket)
             return MISSING if ticket else AGAIN
         if outcome != DONE:
             return AGAIN if outcome == GONE else outcome
-        ticket = self._ticket()
+        ticket = self.tables.ticket()
         # None of the reads before this one has said that the key is deleted; so we may.
         attempt = 0
-        while register.entomb(ticket) == AGAIN:
+        while register.tombstone.write(ticket) == AGAIN:
             self.retries += 1
-            register.wait_again(attempt, register.top, "no tombstone can be put over")
+            quorum = register.quorum
+            quorum.wait_again(attempt, quorum.top, "no tombstone can be put over")
             attempt += 1
-        return DONE if self._unmap(slot, self.word, ticket) else MISSING
+        return DONE if self.unmapping.unmap(place, slot, ticket) else MISSING
 
-    def _unmap(self, slot: int, word: int, ticket: int) -> bool:
-        """Have the slot of a deleted key vacated; whether `ticket` is what it has then, or had.
-
-        The client that does so does it on behalf of the author of the tombstone with that number.
-        """
-        reference = word & OBJECT_MASK
-        word &= ~FROZEN
-        self._begin(DELETING, slot, word, ticket)
-        pointer = self.pointer
-        offset = (self.at_home & PLACE_BITS) - (pointer & ADDRESS_MASK)
-        won = False
-        while True:
-            held = self.client.hold(reference, self.at_home | OLD)
-            try:
-                if not self._is_frozen_at(slot, word):
-                    if self.backups:
-                        won = self._round(slot, word, ticket)
-                    else:
-                        won = self._vacate_alone(slot, word, ticket)
-                # ORDER: after the round: what is frozen by now goes on in a half, whoever has won.
-                if not self._is_frozen_at(slot, word):
-                    break
-                slot = self._follow(pointer, offset)
-                pointer = self.pointer
-                self.client.keep(held)
-                self._begin(DELETING, slot, word, ticket)
-            except NodeFailed as error:
-                if not self._outlive(error.node):
-                    raise
-                slot = self._go_to(self.at_home)
-        self.register.dispose(reference)
-        self.client.release(held)
-        return won
-
-    def _vacate_alone(self, slot: int, word: int, ticket: int) -> bool:
-        """A round without backups: the log entry of the register says who has won."""
-        at = self.heap.replica(word & OBJECT_MASK, 0) + DEATH
-        winner = self.endpoint.cas(at, 0, ticket) or ticket
-        self.endpoint.wait()
-        self.endpoint.cas(slot, word, winner)
-        self.endpoint.wait()
-        return winner == ticket
-
-    # ---- hands ----------------------------------------------------------------------------------
+    # ---- what hands name ------------------------------------------------------------------------
 
     def resolved(self, reference: int, home: int) -> bool:
         """As of every replicated store; a register that is not linked is given up."""
         if home & BUFFER:
-            return bool(self.register.names(reference, home))
-        linked: bool = ReplicatedGrowth.resolved(self, reference, home)
+            return bool(self.register.recycling.names(reference, home))
+        linked = bool(self.writer.resolved(reference, home))
         if not linked and not is_entry(home):
-            self.register.dispose(reference)
+            self.register.recycling.dispose(reference)
         return linked
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
-        ReplicatedGrowth.reconcile(self, _of_slots(pairs), failed)
+        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        self.restoring.reconcile(_of_slots(pairs), failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
         """As of every replicated store; then each register is made known to the new node."""
-        found: dict[str, int] = ReplicatedGrowth.refill(self, node, _of_slots(pairs))
+        self.restoring.require_replicas(node, self.references)
+        self._require_majorities(node)
+        found = self.restoring.refill(node, _of_slots(pairs))
         for count, reference in enumerate(self.slots_taken()):
             if not count & 7:  # each takes reads and writes of a whole register
                 self.pool.membership.progress()
-            level(self.register, reference, node)
+            level(self.register.recycling, reference, node)
         # A node that failed just now may have had the slots of registers, which were passed over.
-        for other, state in enumerate(self.view.states()):
+        for other, state in enumerate(self.tables.view.states()):
             if state == IN_SERVICE and self.endpoint.lost(other):
                 raise NodeFailed(other, "it was lost while another node was filled")
         return found
 
-    def _require_replicas(self, node: int) -> None:
+    def _require_majorities(self, node: int) -> None:
         """Of each register on the node a majority has to be left, which has its last tuple."""
-        ReplicatedGrowth._require_replicas(self, node)
-        states = self.view.states()
+        states = self.tables.view.states()
         if sum(state != IN_SERVICE for state in states) <= self.losses_survived:
             return
         gone = 0
@@ -565,7 +554,7 @@ class Swarm(ReplicatedGrowth):
                 self.pool.membership.progress()
             places = [self.heap.replica(reference, k) >> NODE_SHIFT for k in range(self.replicas)]
             left = sum(states[place] == IN_SERVICE for place in places)
-            gone += node in places and left < self.register.majority
+            gone += node in places and left < self.register.quorum.majority
         if gone:
             raise NodeFailed(
                 node,
@@ -576,7 +565,7 @@ class Swarm(ReplicatedGrowth):
 
     def left_by(self, ident: int) -> set[str]:
         """What the hand of a dead client shows of what it did to slots and registers."""
-        found: set[str] = ReplicatedGrowth.left_by(self, ident)
+        found: set[str] = self.survey.left_by(ident)
         return found | points_of(self, ident)
 
     # ---- the whole table ------------------------------------------------------------------------
@@ -586,64 +575,50 @@ class Swarm(ReplicatedGrowth):
 
         Those of a register that is being given up are as if in the hand that it is in.
         """
-        registers = self.pairs()
+        registers = self.survey.pairs()
         buffers: set[int] = set()
         for count, reference in enumerate([*registers.tolist(), *self._registers_in_hands()]):
             self.show_progress(count)
-            if self.register.visit(reference):
-                buffers |= self.register.buffers_named()
-        everything = ReplicatedGrowth.references(self)
+            if self.register.recycling.visit(reference):
+                buffers |= self.register.recycling.buffers_named()
+        everything = self.survey.references()
         return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
 
     def _registers_in_hands(self) -> list[int]:
         return [
             reference
-            for reference, home in self.view.hands()
-            if Link.of(home).entry == self.number_of_store
+            for reference, home in self.tables.view.hands()
+            if Link.of(home).entry == self.tables.number_of_store
             and is_slot(home)
             and not reference & FROZEN
         ]
 
     def slots_taken(self) -> list[int]:
         """References to all registers; of those whose nodes are lost, some."""
-        found: list[int] = self.pairs().tolist()
+        found: list[int] = self.survey.pairs().tolist()
         return found
 
     def __len__(self) -> int:
         """The number of keys; reads all of them."""
         return sum(1 for _ in self.keys())
 
-    def _keys_here(self, group: int) -> list[bytes]:
-        found = []
-        lane = self.endpoint.background(True)
+    def keys(self) -> Any:
+        """Every key, a group at a time; as weakly consistent as `iter` says."""
+        return self.survey.keys(self._attending)
+
+    def _attending(self, step: Any, *arguments: Any) -> Any:
+        """`within`, with what replaced nodes have."""
+        self.client.enter()
         try:
+            self.require_there()
             self._attend()
-            self.endpoint.read_words(group, self.slots, GROUP_WORDS)
-            for index in range(GROUP_WORDS):
-                word = self.slots[index]
-                if index & 7 and is_valid(word):
-                    key = self._visit(word & OBJECT_MASK)
-                    if self.register.presence() not in (DELETED, GONE):
-                        found.append(key)
+            return step(*arguments)
         finally:
-            self.endpoint.background(lane)
-        return found
+            self.client.leave()
 
-    def _visit(self, reference: int) -> bytes:
-        """Turn to a register that a slot links to; its key."""
-        self.logged.load(reference)
-        key: bytes = self.logged.key()
-        self._turn_to(key, reference)
-        return key
-
-    def _wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
-        wrong: str = ReplicatedGrowth._wrong_with(self, group, slot, word, seen)
-        if not wrong:
-            lane = self.endpoint.background(True)
-            self._visit(word & OBJECT_MASK)
-            wrong = wrong_with(self.register)
-            self.endpoint.background(lane)
-        return wrong
+    def index_size(self) -> int:
+        """Bytes of all subtables, of one replica."""
+        return int(self.survey.outliving(self.within, lambda: HashStore.index_size(self)))
 
 
 def _of_slots(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Timestamp locks (SWARM section 3.3 and appendix B, algorithm 9).
+"""Timestamp locks TSL (SWARM section 3.3 and appendix B, algorithm 9).
 
 Each replica of a register has a word for each writer, a fallible CAS object. TRYLOCK(ts, mode)
 races for a majority of the words of the writer of `ts`; READ and WRITE of the same timestamp never
@@ -12,62 +12,65 @@ shm/clients/clock.py.
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import NodeFailed
 from limpet.stores.swarm.layout import ATTEMPTS_MAX, READ, REPLICAS_ROW, STAMP_SHIFT, WRITE
+from limpet.stores.swarm.quorum import Quorum
 from limpet.stores.swarm.words import stamp_of, writer_of
-from limpet.stores.swarm.write_back import WriteBack
 
 
-class TimestampLock(WriteBack):
-    """The timestamp locks of the current register."""
+class TimestampLock:
+    """The timestamp locks of the register at hand."""
 
-    def __init__(self, pool: Any, entry: int, replicas: int, writers: int, buffers: int) -> None:
-        super().__init__(pool, entry, replicas, writers, buffers)
+    def __init__(self, quorum: Quorum) -> None:
+        self.quorum = quorum
+        self.register = self.quorum.register
+        self.endpoint = self.quorum.endpoint
         self.found = array("Q", bytes(8 * REPLICAS_ROW))
+        """`read` of the algorithm."""
 
     def try_lock(self, word: int, mode: int) -> bool:
         """TRYLOCK the timestamp of the tuple `word`. Raises NodeFailed without a majority."""
-        if writer_of(word) >= self.writers:
-            self.wait_again(ATTEMPTS_MAX + 1, word, "is of a writer that there is not")
+        quorum = self.quorum
+        if writer_of(word) >= self.register.writers:
+            quorum.wait_again(ATTEMPTS_MAX + 1, word, "is of a writer that there is not")
         locked = stamp_of(word) << STAMP_SHIFT | mode
         completed = 0
-        for k in range(self.replicas):
-            self.found[k] = 0
+        for k in range(quorum.count):
+            self.found[k] = 0  # line 4
         refused = False
-        k = self.first
+        k = self.register.first
         rounds = 0
         lost = -1
-        for _ in range(self.replicas):
-            if self.endpoint.failed(self.bases[k]):
-                lost = self.bases[k] >> NODE_SHIFT
-                k = k + 1 if k + 1 < self.replicas else 0
+        for _ in range(quorum.count):  # line 5
+            if self.endpoint.failed(self.register.bases[k]):
+                lost = self.register.bases[k] >> NODE_SHIFT
+                k = k + 1 if k + 1 < quorum.count else 0
                 continue
             try:
                 rounds = max(rounds, self._race(k, writer_of(word), locked))
             except NodeFailed as error:
                 lost = error.node
-                self.view.fail_if_lost(lost)
+                quorum.view.fail_if_lost(lost)
             else:
                 completed += 1
-                if stamp_of(self.found[k]) > stamp_of(locked):
+                if stamp_of(self.found[k]) > stamp_of(locked):  # line 11
                     refused = True
-                if self.found[k] & (READ | WRITE) & ~mode:
+                if self.found[k] & (READ | WRITE) & ~mode:  # line 12
                     refused = True
-            if completed == self.majority:
+            if completed == quorum.majority:  # line 10
                 break
-            k = k + 1 if k + 1 < self.replicas else 0
+            k = k + 1 if k + 1 < quorum.count else 0
         for _ in range(rounds):
             self.endpoint.wait()
-        if completed < self.majority:
+        if completed < quorum.majority:
             raise NodeFailed(lost, "a majority of the replicas of the key is lost")
         return not refused
 
     def _race(self, k: int, writer: int, locked: int) -> int:
         """Lines 6 to 9, on one replica; how many iterations. All replicas' are at the same time."""
-        at = self.lock(k, writer)
+        at = self.register.lock(k, writer)
         iterations = 0
         while stamp_of(self.found[k]) < stamp_of(locked):
             expected = self.found[k]

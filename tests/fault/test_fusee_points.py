@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 from kit.mutants.fusee import UNCHANGED, in_force
+from kit.mutants.uncompiled import backup_of, room_of
 from kit.puppets import PuppetPool, Where, dies_before, verb_on, verb_on_address
 
 from limpet.fault.matrix.testbed import look_away
@@ -55,15 +56,12 @@ class Scene:
 
     def room(self, key: bytes) -> int:
         """Which slot an insert of the key would choose."""
-        self.store._choose(key)
-        self.store._read_buckets()
-        return int(self.store._address(self.store._room()))
+        return room_of(self.store, key)
 
     def link(self, key: bytes) -> int:
         """The object of a key."""
-        self.store._choose(key)
-        assert self.store._find(key)
-        return int(self.store.word & (1 << 56) - 1)
+        assert self.store.index.look_up(self.store.place, key)
+        return int(self.store.place.word & (1 << 56) - 1)
 
     def mended(self, possible: set[bytes | None], first: str) -> None:
         """The survivor's work, or recovery, comes first; then the other."""
@@ -106,8 +104,7 @@ def _half_an_insert(scene: Scene) -> tuple[int, int]:
     for other in others:
         scene.store.delete(other)
     assert scene.room(b"k") != slot
-    scene.store._choose(b"k")
-    return slot, scene.store._backup(slot, 1)
+    return slot, backup_of(scene.store, slot, 1)
 
 
 def _helped(scene: Scene) -> None:

@@ -29,6 +29,7 @@ from kit.mutants.fusee import (
     crowded,
     in_force,
 )
+from kit.mutants.uncompiled import backup_of, room_of
 from kit.puppets import Puppet, after, verb_on, verb_on_address
 
 import limpet
@@ -95,7 +96,7 @@ class Scene:
 
     def link(self) -> int:
         """Which object the key has."""
-        (reference,) = self.store.pool.exclusively(self.store.pairs)
+        (reference,) = self.store.pool.exclusively(self.store.survey.pairs)
         return int(reference)
 
 
@@ -171,8 +172,8 @@ def _void_meets_the_next_insert(pools: Any) -> None:
     scene = Scene(pools, 3, 3)
     still, voider, later = scene.clients
     scene.store.delete(b"k")
-    slot = _room(scene.store, b"k")
-    backups = [scene.store._backup(slot, k) for k in (1, 2)]
+    slot = room_of(scene.store, b"k")
+    backups = [backup_of(scene.store, slot, k) for k in (1, 2)]
     assert not still.begin(lambda: still.store.insert(b"k", SMALL), verb_on_address("cas", slot))
     after_void: list[int] = []
 
@@ -198,8 +199,8 @@ def _insert_meets_the_next_round(pools: Any) -> None:
     scene = Scene(pools, 3, 3)
     still, voider, later = scene.clients
     scene.store.delete(b"k")
-    slot = _room(scene.store, b"k")
-    first, second = (scene.store._backup(slot, k) for k in (1, 2))
+    slot = room_of(scene.store, b"k")
+    first, second = (backup_of(scene.store, slot, k) for k in (1, 2))
     in_vain = [("cas", first), ("cas", second)]
     assert not still.begin(lambda: still.store.insert(b"k", SMALL), verb_on_address("cas", second))
     voided = after(*in_vain, ("cas", slot), ("cas", second), then=("cas", first))
@@ -227,12 +228,12 @@ def _node_lost_beside_an_undecided_insert(pools: Any) -> None:
     others = [b"another %d" % number for number in range(30)]
     for other in others:
         scene.store.insert(other, b"")
-    room = _room(scene.store, b"k")
+    room = room_of(scene.store, b"k")
     late.begin(lambda: late.store.insert(b"k", SMALL), verb_on("cas"))
     for other in others:
-        if _room(scene.store, b"k") == room:
+        if room_of(scene.store, b"k") == room:
             scene.store.delete(other)
-    assert _room(scene.store, b"k") != room
+    assert room_of(scene.store, b"k") != room
     scene.store.insert(b"k", MIDDLE)
     assert not late.go(verb_on("read_words", node=1))
     scene.store.pool.fail_node(0)
@@ -250,16 +251,16 @@ def _node_lost_beside_an_insert_that_had_failed(pools: Any) -> None:
     fillers = [b"another %d" % number for number in range(30)]
     for filler in fillers:
         scene.store.insert(filler, b"")
-    slot = _room(scene.store, b"k")
-    proposal = verb_on_address("cas", scene.store._backup(slot, 1))
+    slot = room_of(scene.store, b"k")
+    proposal = verb_on_address("cas", backup_of(scene.store, slot, 1))
     assert not late.begin(lambda: late.store.insert(b"k", SMALL), verb_on_address("cas", slot))
     other.store.insert(b"k", MIDDLE)
     other.store.delete(b"k")
     assert not late.go(proposal)
     for filler in fillers:
-        if _room(scene.store, b"k") == slot:
+        if room_of(scene.store, b"k") == slot:
             scene.store.delete(filler)
-    assert _room(scene.store, b"k") != slot
+    assert room_of(scene.store, b"k") != slot
     scene.store.insert(b"k", BIG)
     assert not late.go(verb_on("read_words", node=1))
     scene.store.pool.fail_node(0)
@@ -352,13 +353,6 @@ def _node_back_when_a_reader_has_looked(pools: Any) -> None:
     assert writer.go()
     assert scene.store.get(b"k") == SMALL
     scene.store.check()
-
-
-def _room(store: Any, key: bytes) -> int:
-    """Which slot an insert of the key would choose now; of a store that is not compiled."""
-    store._choose(key)
-    store._read_buckets()
-    return int(store._address(store._room()))
 
 
 BY_PUPPETS: Final = (

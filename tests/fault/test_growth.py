@@ -13,7 +13,6 @@ from kit.growth import (
     Crowded,
     crowded,
     fill,
-    replicated_from_source,
 )
 from kit.mutants.race import race_with
 from kit.puppets import Puppet, verb_on, verb_on_address
@@ -34,8 +33,13 @@ from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed
 from limpet.stores.baselines.dtx.race import DtxRace, LoggedSplitter
+from limpet.stores.fusee.growth import ReplicatedSplitter
+from limpet.stores.fusee.links import OLD
+from limpet.stores.fusee.slots import ReplicatedSlots
+from limpet.stores.fusee.snapshot import ReplicatedSlot
+from limpet.stores.fusee.store import Fusee
 from limpet.stores.race.index import is_split, is_vacant
-from limpet.stores.race.layout import SPLIT, UNSET
+from limpet.stores.race.layout import OBJECT_MASK, SPLIT, UNSET
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.registry import KINDS, Kind
@@ -273,26 +277,82 @@ RTX_MUTANTS = {
 """Program and store."""
 
 
+class NotEvenedOut(ReplicatedSlot):  # type: ignore[misc]
+    def even_out(self, word: int) -> int:
+        return 0
+
+
+class HelperFrees(ReplicatedSlot):  # type: ignore[misc]
+    """Takes a pair for unlinked when its slot has been frozen."""
+
+    def _help_out(self, word: int) -> int:
+        held = self.client.hold(word & OBJECT_MASK, self.home | OLD)
+        self.help(word)
+        linked = self.read() == word
+        self.endpoint.wait()
+        if linked:
+            self.client.keep(held)
+        else:
+            self.client.release(held)
+        return 0
+
+
+class SeesNothingFrozen(ReplicatedSlot):  # type: ignore[misc]
+    def is_frozen_at(self, word: int) -> bool:
+        return False
+
+
+class LoserReturns(ReplicatedSlots):  # type: ignore[misc]
+    def replace(self, place: Any, slot: int, desired: int) -> int:
+        seeing, self.slot = self.slot, SeesNothingFrozen(self.tables, self.logged)
+        try:
+            return int(super().replace(place, slot, desired))
+        finally:
+            self.slot = seeing
+
+
+class NeverFreezesReplicas(ReplicatedSplitter):  # type: ignore[misc]
+    def freeze(self, pointer: int) -> int:
+        return 0
+
+
+def fusee_with(change: Callable[[Any], None]) -> type[Fusee]:
+    """A `fusee` store that is changed when it has been made."""
+
+    class Made(Fusee):  # type: ignore[misc]
+        def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+            super().__init__(pool, kind, name, parameters)
+            change(self)
+
+    return Made
+
+
+def _not_frozen_on_all_replicas(store: Any) -> None:
+    store.splitter.slot = NotEvenedOut(store.tables, store.logged)
+
+
+def _not_frozen(store: Any) -> None:
+    store.splitter = NeverFreezesReplicas(
+        store.pool, store.index, store.parameters, store.tables, store.splitter.slot
+    )
+
+
+def _loser_returns(store: Any) -> None:
+    store.writer = store.slots = LoserReturns(store.index, store.tables, store.logged)
+
+
+def _helper_frees(store: Any) -> None:
+    store.writer.slot = HelperFrees(store.tables, store.logged)
+    store.writer.other = HelperFrees(store.tables, store.logged)
+
+
 REPLICATED_MUTANTS = {
-    "not-frozen-on-all-replicas": (
-        "ic gc|ua ga da|db ga",
-        (("        self._even_out(slot, word)\n\n    def _freeze_pair", "\n    def _freeze_pair"),
-         ("            self._even_out(slot, FROZEN_VACANT)\n", "            pass\n")),
-    ),
-    "not-frozen": (
-        "ic gc|ua ga da|db ga",
-        (("        self._freeze(base)\n        self._move(base", "        self._move(base"),),
-    ),
-    "loser-returns": (
-        "ic gc|ua ga da|db ga",
-        (("            if self._is_frozen_at(slot, word):\n", "            if False:\n"),),
-    ),
-    "helper-frees": (
-        "ic|id gc|id",
-        (("linked = identity(self.endpoint.load(slot)) == word & OBJECT_MASK",
-          "linked = self.endpoint.load(slot) == word"),),
-    ),
-}  # fmt: skip
+    "not-frozen-on-all-replicas": ("ic gc|ua ga da|db ga", _not_frozen_on_all_replicas),
+    "not-frozen": ("ic gc|ua ga da|db ga", _not_frozen),
+    "loser-returns": ("ic gc|ua ga da|db ga", _loser_returns),
+    "helper-frees": ("ic|id gc|id", _helper_frees),
+}
+"""Program, and what is changed."""
 
 
 def caught(
@@ -332,13 +392,13 @@ def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
 @compiled_only
 @pytest.mark.parametrize("name", REPLICATED_MUTANTS)
 def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    program, changes = REPLICATED_MUTANTS[name]
+    program, change = REPLICATED_MUTANTS[name]
     monkeypatch.setitem(
         FAULT_PROFILES,
         "mutated",
         dataclasses.replace(FAULT_PROFILES["fusee"], explorer_node_size=2 << 20),
     )
-    caught(monkeypatch, replicated_from_source(*changes), program, crashes=2)
+    caught(monkeypatch, fusee_with(change), program, crashes=2)
 
 
 def test_frozen_slots_are_nobodys_rivals(pools: Any) -> None:
@@ -449,13 +509,13 @@ def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
     pool = pools(nodes=1, node_size="4MiB", lease_us=20_000)
     store = pool.store("swarm", name="s", replicas=1)
     store.insert(b"other", b"v")
-    (base,) = [pointer & ADDRESS_MASK for pointer in store._linked(0)[1].tolist()]
+    (base,) = [pointer & ADDRESS_MASK for pointer in store.checker.linked(0)[1].tolist()]
     first, second = (Puppet(pools, pool.url, "swarm", name="s") for _ in range(2))
     gave_way = 0
 
     def changes_again(verb: str, address: int) -> bool:
         nonlocal left
-        left -= verb == "cas" and 0 <= address - base < store.subtable_size
+        left -= verb == "cas" and 0 <= address - base < store.parameters.subtable_size
         return left == 0
 
     for number in range(24 if COMPILED else 8):
@@ -468,7 +528,7 @@ def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
         assert first.go()
         assert second.go()
         gave_way += second.store.stats()["retries"] > 0
-        words = store._slots_of(base)[:, :, 1:].ravel().tolist()
+        words = store.index.slots_of(base)[:, :, 1:].ravel().tolist()
         assert not [word for word in words if word & TENTATIVE and not is_vacant(word)]
         assert store.get(key) == b"v"
     assert gave_way
@@ -521,7 +581,7 @@ def updated_while_subtables_come_again(pools: Any) -> list[bool]:
 def linked(store: Any) -> set[int]:
     """Pointers to all subtables of a store."""
     tables = range(store.parameters.subtables)
-    return {pointer for table in tables for pointer in store._linked(table)[1].tolist()}
+    return {pointer for table in tables for pointer in store.checker.linked(table)[1].tolist()}
 
 
 @compiled_only

@@ -162,10 +162,9 @@ def _number_without_a_tombstone(pools: Any, where: int = 0) -> None:
         )
         deleter.abandon()
         row = deleter.pool.client.ident >> INCARNATION_BITS
-        assert scene.register.visit(scene.reference)
-        scene.register.read_all()
-        at = scene.register.width - 2 * scene.register.writers + 2 * row
-        pointers = [scene.register.word(scene.order[where], at + side) for side in range(2)]
+        scene.look()
+        replica = scene.replicas[scene.order[where]]
+        pointers = [replica.pointer(row, side) for side in range(2)]
         assert any(
             there != scene.ident and there >> 48 & 0xFF == VACANT_CLASS for there in pointers
         )
@@ -263,7 +262,7 @@ def _damaged(pools: Any, kind: str) -> tuple[Any, bytes]:
     read; the third is the one that says which register it is."""
     pool = pools(nodes=3)
     store = pool.store(kind, name="test", capacity=50, replicas=3)
-    register = store.register
+    register = store.register.place
     for number in range(50):
         key = b"k-%d" % number
         store.put(key, b"old")

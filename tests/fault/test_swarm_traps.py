@@ -282,13 +282,11 @@ def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
     scene = Scene(pools, 2)
     deleter, writer = scene.clients
     k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
-    assert scene.register.visit(scene.reference)
     writer.store.update(b"k", b"old")
-    scene.register.read_all()
-    scene.register.ident = scene.ident
-    (named,) = {scene.register.named(k, row, side) for side in range(2)} - {0}
+    scene.look()
+    (named,) = {scene.replicas[k].named(row, side) for side in range(2)} - {0}
     for side in range(2):
-        scene.pool.endpoint.store(scene.register.pointer(k, row, side), named)
+        scene.pool.endpoint.store(scene.place.pointer(k, row, side), named)
     assert not deleter.begin(
         functools.partial(deleter.store.delete, b"k"), verb_on("cas", scene.nodes[1])
     )
@@ -313,8 +311,8 @@ def _value_in_place_is_torn(pools: Any) -> None:
     """Somebody was killed who wrote it."""
     scene = Scene(pools, 1)
     (reader,) = scene.clients
-    assert scene.register.visit(scene.reference)
-    in_place = scene.register.address(scene.order[0]) + 8 * scene.register.width
+    scene.visit()
+    in_place = scene.place.address(scene.order[0]) + 8 * scene.place.width
     scene.pool.endpoint.write(in_place + 24, b"torn....")
     assert reader.store.get(b"k") == b"old"
     reader.store.update(b"k", b"new")
@@ -386,14 +384,12 @@ def test_a_get_of_a_value_that_is_nowhere_ends(pools: Any) -> None:
     assert not writer.begin(
         functools.partial(writer.store.update, b"k", b"new"), verb_on("cas", scene.nodes[1])
     )
-    assert scene.register.visit(scene.reference)
-    scene.register.read_all()
-    scene.register.ident = scene.ident
+    scene.look()
     k, row = scene.order[0], writer.pool.client.ident >> INCARNATION_BITS
     for side in range(2):
-        reference = scene.register.named(k, row, side)
+        reference = scene.replicas[k].named(row, side)
         for other in range(3 if reference else 0):
-            scene.pool.endpoint.write(scene.register.beside(reference, other), bytes(8))
+            scene.pool.endpoint.write(scene.place.beside(reference, other), bytes(8))
     with within(20, "the get"), pytest.raises(limpet.StoreCorrupt):
         scene.store.get(b"k")
     assert writer.go()

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import pytest
 
-from kit.mutants.fusee import SOURCES as FUSEE
-from kit.mutants.source import from_source
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.matrix.operations import KEY, OLD
 from limpet.fault.matrix.testbed import StoreTestbed
@@ -18,37 +16,22 @@ SMALL: Final[dict[str, Any]] = {"groups": 2, "bucket_size": 1, "capacity": 1}
 """Subtables of six slots, of which a key may be in four."""
 
 
-def replicated_from_source(*changes: tuple[str, str]) -> Any:
-    """The class Fusee, likewise."""
-    return from_source(FUSEE, "Fusee", *changes)
-
-
 def fill(store: Any, key: bytes, value: bytes) -> tuple[bytes, ...]:
     """Insert other keys until an insert of this one has to split a subtable; which ones."""
-    plain = old_form(store) if store.replicated else store
     others: list[bytes] = []
-    while _has_room(plain, key):
+    while _has_room(store, key):
         others.append(b"k%03d" % len(others))
         store.put(others[-1], value)
     return tuple(others)
 
 
-def old_form(store: Any) -> Any:
-    made = from_source(FUSEE[:-1], "ReplicatedGrowth")
-    return made(store.pool, store.kind, store.name, store.parameters)
-
-
-def _has_room(plain: Any, key: bytes) -> bool:
-    plain.client.enter()
+def _has_room(store: Any, key: bytes) -> bool:
+    store.client.enter()
     try:
-        if not plain.replicated:
-            plain.index.look_up(plain.place, key)
-            return not plain.place.pointer or plain.index.room(plain.place) >= 0
-        plain._choose(key)
-        plain._read_row(0)
-        return not plain.pointer or plain._room() >= 0
+        store.index.look_up(store.place, key)
+        return not store.place.pointer or store.index.room(store.place) >= 0
     finally:
-        plain.client.leave()
+        store.client.leave()
 
 
 class Crowded(StoreTestbed):

@@ -35,12 +35,13 @@ class Scene:
             client.store.get(b"k")
         (self.reference,) = self.store.slots_taken()
         self.register = self.store.register
-        assert self.register.visit(self.reference)
-        self.register.read_all()
-        self.ident, self.capacity = self.register.word(0, 0), self.register.word(0, 1)
-        first = self.register.first
+        self.place = self.register.place
+        self.look()
+        replica = self.replicas[0]
+        self.ident, self.capacity = replica.word(0), replica.word(1)
+        first = self.place.first
         self.order = [(first + n) % replicas for n in range(replicas)]
-        self.nodes = [self.register.address(k) >> NODE_SHIFT for k in self.order]
+        self.nodes = [self.place.address(k) >> NODE_SHIFT for k in self.order]
         self.directories = [
             range(region.address, region.address + self.store.parameters.directory_size)
             for node in range(replicas)
@@ -49,20 +50,32 @@ class Scene:
         ]
         assert self.directories
 
+    @property
+    def replicas(self) -> Any:
+        """The replicas of the register, as `look` has read them."""
+        return self.register.quorum.replicas
+
+    def visit(self) -> None:
+        """Select the register."""
+        assert self.register.recycling.visit(self.reference)
+
+    def look(self) -> None:
+        """Read all of the register."""
+        self.visit()
+        self.register.quorum.read_all()
+
     def base(self, place: int) -> int:
         """Where the register begins on the replica that is read as the one of that number."""
-        assert self.register.visit(self.reference)
-        return int(self.register.address(self.order[place]))
+        self.visit()
+        return int(self.place.address(self.order[place]))
 
     def word(self, place: int, writer: Puppet) -> int:
         """Address of a writer's word of M there."""
         row = writer.pool.client.ident >> INCARNATION_BITS
-        return self.base(place) + 8 * (2 + row % self.register.buffers)
+        return self.base(place) + 8 * (2 + row % self.place.buffers)
 
     def lock(self, place: int, writer: Puppet) -> int:
         """Address of a writer's lock, on the replica that is read as the one of that number."""
-        assert self.register.visit(self.reference)
-        self.register.capacity = self.capacity
-        return int(
-            self.register.lock(self.order[place], writer.pool.client.ident >> INCARNATION_BITS)
-        )
+        self.visit()
+        self.place.capacity = self.capacity
+        return int(self.place.lock(self.order[place], writer.pool.client.ident >> INCARNATION_BITS))

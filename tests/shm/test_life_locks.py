@@ -137,7 +137,11 @@ def test_client_whose_start_time_looks_shifted_is_alive(pools: Any) -> None:
 
 
 def test_start_time_is_the_same_in_a_time_namespace() -> None:
-    code = "import sys; from limpet.shm.clients import liveness as l; print(l.start_time(int(sys.argv[1])))"
+    code = """
+import sys
+from limpet.shm.clients.liveness import start_time
+print(start_time(int(sys.argv[1])))
+"""
     shifted = ["unshare", "-T", "--boottime", "1000000", "--monotonic", "1000000"]
     shown = run_python(shifted, code, str(os.getpid()))
     assert int(shown.stdout) == liveness.start_time(os.getpid()), shown.stderr

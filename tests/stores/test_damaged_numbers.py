@@ -86,7 +86,7 @@ def test_a_tuple_of_no_writer_is_damage_and_changes_nothing_else(
     store = pools(nodes=3).store("swarm", name="test", capacity=100, replicas=3, writers=8)
     store.put(b"k", b"value")
     assert store.get(b"k") == b"value"
-    register, endpoint = store.register, store.endpoint
+    register, endpoint = store.register.place, store.endpoint
     word = tuple_word(time, 63, mode, 63, 1)
     for k in range(3):
         for index in range(2, 2 + register.buffers):

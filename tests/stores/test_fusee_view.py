@@ -147,17 +147,18 @@ def test_mark_of_a_frozen_pair_stays_when_its_slot_is_put_in_order(pools: Any, m
     store = pools(nodes=3).store("fusee", name="test", capacity=300, replicas=2)
     store.insert(b"k", b"v")
     slots = [
-        store._slots_of(pointer & ADDRESS_MASK)[:, :, 1:].ravel()
+        store.index.slots_of(pointer & ADDRESS_MASK)[:, :, 1:].ravel()
         for table in range(store.parameters.subtables)
-        for pointer in store._linked(table)[1].tolist()
+        for pointer in store.checker.linked(table)[1].tolist()
     ]
     (word,) = [word for words in slots for word in words.tolist() if is_valid(word)]
     reference = word & OBJECT_MASK
-    links = [(reference, Link(store.number_of_store, 0, True))]
-    death = store.new_number() if mark == "a word" else GONE
+    links = [(reference, Link(store.tables.number_of_store, 0, True))]
+    restoring = store.restoring
+    death = restoring.new_number() if mark == "a word" else GONE
     for decided in (True, False):
         store.logged.mark(reference, DEATH, death)
-        tell(store, links, word | FROZEN, decided)
-        assert store.mark_of(reference, DEATH) == death
-        tell(store, links, word, decided)
-        assert store.mark_of(reference, DEATH) == 0
+        tell(restoring, links, word | FROZEN, decided)
+        assert restoring.mark_of(reference, DEATH) == death
+        tell(restoring, links, word, decided)
+        assert restoring.mark_of(reference, DEATH) == 0

@@ -151,8 +151,7 @@ def test_pointers_of_nodes_that_are_given_up_never_come_again(pools: Any) -> Non
 def slot_words(store: Any) -> list[int]:
     """The vacant words of all subtables."""
     found = []
-    linked = store._linked_all() if store.replicated else store.checker.linked_all()
-    for reference in linked[1].tolist():
+    for reference in store.checker.linked_all()[1].tolist():
         raw = store.endpoint.read(reference & (1 << 48) - 16, store.parameters.subtable_size)
         words = np.frombuffer(raw, dtype="<u8").tolist()
         found += [word for word in words if word >> 48 & 0xFF == 0xFF and word & ~3 != 0xFF << 48]

@@ -510,10 +510,11 @@ def test_locks_are_kept_when_a_node_is_replaced(pools: Any) -> None:
     register = store.register
 
     def locks(writer: int) -> list[int]:
-        assert register.visit(reference)
-        register.read_all()
-        register.capacity = next(register.word(k, 1) for k in range(3) if register.word(k, 0))
-        return [register.lock(k, writer) for k in range(3)]
+        assert register.recycling.visit(reference)
+        register.quorum.read_all()
+        there = next(replica for replica in register.quorum.replicas if replica.word(0))
+        register.place.capacity = there.word(1)
+        return [register.place.lock(k, writer) for k in range(3)]
 
     older, newer = 100 << STAMP_SHIFT, 101 << STAMP_SHIFT
     for lost in range(3):

@@ -1,6 +1,6 @@
 """Known-bad variants of the `fusee` store and of the view below it, for the checkers to catch.
 
-Each is the shipped source with some lines replaced, run uncompiled (source.py). Those named
+Each is the shipped store with some functions replaced, run uncompiled (uncompiled.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
@@ -14,32 +14,32 @@ from typing import Any, Final
 
 import pytest
 
-from kit.mutants.race import GROWING, ReusesAtOnce
+from kit.mutants.race import ReusesAtOnce
 from kit.mutants.source import from_source
+from kit.mutants.uncompiled import FUSEE, Change, replaced, uncompiled
 from limpet.fault.explore.explorer import Exploration
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.shm import pool as pool_module
+from limpet.shm.endpoint.layout import NODE_SHIFT, VIEW
 from limpet.stores import pool as stores_pool
+from limpet.stores.fusee.links import OLD
+from limpet.stores.fusee.marks import (
+    BIRTH,
+    DELETING,
+    FINISH,
+    LOSE,
+    RULE_1,
+    RULE_2,
+    RULE_3,
+    UPDATED,
+    UPDATING,
+)
 from limpet.stores.fusee.parameters import FuseeParameters
+from limpet.stores.race.index import is_frozen, is_vacant, is_valid
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.status import AGAIN, DONE, FULL
+from limpet.stores.vacant import vacant_word
 
-_PACKAGE: Final = (
-    "log",
-    "cache",
-    "reconcile",
-    "tables",
-    "restoring",
-    "check",
-    "snapshot",
-    "growth",
-    "store",
-)
-SOURCES: Final = (
-    "shm/clients/unique_ids.py",
-    "stores/records.py",
-    *GROWING,
-    *(f"stores/fusee/{name}.py" for name in _PACKAGE),
-)
-Change = tuple[str, str]
 SMALL: Final = 256 << 10
 """Bytes of a node where memory is used again at once; no blocks for more than two replicas."""
 LARGE: Final = 1 << 20
@@ -47,7 +47,8 @@ LARGE: Final = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`changes` of the store's source, `view` of that of the view; `grace` in place of the pool's.
+    """`changes` of the store; `view`: lines of the view's source, and what they are replaced by;
+    `grace` in place of the pool's.
 
     `says`: the kinds of failure that show it. `exploration`: what it is explored with.
     """
@@ -55,7 +56,7 @@ class Mutant:
     name: str
     says: tuple[str, ...]
     changes: tuple[Change, ...] = ()
-    view: tuple[Change, ...] = ()
+    view: tuple[tuple[str, str], ...] = ()
     grace: Any = None
     node_size: int = LARGE
     exploration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -71,7 +72,7 @@ class Mutant:
 def in_force(mutant: Mutant) -> Iterator[None]:
     """Have pools made meanwhile be the mutant's."""
     with pytest.MonkeyPatch.context() as patch:
-        made = from_source(SOURCES, "Fusee", *mutant.changes)
+        made = uncompiled(FUSEE, "Fusee", *mutant.changes)
         patch.setattr(stores_pool, "store_class", lambda kind: made)
         if mutant.view:
             view = from_source(("shm/replicas/view.py",), "View", *mutant.view)
@@ -102,99 +103,269 @@ def crowded(node_size: int) -> Iterator[None]:
         yield
 
 
+# ---- writers of slots ----------------------------------------------------------------------------
+
+
+def deletes_by_nothing(self: Any, place: Any, slot: int) -> int:
+    word = place.word
+    if word & FROZEN:
+        return FULL
+    self.slot.select(slot, place.head)
+    self.round.begin(DELETING, self.slot.home, word, 0)
+    old = self.client.hold(word & OBJECT_MASK, self.slot.home | OLD)
+    won = self.slot.write(word, 0)
+    self.client.release(old)
+    return DONE if won else AGAIN
+
+
+def reports_success(outcome_of: Any) -> Any:
+    def run(self: Any, place: Any, slot: int) -> int:
+        outcome = outcome_of(self, place, slot)
+        return DONE if outcome == AGAIN else int(outcome)
+
+    return run
+
+
+def losing_insert_reports_success(withdraw: Any) -> Any:
+    def run(self: Any, desired: int, hurry: bool) -> int:
+        return int(withdraw(self, desired, hurry)) if hurry else DONE
+
+    return run
+
+
+def decides_unchecked(self: Any, vacant: int, desired: int) -> bool:
+    self.endpoint.cas(self.slot.address, vacant, desired)
+    self.endpoint.wait()
+    return True
+
+
+def looks_at_the_primary_only(rival_found: Any) -> Any:
+    def run(self: Any, place: Any, key: bytes, own: int, attempt: int) -> bool:
+        self.index.read_row(place, 1)
+        return bool(rival_found(self, place, key, own, attempt))
+
+    return run
+
+
+def replaces_without_a_hand(self: Any, place: Any, slot: int, desired: int) -> int:
+    word = place.word
+    if word & FROZEN:
+        return FULL
+    self.slot.select(slot, place.head)
+    self.round.begin(UPDATING, self.slot.home, word, desired)
+    self.client.aim(0, self.slot.home)
+    if self.slot.write(word, desired):
+        self.client.keep(0)
+    else:
+        self.client.release(0)
+    self.client.heap.free(word & OBJECT_MASK)
+    return DONE
+
+
+def withdraws_and_keeps(self: Any, desired: int, hurry: bool) -> int:
+    if self.slot.resolve(desired & OBJECT_MASK, self.round.home, hurry):
+        self.client.keep(0)
+        return DONE
+    self.client.keep(0)
+    self.spare = desired & OBJECT_MASK
+    return AGAIN
+
+
+def makes_it_of_the_same(make_object: Any) -> Any:
+    def run(self: Any, place: Any, key: bytes, value: bytes, size: int) -> int:
+        reference = vars(self.writer).pop("spare", 0)
+        if reference:
+            self.client.hold(reference, 0)
+            return int(reference)
+        return int(make_object(self, place, key, value, size))
+
+    return run
+
+
+# ---- SNAPSHOT ------------------------------------------------------------------------------------
+
+
+def writes_by_value(self: Any, old: int, new: int) -> bool:
+    """How a round has ended is said by what the primary has."""
+    win = self.evaluate_rules(self.cas_backups(old, new), old, new)
+    if win == FINISH:
+        return bool(self.read() == new)
+    if win == LOSE:
+        self._await(old)
+        return False
+    if win != RULE_1:
+        self.change_backups(new)
+    self.endpoint.wait()
+    self._mark_end(old, new)
+    was = self.endpoint.cas(self.address, old, new)
+    self.endpoint.wait()
+    return was in (old, new)
+
+
+def evaluates_without_a_look(self: Any, ours: bool, old: int, new: int) -> int:
+    if ours:
+        return RULE_1
+    self.endpoint.wait()
+    k = self._majority()
+    if k:
+        return RULE_2 if self.seen[k] == new else LOSE
+    return RULE_3 if self._least() == new else LOSE
+
+
+def helps_without_a_look(self: Any, old: int) -> None:
+    if self._look_at_backups(old) and not (self.sequential and self.seen[1] == old):
+        self._fill(old)
+        winner = self._winner()
+        self.change_backups(winner)
+        self.endpoint.wait()
+        self._mark_end(old, winner)
+        self.endpoint.cas(self.address, old, winner)
+        self.endpoint.wait()
+
+
+def waits_without_help(self: Any, old: int) -> None:
+    attempt = 0
+    while self.read() == old:
+        self.endpoint.wait()
+        attempt += 1
+        self.endpoint.pause(attempt)
+
+
+def voids_the_first_backup_first(self: Any, vacant: int) -> None:
+    ticket = self.tables.ticket()
+    held = self.client.hold(ticket, self.home)
+    lost = self.endpoint.cas(self.address, vacant, ticket) != vacant
+    self.endpoint.wait()
+    if not lost:
+        for k in range(1, self.backups + 1):
+            self._clear(k, ticket)
+    self.client.keep(held)
+
+
+def keeps_undecided(values: list[int], birth: Any, number: Any) -> int:
+    for value in values:
+        if is_frozen(value):
+            return value
+    first = values[0]
+    if all(value == first for value in values):
+        return first
+    for value in values:
+        if not is_vacant(value) and birth(value) == UPDATED:
+            return value
+    for value in values:
+        if is_vacant(value):
+            return value
+    return int(number())
+
+
+# ---- log entries ---------------------------------------------------------------------------------
+
+
+def born(birth: int) -> Any:
+    """Every object is written with this mark."""
+
+    def change(write_all: Any) -> Any:
+        def run(self: Any, *arguments: Any) -> None:
+            self.birth = birth
+            write_all(self, *arguments)
+
+        return run
+
+    return change
+
+
+def never_takes_it_back(mark: Any) -> Any:
+    def run(self: Any, reference: int, offset: int, word: int) -> None:
+        if offset != BIRTH or word:
+            mark(self, reference, offset, word)
+
+    return run
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+def guesses(object_first: bool = False, compares: bool = True) -> Any:
+    """`Fusee._guess`, in another order, or without a look at the slot's word."""
+
+    def run(self: Any, place: Any, key: bytes) -> int:
+        at = self.cache.find(place.hash)
+        if at < 0 or not self.cache.trusts(at):
+            return 0
+        guess = self.cache.word(at)
+        if not is_valid(guess):
+            return 0
+        if place.surprised:
+            self.index.end_choosing(place)
+        slot = self.index.address(place, self.cache.index(at))
+        if object_first:
+            self.objects.load(guess & OBJECT_MASK)
+            self.endpoint.wait()
+            word = self.endpoint.load(slot)
+            self.endpoint.wait()
+        else:
+            word = self.endpoint.load(slot)
+            if (slot ^ guess) >> NODE_SHIFT & 0xFF:
+                self.endpoint.wait()
+            self.objects.load(guess & OBJECT_MASK)
+            self.endpoint.wait()
+        self.cache.judge(at, word)
+        if compares and word != guess:
+            if not is_valid(word) or word >> 56 != place.hash & 0xFF:
+                return 0
+            self.objects.load(word & OBJECT_MASK)
+            self.endpoint.wait()
+        place.word = word
+        return int(slot) if self.objects.key_is(key) else 0
+
+    return run
+
+
+# ---- the view ------------------------------------------------------------------------------------
+
+
+def renews_at_once(self: Any) -> None:
+    self.look()
+    self.looked = self.glanced = True
+
+
+def renews_with_what_it_finds(self: Any) -> None:
+    self.look()
+    while self.view.unsettled():
+        self.view.settle()
+        self.look()
+    self.looked = self.glanced = True
+
+
+def reads_as_others(self: Any) -> None:
+    if not self.looked or self.endpoint.load(VIEW) != self.viewed:
+        self.renew()
+
+
+# ---- the variants --------------------------------------------------------------------------------
+
+SLOT: Final = "fusee/snapshot"
+WRITER: Final = "fusee/slots"
+TABLES: Final = "fusee/tables"
 THREE: Final[Mapping[str, Any]] = {"parameters": {"replicas": 3}, "nodes": 3}
 DUPLICATE: Final = {"program": "ic|id dd|ic"}
 """Two inserts of one key may choose two slots."""
-HASTY: Final = (
-    'PATIENCE: Final = 8\n"""How often a loser looks',
-    'PATIENCE: Final = 2\n"""How often a loser looks',
-)
+HASTY: Final = (replaced(SLOT, "PATIENCE", 2), replaced(WRITER, "PATIENCE", 2))
 """Rounds are completed, and made void, more often."""
-
-REMOVE: Final = """        ticket = self._ticket()
-        self._begin(DELETING, slot, word, ticket)
-"""
-LOST: Final = "            return self._withdraw(desired, False)\n"
-LATER_LOOK: Final = """            still = self.endpoint.load(slot) == old
-            self.endpoint.wait()
-            if not still:
-                return self._has_won(old, new)
-"""
-AWAIT: Final = """                self._await(slot, old)
-                return False
-"""
-OUTCOME: Final = "        return was in (old, new) or self._has_won(old, new)\n"
-HAS_WON: Final = """        won: bool = self.logged.death(old & OBJECT_MASK) == new
-        self.endpoint.wait()
-        return won
-"""
-GUESS: Final = """        self.word = self.endpoint.load(slot)
-        # ORDER: the object after the slot. On another node, that takes a round trip of its own.
-        if (slot ^ guess) >> NODE_SHIFT & 0xFF:
-            self.endpoint.wait()
-        self.objects.load(guess & OBJECT_MASK)
-        self.endpoint.wait()
-"""
-OBJECT_FIRST: Final = """        self.objects.load(guess & OBJECT_MASK)
-        self.endpoint.wait()
-        self.word = self.endpoint.load(slot)
-        self.endpoint.wait()
-"""
-WON: Final = "        if not won:\n            return self._withdraw(desired, True)\n"
-MAKE: Final = """        reference = self._make(key, value, size)
-        if not reference:
-            return NO_MEMORY
-        desired = (self.hash & 0xFF) << 56 | reference
-        slot = self._guess(key) if known else 0
-"""
-KEPT: Final = """        reference = self.__dict__.pop("spare", 0)
-        if reference:
-            self.client.hold(reference, 0)
-"""
-GIVE_UP: Final = """        self.client.aim(0, 0)
-        return AGAIN
-
-    def _rival_found("""
-KEEP: Final = """        self.client.keep(0)
-        self.spare = desired & OBJECT_MASK
-        return AGAIN
-
-    def _rival_found("""
-RIVAL: Final = """        if self._rival_found(key, index, attempt):
-            return self._withdraw(desired, True)
-"""
-STILL_HELPING: Final = """            still = self.endpoint.load(slot) == old
-            self.endpoint.wait()
-            if still:
-                # ORDER"""
-RENEW: Final = """        while not self._look() or self.view.unsettled():
-            self.view.settle()
-"""
-GLANCE: Final = """        if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
-            self._glance()
-"""
-NUMBER: Final = "vacant_word(self.tickets.take())"
-BIRTH: Final = "self.logged.birth = UPDATED if updates else 0"
-HELP: Final = "            if attempt > PATIENCE:\n                self._help(slot, old)\n"
-HOLD: Final = """        old = self.client.hold(word & OBJECT_MASK, self.at_home | OLD)
-        if self._round"""
-RELEASE: Final = """        self.client.release(old)
-        return DONE
-"""
 _EXPLORED_TRAPS: Final = (
     Mutant(
         "f1-deletes-propose-nothing", ("history", "check"),
-        ((REMOVE, REMOVE.replace("self._ticket()", "0")),),
+        (replaced(WRITER, "ReplicatedSlots.remove", deletes_by_nothing),),
         exploration={"program": "da|da"},
     ),
     Mutant(
         "f2-losing-insert-reports-success", ("history",),
-        ((LOST, LOST.replace("self._withdraw(desired, False)", "DONE")),),
+        (Change(WRITER, "ReplicatedSlots._withdraw", losing_insert_reports_success),),
         exploration={"program": "ic|id"},
     ),
     Mutant(
         "f3-numbers-come-again", ("history", "check", "leaked", "no end"),
-        ((NUMBER, "vacant_word(7)"),),
+        (replaced(TABLES, "ReplicatedTables.ticket", lambda self: vacant_word(7)),),
         exploration={"program": "da|da"},
     ),
     Mutant(
@@ -204,38 +375,32 @@ _EXPLORED_TRAPS: Final = (
     ),
     Mutant(
         "f4-outcome-by-value", ("history", "check"),
-        (
-            (HAS_WON, "        return self.endpoint.load(self._go_to(self.at_home)) == new\n"),
-            (OUTCOME, "        return was in (old, new)\n"),
-        ),
+        (replaced(SLOT, "ReplicatedSlot.write", writes_by_value),),
         exploration={"program": "da|ua ia|ga", "stalls": 1},
     ),
     Mutant(
         "f5-free-before-the-round-has-ended", ("history", "check", "client 0", "client 1"),
-        ((AWAIT, AWAIT.replace("self._await(slot, old)", "pass")),),
-        exploration={"program": "ua|ua|ga", "seed": 5},
+        (replaced(SLOT, "ReplicatedSlot._await", lambda self, old: None),),
+        exploration={"program": "ua|ua|ga"},
     ),
     Mutant(
         "f6-slot-is-not-compared", ("history", "client 0"),
-        (("        if self.word != guess:\n", "        if False:\n"),),
+        (replaced("fusee/store", "Fusee._guess", guesses(compares=False)),),
         exploration={"program": "ga ga|ua"},
     ),
     Mutant(
         "f8-primary-cas-unchecked", ("history", "check"),
-        ((WON, WON.replace("not won", "False")), HASTY),
+        (replaced(WRITER, "ReplicatedSlots._decide", decides_unchecked), *HASTY),
         exploration={"program": "ic|id", "stalls": 1},
     ),
     Mutant(
-        "f10-no-look-for-rivals", ("history", "check"), ((RIVAL, ""),), exploration=DUPLICATE
+        "f10-no-look-for-rivals", ("history", "check"),
+        (replaced(WRITER, "ReplicatedSlots._rival_found", lambda *arguments: False),),
+        exploration=DUPLICATE,
     ),
     Mutant(
         "f10-rivals-on-the-primary-only", ("history", "check"),
-        (
-            (
-                "        if self._rival_found(",
-                "        self._read_row(1)\n        if self._rival_found(",
-            ),
-        ),
+        (Change(WRITER, "ReplicatedSlots._rival_found", looks_at_the_primary_only),),
         exploration=DUPLICATE,
     ),
     Mutant(
@@ -245,82 +410,96 @@ _EXPLORED_TRAPS: Final = (
     ),
 )  # fmt: skip
 
-OBJECT_BEFORE_SLOT: Final = Mutant("f7-object-before-the-slot", (), ((GUESS, OBJECT_FIRST),))
-RULES_UNCHECKED: Final = Mutant("f8-rules-without-a-look-at-the-primary", (), ((LATER_LOOK, ""),))
+OBJECT_BEFORE_SLOT: Final = Mutant(
+    "f7-object-before-the-slot",
+    (),
+    (replaced("fusee/store", "Fusee._guess", guesses(object_first=True)),),
+)
+RULES_UNCHECKED: Final = Mutant(
+    "f8-rules-without-a-look-at-the-primary",
+    (),
+    (replaced(SLOT, "ReplicatedSlot.evaluate_rules", evaluates_without_a_look),),
+)
 HELP_UNCHECKED: Final = Mutant(
     "help-without-a-look-at-the-primary",
     (),
-    ((STILL_HELPING, "            if True:\n                # ORDER"),),
+    (replaced(SLOT, "ReplicatedSlot.help", helps_without_a_look),),
 )
 NEVER_VOIDS: Final = Mutant(
     "insert-waits-for-who-is-in-its-slot",
     (),
-    (("            if attempt % PATIENCE == PATIENCE - 1:\n", "            if False:\n"),),
+    (replaced(WRITER, "ReplicatedSlots._loses_patience", lambda self, attempt: False),),
 )
 UNDECIDED_KEPT: Final = Mutant(
-    "undecided-inserts-are-kept", (), (("(is_vacant(first) or birth(first))", "True"),)
+    "undecided-inserts-are-kept", (), (replaced("fusee/reconcile", "chosen", keeps_undecided),)
 )
 MARKED_AT_ONCE: Final = Mutant(
     "inserts-are-marked-at-once",
     (),
     (
-        (BIRTH, "self.logged.birth = UPDATED"),
-        ("            if updates and self.backups:\n", "            if False:\n"),
+        Change("fusee/log", "LoggedObjects._write_all", born(UPDATED)),
+        Change("fusee/log", "LoggedObjects.mark", never_takes_it_back),
     ),
 )
 SAME_OBJECT: Final = Mutant(
     "f9-insert-again-with-the-same-object",
     (),
-    ((MAKE, f"{KEPT}        else:\n    {MAKE}"), (GIVE_UP, KEEP)),
+    (
+        Change("race/hash_store", "HashStore.make_object", makes_it_of_the_same),
+        replaced(WRITER, "ReplicatedSlots._withdraw", withdraws_and_keeps),
+    ),
 )
 INSERT_UNCHECKED: Final = Mutant(
-    "insert-without-a-look-at-the-primary", (), ((" or not still:", ":"),)
+    "insert-without-a-look-at-the-primary",
+    (),
+    (replaced(WRITER, "ReplicatedSlots._still_has", lambda self, vacant: True),),
 )
 VOIDS_FIRST_BACKUP_FIRST: Final = Mutant(
     "void-clears-the-first-backup-first",
     (),
-    (("for k in range(self.backups, 0, -1):", "for k in range(1, self.backups + 1):"),),
+    (replaced(SLOT, "ReplicatedSlot.void", voids_the_first_backup_first),),
 )
 ACTS_EARLY: Final = Mutant(
-    "acts-before-others-have-left-the-old-view", (), ((RENEW, "        self._look()\n"),)
+    "acts-before-others-have-left-the-old-view",
+    (),
+    (replaced(TABLES, "ReplicatedTables.renew", renews_at_once),),
 )
 WITHOUT: Final = Mutant(
     "goes-on-without-a-node-that-is-back",
     (),
-    ((RENEW, RENEW.replace("not self._look()", "self._look() is None")),),
+    (replaced(TABLES, "ReplicatedTables.renew", renews_with_what_it_finds),),
 )
 READS_WAIT: Final = Mutant(
     "f14-reads-wait-for-every-change-of-the-view",
     (),
-    ((GLANCE, GLANCE.replace("not self.glanced", "not self.looked").replace("_glance", "_renew")),),
+    (replaced(TABLES, "ReplicatedTables.agree_to_read", reads_as_others),),
 )
 READS_ANYTHING: Final = Mutant(
     "reads-go-by-a-primary-that-is-about-to-change",
     (),
-    (("            self._bar(before, self.view.states())\n", "            pass\n"),),
+    (replaced(TABLES, "ReplicatedTables._bar", lambda self, before, after: None),),
 )
 """These are shown step by step: it takes many schedules to come by them."""
 
 OWN: Final = (
     Mutant(
-        "updates-are-not-marked", ("history", "check"), ((BIRTH, "self.logged.birth = 0"),),
+        "updates-are-not-marked", ("history", "check"),
+        (Change("fusee/log", "LoggedObjects._write_all", born(0)),),
         exploration={"program": "ua ga|ga", "node_failures": 1},
     ),
     Mutant(
-        "loser-does-not-help", ("no end",), ((HELP, HELP.replace("attempt > PATIENCE", "False")),),
+        "loser-does-not-help", ("no end",),
+        (replaced(SLOT, "ReplicatedSlot._await", waits_without_help),),
         exploration={"program": "ua|ua", "crashes": 1},
     ),
     Mutant(
         "losing-delete-reports-success", ("history",),
-        (("        return DONE if won else AGAIN\n", "        return DONE\n"),),
+        (Change(WRITER, "ReplicatedSlots.remove", reports_success),),
         exploration={"program": "da|ua ga"},
     ),
     Mutant(
         "old-object-is-not-held", ("leaked",),
-        (
-            (HOLD, "        if self._round"),
-            (RELEASE, RELEASE.replace("client.release(old)", "heap.free(word & OBJECT_MASK)")),
-        ),
+        (replaced(WRITER, "ReplicatedSlots.replace", replaces_without_a_hand),),
         exploration={"program": "ua|ga", "crashes": 1},
     ),
 )  # fmt: skip
@@ -332,4 +511,4 @@ TRAPS: Final = (
 )  # fmt: skip
 """Those that put a trap of FUSEE back in."""
 UNCHANGED: Final = Mutant("unchanged", ())
-HASTE: Final = Mutant("hasty", (), (HASTY,))
+HASTE: Final = Mutant("hasty", (), HASTY)

@@ -27,11 +27,6 @@ from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import Race
 from limpet.stores.status import AGAIN, DONE, FULL
 
-GROWING: Final = tuple(
-    f"stores/race/old/{name}.py" for name in ("index", "hash_store", "table", "directory", "store")
-)
-"""What replicated stores are made of; each is derived from the one before."""
-
 
 def race_with(
     slots: type[Slots] = Slots, splitter: type[Splitter] = Splitter, **methods: Any

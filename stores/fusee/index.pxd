@@ -1,0 +1,10 @@
+from limpet.shm.endpoint.verbs cimport hash64, u64
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.race.index cimport Index, Place
+
+cdef class ReplicatedIndex(Index):
+    cdef readonly ReplicatedTables replicated
+
+    cdef int locate(self, Place place, u64 hashed) except -1
+    cpdef int choose_to_read(self, Place place, bytes key) except -1
+    cpdef u64 base_of(self, u64 pointer) noexcept

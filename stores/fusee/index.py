@@ -1,0 +1,45 @@
+"""The index of RACE hashing on r memory nodes (FUSEE section 4.2): finds keys on the primaries.
+
+Where the primaries are is in tables.py. An operation has the view that all others have before it
+looks for a key; one that only reads waits for no change of the view (trap F14).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.race.index import Holds, Index, Place
+
+
+class ReplicatedIndex(Index):
+    """Finds keys in the primaries of replicated tables."""
+
+    def __init__(
+        self, pool: Any, name: str, parameters: Any, objects: Any, replicated: ReplicatedTables
+    ) -> None:
+        self.replicated = replicated
+        primaries = replicated.primaries
+        Index.__init__(self, pool, name, parameters, objects, list(primaries), Holds(name))
+        # the same memory, so that a new view is in force for both
+        self.tables = primaries
+
+    def forget(self) -> None:
+        Index.forget(self)
+        self.replicated.forget()
+
+    def replaced(self, node: int) -> None:
+        self.replicated.replaced(node)
+
+    def locate(self, place: Place, hashed: int) -> None:
+        self.replicated.agree()
+        Index.locate(self, place, hashed)
+        self.replicated.select(place)
+
+    def choose_to_read(self, place: Place, key: bytes) -> None:
+        self.replicated.agree_to_read()
+        Index.locate(self, place, hash64(key))
+
+    def base_of(self, pointer: int) -> int:
+        return self.replicated.base_of(pointer)

@@ -1,4 +1,0 @@
-from limpet.stores.fusee.tables cimport ReplicatedTables
-
-cdef class RestoredTables(ReplicatedTables):
-    pass

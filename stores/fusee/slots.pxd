@@ -1,0 +1,70 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.fusee.log cimport LoggedObjects
+from limpet.stores.fusee.snapshot cimport ReplicatedSlot
+from limpet.stores.fusee.tables cimport ReplicatedTables
+from limpet.stores.race.index cimport Place, is_vacant, is_valid
+from limpet.stores.race.slots cimport Slots
+
+cdef u64 BIRTH
+cdef u64 DEATH
+cdef u64 ENTRY
+cdef u64 FROZEN
+cdef u64 GONE
+cdef u64 INSERTED
+cdef u64 OBJECT_MASK
+cdef u64 OLD
+cdef u64 PATIENCE
+cdef u64 PLACE_BITS
+
+cdef int AGAIN
+cdef int DELETING
+cdef int DONE
+cdef int FAILED
+cdef int FULL
+cdef int IDLE
+cdef int INSERTING
+cdef int UPDATING
+
+@cython.final
+cdef class Round:
+    cdef public int doing
+    cdef readonly u64 home
+    cdef readonly u64 old
+    cdef readonly u64 new
+
+    cdef int begin(self, int doing, u64 home, u64 old, u64 new) noexcept
+
+cdef class ReplicatedSlots(Slots):
+    cdef readonly ReplicatedTables tables
+    cdef readonly LoggedObjects logged
+    cdef public ReplicatedSlot slot
+    cdef public ReplicatedSlot other
+    cdef readonly Round round
+
+    @cython.locals(word=u64, home=u64, old=int)
+    cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
+    @cython.locals(word=u64, ticket=u64, home=u64, old=int, won=bint)
+    cpdef int remove(self, Place place, u64 slot) except -1
+    cdef int _mark_alone(self, u64 word) except -1
+    @cython.locals(index=int, slot=ReplicatedSlot, vacant=u64, ours=bint, still=bint)
+    cpdef int insert(self, Place place, bytes key, u64 desired, u64 attempt) except -1
+    cdef bint _still_has(self, u64 vacant) except -1
+    cdef bint _loses_patience(self, u64 attempt) noexcept
+    @cython.locals(won=bint)
+    cdef bint _decide(self, u64 vacant, u64 desired) except -1
+    @cython.locals(first=u64, second=u64)
+    cpdef int _read_backup(self, Place place) except -1
+    cpdef int _withdraw(self, u64 desired, bint hurry) except -1
+    @cython.locals(fingerprint=u64, index=int, word=u64, slot=u64)
+    cpdef bint _rival_found(self, Place place, bytes key, int own, u64 attempt) except -1
+    @cython.locals(word=u64)
+    cdef bint _key_in(self, u64 slot, bytes key, u64 fingerprint) except -1
+    @cython.locals(theirs=u64)
+    cdef bint _yield_to(self, u64 slot, u64 word, u64 head, u64 attempt) except -1
+    @cython.locals(tables=ReplicatedTables, ticket=bint)
+    cpdef bint resolved(self, u64 reference, u64 home) except -1
+    cpdef int recall(self, int node) except -2
+    @cython.locals(done=Round, word=u64)
+    cdef int _outcome(self) except -2

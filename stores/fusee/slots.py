@@ -1,0 +1,298 @@
+"""Changing the slots of a replicated index by rounds of SNAPSHOT (snapshot.py): a writer of slots.
+
+An update and a delete are one WRITE of the slot. To fill a vacant slot is a round whose winner must
+make sure that no other slot gets the same key (the paper does not; trap F10):
+
+    (2) together with the CAS of the backups, read both of the key's buckets on the first backup. Of
+        two inserts of one key, at least one finds the other there
+        the client that has the first backup wins the round; others begin again, and now and then
+        void it
+        it looks at the primary, too, where other backups have another value: until the primary
+        has changed, that is of its own round
+        another slot with the key has been decided: withdraw. Another is under way: that at the
+        lower address goes first, the other withdraws or, met again and again, is evicted
+    (3) change the other backups that have another value; write INSERTED into the own object's log
+        entry
+    (4) CAS the primary
+To withdraw, or to evict a client that stands in the way, is to make the round void.
+
+Round trips without conflict: update and delete 4, insert 4, of which the first is the caller's.
+
+When nodes are lost (algorithms 3 and 4), a participant finds out how its round ended by the primary
+and the log entries: `recall`.
+
+With one replica left, there is no backup; then slots are changed as in `race`, but for the mark in
+the log entry of what is replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.shm.errors import NodeFailed
+from limpet.stores.fusee.index import ReplicatedIndex
+from limpet.stores.fusee.links import ENTRY, OLD, PLACE_BITS
+from limpet.stores.fusee.log import LoggedObjects
+from limpet.stores.fusee.marks import (
+    BIRTH,
+    DEATH,
+    DELETING,
+    FAILED,
+    GONE,
+    IDLE,
+    INSERTED,
+    INSERTING,
+    UPDATING,
+)
+from limpet.stores.fusee.snapshot import ReplicatedSlot
+from limpet.stores.fusee.tables import ReplicatedTables
+from limpet.stores.race.index import Place, is_vacant, is_valid
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.race.slots import Slots
+from limpet.stores.status import AGAIN, DONE, FULL
+
+PATIENCE: Final = 8
+"""How often an insert gives way."""
+
+
+class Round:
+    """What an operation was about to do when it lost a node: it changed a slot from `old` to `new`.
+
+    `home`: the slot's name. `doing`: of IDLE, UPDATING, DELETING, INSERTING.
+    """
+
+    def __init__(self) -> None:
+        self.doing = IDLE
+        self.home = 0
+        self.old = 0
+        self.new = 0
+
+    def begin(self, doing: int, home: int, old: int, new: int) -> None:
+        """From now on the operation is in this round."""
+        self.doing = doing
+        self.home = home
+        self.old = old
+        self.new = new
+
+
+class ReplicatedSlots(Slots):
+    """Changes the slots of a replicated index."""
+
+    def __init__(
+        self, index: ReplicatedIndex, tables: ReplicatedTables, logged: LoggedObjects,
+        sequential: bool = False,
+    ) -> None:  # fmt: skip
+        Slots.__init__(self, index, tables.client)
+        self.tables = tables
+        self.logged = logged
+        self.slot = ReplicatedSlot(tables, logged, sequential)
+        """The slot that an operation changes."""
+        self.other = ReplicatedSlot(tables, logged, sequential)
+        """One that stands in its way, or that a hand names."""
+        self.round = Round()
+
+    # ---- updates and deletes ------------------------------------------------------------------
+
+    def replace(self, place: Place, slot: int, desired: int) -> int:
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        if not place.backups:
+            self._mark_alone(word)
+            return Slots.replace(self, place, slot, desired)
+        self.slot.select(slot, place.head)
+        home = self.slot.home
+        self.round.begin(UPDATING, home, word, desired)
+        self.client.aim(0, home)
+        old = self.client.hold(word & OBJECT_MASK, home | OLD)
+        if self.slot.write(word, desired):
+            self.client.keep(0)
+        else:
+            self.client.release(0)
+            if self.slot.is_frozen_at(word):
+                self.client.keep(old)
+                return AGAIN
+        self.client.release(old)
+        return DONE
+
+    def remove(self, place: Place, slot: int) -> int:
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        if not place.backups:
+            self._mark_alone(word)
+            return Slots.remove(self, place, slot)
+        ticket = self.tables.ticket()
+        self.slot.select(slot, place.head)
+        home = self.slot.home
+        self.round.begin(DELETING, home, word, ticket)
+        old = self.client.hold(word & OBJECT_MASK, home | OLD)
+        won = self.slot.write(word, ticket)
+        if not won and self.slot.is_frozen_at(word):
+            self.client.keep(old)
+        else:
+            self.client.release(old)
+        return DONE if won else AGAIN
+
+    def _mark_alone(self, word: int) -> None:
+        """Note that the object in a slot is being replaced that has no backups any more.
+
+        Its author may have lost a node as it was about to link it, and not know yet that it is.
+        """
+        if self.tables.replicas > 1:
+            self.logged.mark(word & OBJECT_MASK, DEATH, GONE)
+            self.endpoint.wait()
+
+    # ---- filling a vacant slot ----------------------------------------------------------------
+
+    def insert(self, place: Place, key: bytes, desired: int, attempt: int) -> int:
+        if not place.backups:
+            return Slots.insert(self, place, key, desired, attempt)
+        index = self.index.room(place)
+        if index < 0:
+            return FULL
+        slot = self.slot
+        slot.select(self.index.address(place, index), place.head)
+        vacant = self.index.words[index]
+        self.round.begin(INSERTING, slot.home, vacant, desired)
+        self.client.aim(0, slot.home)
+        ours = slot.cas_backups(vacant, desired)
+        # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
+        self._read_backup(place)
+        # ORDER: the primary after the backups: what they had was of this round. The first backup
+        # does not say so: it is the last that is cleared, and others may have the next round's.
+        still = ours or self._still_has(vacant)
+        self.endpoint.wait()
+        if self.index.words[32 + index] != desired or not still:
+            if self._loses_patience(attempt):
+                slot.void(vacant)  # the client that fills it may be dead, or stand still
+            return self._withdraw(desired, False)
+        if self._rival_found(place, key, index, attempt):
+            return self._withdraw(desired, True)
+        # CRASH(inserting): nobody completes it; it is made void.
+        slot.change_backups(desired)
+        self.logged.mark(desired & OBJECT_MASK, BIRTH, INSERTED)
+        self.endpoint.wait()
+        if not self._decide(vacant, desired):
+            return self._withdraw(desired, True)
+        self.client.keep(0)
+        return DONE
+
+    def _still_has(self, vacant: int) -> bool:
+        """Whether the primary of the slot still has that word."""
+        return self.slot.read() == vacant
+
+    def _loses_patience(self, attempt: int) -> bool:
+        """Whether an insert makes the round void that is in its way: now and then."""
+        return attempt % PATIENCE == PATIENCE - 1
+
+    def _decide(self, vacant: int, desired: int) -> bool:
+        """Decide an insert; False: its round was made void."""
+        # LINEARIZES: insert
+        won = self.endpoint.cas(self.slot.address, vacant, desired) == vacant
+        self.endpoint.wait()
+        return won
+
+    def _read_backup(self, place: Place) -> None:
+        """Read both combined buckets on the first backup into row 1 of the index's words."""
+        first = self.tables.backup(place.first, place.head, 1)
+        second = self.tables.backup(place.second, place.head, 1)
+        self.endpoint.read_words(first, self.index.words, 16, 32)
+        self.endpoint.read_words(second, self.index.words, 16, 48)
+
+    def _withdraw(self, desired: int, hurry: bool) -> int:
+        """Give up filling a slot; what was proposed is nowhere afterwards, unless it is linked."""
+        if self.slot.resolve(desired & OBJECT_MASK, self.round.home, hurry):
+            self.client.keep(0)
+            return DONE
+        self.client.aim(0, 0)
+        return AGAIN
+
+    def _rival_found(self, place: Place, key: bytes, own: int, attempt: int) -> bool:
+        """Whether the first backup has the key in another slot than `own` and we must give way."""
+        fingerprint = place.hash & 0xFF
+        for index in range(32):
+            word = self.index.words[32 + index]
+            if not index & 7 or index == own:
+                continue
+            slot = self.index.address(place, index)
+            if is_vacant(word):
+                # Since the primary was read, the key may have come there, and be on its way out.
+                if word != self.index.words[index] and self._key_in(slot, key, fingerprint):
+                    return True
+            elif word >> 56 == fingerprint and is_valid(word):
+                self.objects.load(word & OBJECT_MASK)
+                self.endpoint.wait()
+                if self.objects.key_is(key) and self._yield_to(slot, word, place.head, attempt):
+                    return True
+        return False
+
+    def _key_in(self, slot: int, key: bytes, fingerprint: int) -> bool:
+        """Whether the primary of the slot has the key."""
+        word = self.endpoint.load(slot)
+        self.endpoint.wait()
+        if not is_valid(word) or word >> 56 != fingerprint:
+            return False
+        self.objects.load(word & OBJECT_MASK)
+        self.endpoint.wait()
+        return self.objects.key_is(key)
+
+    def _yield_to(self, slot: int, word: int, head: int, attempt: int) -> bool:
+        """Whether we give way to another slot with our key; if not, its round is void."""
+        theirs = self.endpoint.load(slot)
+        self.endpoint.wait()
+        if is_valid(theirs) or (slot < self.slot.address and attempt < PATIENCE):
+            return True
+        # CRASH(evicting): the rival is neither helped nor hindered by half of it.
+        return self.other.resolve(word & OBJECT_MASK, self.tables.home(slot, head), True)
+
+    # ---- what hands name ----------------------------------------------------------------------
+
+    def resolved(self, reference: int, home: int) -> bool:
+        """Bring what concerns this pair of a hand to its end; whether its object is then linked.
+
+        For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
+        far as anybody knows. Called pinned.
+        """
+        tables = self.tables
+        ticket = reference & FROZEN != 0
+        if not tables.is_named(home) or (not ticket and not self.index.heap.plausible(reference)):
+            return True
+        while True:
+            try:
+                tables.agree()
+                if home & ENTRY:
+                    return tables.advance(home & PLACE_BITS, 0, 0) == reference
+                return bool(self.other.resolve(reference, home, ticket)) or ticket
+            except NodeFailed as error:
+                if not tables.outlive(error.node):
+                    return ticket  # the link went with its nodes
+
+    # ---- after the loss of a node -------------------------------------------------------------
+
+    def recall(self, node: int) -> int:
+        """How the operation has ended that met a lost node: DONE or AGAIN.
+
+        FAILED: more is lost than the store survives, and nobody knows.
+        """
+        while self.tables.outlive(node):
+            try:
+                return self._outcome()
+            except NodeFailed as error:
+                node = error.node
+        return FAILED
+
+    def _outcome(self) -> int:
+        done = self.round
+        if done.doing == IDLE:
+            return AGAIN
+        word = self.endpoint.load(self.tables.primary(done.home & PLACE_BITS))
+        if done.doing == INSERTING:
+            if word & ~FROZEN == done.new or self.logged.death(done.new & OBJECT_MASK):
+                return DONE
+            return AGAIN
+        if word in (done.old, done.old | FROZEN):
+            return AGAIN
+        if done.doing == DELETING and word != done.new:
+            return DONE if self.logged.death(done.old & OBJECT_MASK) == done.new else AGAIN
+        return DONE

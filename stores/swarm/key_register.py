@@ -1,0 +1,73 @@
+"""The register of a key, with all that a store does to it: its parts, put together.
+
+Register        where its words are, of the key that was selected last
+Quorum          its replicas (In-n-Out), of which a majority is read
+Row             ours: pointers, buffers, and repair
+MaxRegister     M: READ, which makes known what was read (WriteBack), and WRITE
+protocol        SafeGuess, which has a TimestampLock, or Abd: READ and WRITE of a value
+Tombstone       the last WRITE
+Recycling       what hands name: buffers, and registers that are given up
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from limpet.stores.swarm.abd import Abd
+from limpet.stores.swarm.max_register import MaxRegister
+from limpet.stores.swarm.protocol import Protocol
+from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.recycling import Recycling
+from limpet.stores.swarm.register import Register
+from limpet.stores.swarm.row import Row
+from limpet.stores.swarm.safe_guess import SafeGuess
+from limpet.stores.swarm.tombstone import Tombstone
+from limpet.stores.swarm.words import row_of, side_of
+from limpet.stores.swarm.write_back import WriteBack
+
+
+class KeyRegister:
+    """Of a store whose entry of the catalogue has that number; `owner` names it in messages."""
+
+    def __init__(self, pool: Any, entry: int, owner: str, parameters: Any) -> None:
+        self.place = Register(
+            pool, entry, parameters.replicas, parameters.writers, parameters.buffers
+        )
+        self.quorum = Quorum(pool, self.place, owner)
+        self.row = Row(pool, self.quorum)
+        write_back = WriteBack(self.quorum, self.row)
+        self.max_register = MaxRegister(self.quorum, self.row, write_back)
+        protocol: type[Protocol] = SafeGuess if parameters.guess else Abd
+        self.protocol = protocol(self.max_register, self.quorum, self.row, pool.clock)
+        self.tombstone = Tombstone(self.max_register, self.quorum, self.row)
+        self.recycling = Recycling(pool, self.quorum)
+
+    def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
+        """Have that register be the one at hand, with all that there is to know of it; it is read
+        next. `row.forget` or `row.recall` follows."""
+        self.place.select(reference, area)
+        self.place.ident = ident
+        self.place.capacity = capacity
+        self.place.first = first
+
+    def begin(self, word: int, reference: int, value: bytes) -> bytes:
+        """Write the first value of the register at hand, which is new, to its buffer; the words of
+        the register."""
+        place, buffer = self.place, self.row.buffer
+        buffer.reference = reference
+        buffer.prepare(place.ident, word, value)
+        self.quorum.buffers.write_first(buffer)
+        empty = [place.ident] * (2 * place.writers)
+        empty[2 * row_of(word) + side_of(word)] = reference
+        in_place = [0, 0, 0]
+        stored = b""
+        if len(value) <= place.capacity:
+            in_place = [buffer.header[0], buffer.header[2], buffer.header[3]]
+            stored = value
+        words = [place.ident, place.capacity, *[word] * place.buffers, *empty, *in_place]
+        return (
+            array("Q", words).tobytes()
+            + stored.ljust(place.capacity, b"\0")
+            + bytes(8 * place.writers)
+        )

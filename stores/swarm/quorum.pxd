@@ -1,0 +1,64 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.swarm.buffers cimport Buffer, Buffers
+from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.words cimport is_tombstone, row_of, side_of, stamp_of
+
+cdef u64 ATTEMPTS_MAX
+cdef int DELETED
+cdef int DONE
+cdef u64 ENTRY_SIZE
+cdef int GONE
+cdef int IN_PLACE_WORDS
+cdef int NODE_SHIFT
+cdef int REPLICAS_ROW
+cdef u64 VACANT_CLASS
+cdef u64 WRITER_MASK
+
+@cython.final
+cdef class Quorum:
+    cdef Endpoint endpoint
+    cdef readonly object view
+    cdef readonly str owner
+    cdef readonly Register register
+    cdef readonly Buffers buffers
+    cdef readonly int count
+    cdef readonly int majority
+    cdef readonly list replicas
+    cdef readonly u64[::1] tops
+    cdef readonly u64[::1] mine
+    cdef u64[::1] order
+    cdef int read
+    cdef int valid
+    cdef readonly u64 top
+    cdef int place
+    cdef public u64 retries
+
+    cdef Replica at(self, int n)
+    @cython.locals(k=int, n=int, size=u64)
+    cdef int prefetch(self, u64 reference, u64 area, u64 capacity, int first) except -1
+    @cython.locals(k=int, replica=Replica)
+    cdef int gather(self, bint whole, int wanted) except -1
+    cdef int _note(self, Replica replica) except -1
+    @cython.locals(k=int, replica=Replica)
+    cpdef int read_all(self) except -1
+    @cython.locals(least=u64, found=int, n=int)
+    cdef int having(self, u64 word) except -1
+    @cython.locals(found=int, n=int)
+    cdef int above(self, u64 word) except -1
+    @cython.locals(n=int)
+    cdef int where(self, u64 word) except -1
+    @cython.locals(n=int, there=u64, turn=int, row=u64, reference=u64, replica=Replica)
+    cdef value_of(self, u64 word)
+    @cython.locals(word=u64, is_number=bint, replica=Replica)
+    cpdef u64 ticket(self) except? 0
+    @cython.locals(replica=Replica)
+    cdef int write_in_place(self, Buffer buffer) except -1
+    @cython.locals(k=int, replica=Replica)
+    cdef bint max_again(self, int pending, u64 word) except -1
+    cdef int look_again(self, u64 word, u64 attempt) except -1
+    cdef int wait_again(self, u64 attempt, u64 word, str what) except -1
+    @cython.locals(k=int, at=u64, size=u64)
+    cpdef bytes key(self)

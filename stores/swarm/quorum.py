@@ -1,0 +1,242 @@
+"""Reading a majority of a register's replicas, and what an operation knows by that.
+
+2f + 1 replicas, of which f may be lost. A phase reads a majority, in an order that the key's hash
+begins, and others only in place of lost ones (SWARM section 6). What algorithm 8 keeps in its cache
+is looked at anew in each operation here, so a straggler overwrites nothing (trap S3).
+
+A tombstone is at a majority when that many replicas have one, of whatever author: no word of M that
+has one goes back, so every majority shows one from then on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
+from limpet.stores.fusee.marks import ENTRY_SIZE
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.buffers import Buffer, Buffers
+from limpet.stores.swarm.layout import (
+    ATTEMPTS_MAX,
+    DELETED,
+    DONE,
+    GONE,
+    IN_PLACE_WORDS,
+    REPLICAS_ROW,
+    WRITER_MASK,
+)
+from limpet.stores.swarm.register import Register
+from limpet.stores.swarm.replica import Replica
+from limpet.stores.swarm.words import is_tombstone, row_of, side_of, stamp_of
+
+
+class Quorum:
+    """The replicas of the register at hand, and those of them that were read last.
+
+    `owner`: the pool and the store, for messages.
+    """
+
+    def __init__(self, pool: Any, register: Register, owner: str) -> None:
+        self.endpoint = pool.endpoint
+        self.view = pool.view
+        self.owner = owner
+        self.register = register
+        self.buffers = Buffers(self.endpoint, register)
+        self.count = self.register.replicas
+        self.majority = self.count // 2 + 1
+        self.tops = array("Q", bytes(8 * REPLICAS_ROW))
+        """The greatest tuple of each replica as it was read."""
+        self.mine = array("Q", bytes(8 * REPLICAS_ROW))
+        """What we last saw of our own row's word of M on each replica; 0: nothing."""
+        self.replicas = [
+            Replica(self.endpoint, register, self.buffers, k, self.tops, self.mine)
+            for k in range(self.count)
+        ]
+        self.order = array("Q", bytes(8 * REPLICAS_ROW))
+        """The replicas that were read, the first of which has the value in place."""
+        self.read = 0
+        """How many were."""
+        self.valid = 0
+        """How many of them are the register that they were taken for."""
+        self.top = 0
+        """The greatest tuple that they have."""
+        self.place = 0
+        """The replica that has the value in place."""
+        self.retries = 0
+
+    def at(self, n: int) -> Replica:
+        """The replica that was read as the one of that number."""
+        return self.replicas[self.order[n]]
+
+    def prefetch(self, reference: int, area: int, capacity: int, first: int) -> None:
+        """A hint: that register may be selected next, and read. Changes nothing."""
+        k = first
+        for n in range(self.majority):
+            size = 8 * self.register.width + (0 if n else 8 * IN_PLACE_WORDS + capacity)
+            self.endpoint.prefetch(self.register.heap.replica(reference, k) + area, size)
+            k = k + 1 if k + 1 < self.count else 0
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def gather(self, whole: bool, wanted: int) -> int:
+        """Read `wanted` replicas, a majority or, of those in service, all; `top` is the greatest
+        tuple. One phase, not waited for.
+
+        DONE; GONE: none of them is this register; DELETED: some are not any more. Raises NodeFailed
+        when there is no majority.
+        """
+        self.read = 0
+        self.valid = 0
+        self.top = 0
+        lost = -1
+        k = self.register.first
+        for _ in range(self.count):
+            replica = self.replicas[k]
+            try:
+                if replica.failed():
+                    lost = self.register.bases[k] >> NODE_SHIFT
+                else:
+                    replica.read(whole and self.read == 0)
+                    self._note(replica)
+            except NodeFailed as error:
+                lost = error.node
+                self.view.fail_if_lost(lost)
+            if self.read == wanted:
+                break
+            k = k + 1 if k + 1 < self.count else 0
+        if self.read < self.majority:
+            raise NodeFailed(lost, "a majority of the replicas of the key is lost")
+        self.place = self.order[0]
+        if self.valid < self.read:
+            return DELETED if self.valid else GONE
+        return DONE
+
+    def _note(self, replica: Replica) -> None:
+        self.order[self.read] = replica.k
+        self.read += 1
+        if replica.note_top():
+            self.valid += 1
+        self.top = max(self.top, self.tops[replica.k])
+
+    def read_all(self) -> None:
+        """Read every replica in service; of others it is all zeros."""
+        for k in range(self.count):
+            replica = self.replicas[k]
+            replica.read_if_there()
+
+    # ---- what was read --------------------------------------------------------------------------
+
+    def having(self, word: int) -> int:
+        """On how many of the replicas that were read the tuple, or a greater one, is; of a
+        tombstone, on how many any one is."""
+        least = stamp_of(word)
+        if is_tombstone(word):
+            least &= ~WRITER_MASK
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) >= least:
+                found += 1
+        return found
+
+    def above(self, word: int) -> int:
+        """On how many of the replicas that were read a greater tuple is."""
+        found = 0
+        for n in range(self.read):
+            if stamp_of(self.tops[self.order[n]]) > stamp_of(word):
+                found += 1
+        return found
+
+    def where(self, word: int) -> int:
+        """A replica of those that were read whose greatest tuple is this word."""
+        for n in range(self.read):
+            if self.tops[self.order[n]] == word:
+                return self.order[n]
+        return self.place
+
+    def value_of(self, word: int) -> Any:
+        """The value of a tuple that was read; None: it was given up, as a greater one is there.
+
+        A phase of its own unless the value is in place.
+        """
+        replica = self.replicas[self.place]
+        value = replica.read_in_place(stamp_of(word))
+        if value is None:
+            for n in range(self.read):
+                replica = self.replicas[self.order[n]]
+                there = self.tops[replica.k]
+                for turn in range(2):
+                    # its writer may name it on the other side, where the first one was in use
+                    if stamp_of(there) == stamp_of(word) and value is None:
+                        row = row_of(there) % self.register.writers
+                        reference = replica.named(row, side_of(there) ^ turn)
+                        value = self.buffers.read(reference, stamp_of(word), replica.k)
+            self.endpoint.wait()
+        return value
+
+    def ticket(self) -> int:
+        """The number of the tombstone that was read: what its author gives the key's slot; or 0."""
+        replica = self.replicas[self.where(self.top)]
+        word = replica.pointer(row_of(self.top) % self.register.writers, side_of(self.top))
+        is_number = word >> 48 & 0xFF == VACANT_CLASS and word != self.register.ident
+        return word if is_number and is_tombstone(self.top) else 0
+
+    # ---- writing what several need --------------------------------------------------------------
+
+    def write_in_place(self, buffer: Buffer) -> None:
+        """Write what is prepared in place, on the replica that was read first."""
+        replica = self.replicas[self.place]
+        replica.write_in_place(buffer)
+
+    def max_again(self, pending: int, word: int) -> bool:
+        """MAX again where our word of M was another: on the replicas of these bits, all at a time.
+
+        False when a node was lost meanwhile.
+        """
+        while pending:
+            self.endpoint.wait()
+            self.retries += 1
+            for k in range(self.count):
+                if pending >> k & 1:
+                    replica = self.replicas[k]
+                    try:
+                        if replica.max(word) == DONE:
+                            pending &= ~(1 << k)
+                    except NodeFailed as error:
+                        self.view.fail_if_lost(error.node)
+                        return False
+        return True
+
+    # ---- damaged memory -------------------------------------------------------------------------
+
+    def look_again(self, word: int, attempt: int) -> None:
+        """Wait, as the same tuple had no value so often. Raises StoreCorrupt in the end."""
+        self.wait_again(attempt, word, "has no value")
+
+    def wait_again(self, attempt: int, word: int, what: str) -> None:
+        """Wait before one more attempt, after so many in which nothing has changed.
+
+        `word`, `what`: which tuple is in the way, and why. Raises StoreCorrupt in the end.
+        """
+        self.retries += 1
+        if attempt > ATTEMPTS_MAX:
+            raise StoreCorrupt(
+                f"{self.owner}: the key {self.key()!r}: its register at "
+                f"{self.register.reference:#x} has the tuple {word:#x}, which {what}, and nobody "
+                "changes that: memory was damaged. Save what is left, and make the store again"
+            )
+        if attempt:
+            self.view.membership.progress()
+            self.endpoint.pause(attempt)
+
+    def key(self) -> bytes:
+        """The key of the register at hand, as its object has it: for messages."""
+        for k in range(self.count):
+            at = self.register.bases[k] - self.register.area
+            try:
+                size = min(self.endpoint.load(at + ENTRY_SIZE) & 0xFFFF, self.register.area)
+                return self.endpoint.read(at + 2 * ENTRY_SIZE, size)
+            except (NodeFailed, AddressError):
+                continue
+        return b""

@@ -1,0 +1,189 @@
+"""In-n-Out: a max register for large values on one node (SWARM section 4, algorithms 5-7).
+
+To write a tuple to a replica, FIFO and so in one round trip:
+
+    1. write its value to the buffer beside the replica
+    2. CAS the row's empty pointer to the buffer
+    3. CAS the word in M from what we last had there to the tuple (MAX, algorithm 7)
+
+The tuple names row and side, so the pointer of the tuple before stands until M has changed.
+
+One who comes back to a register that is no more does no harm: `write` expects the ident in a
+pointer, and a word of M that only this register has had. If that is another, it is only tried again
+where an ident was read under the same pin (max_register.py): what stands there now may be
+anybody's. (An ident is in the headers of its buffers, too; a pointer's place in memory that is used
+again can be there, in an object that nobody has published yet, and is overwritten.) So keys' places
+may be remembered between operations, and an update need not look first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import hash64, words_bytes
+from limpet.shm.errors import AddressError, NodeFailed
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.buffers import Buffer, Buffers
+from limpet.stores.swarm.layout import AGAIN, DONE, IN_PLACE_WORDS, REFUSED, STAMP_SHIFT, VERIFIED
+from limpet.stores.swarm.register import Register
+from limpet.stores.swarm.words import rank_of, row_of, side_of
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Replica:
+    """Replica `k` of the register at hand, and what an operation has read of it."""
+
+    def __init__(
+        self, endpoint: Any, register: Register, buffers: Buffers, k: int, tops: Any, mine: Any
+    ) -> None:
+        self.endpoint = endpoint
+        self.register = register
+        self.buffers = buffers
+        self.k = k
+        self.front = array("Q", bytes(8 * self.register.words_max))
+        """Its words as they were read, up to the value in place, or that, too."""
+        self.in_place = array("Q", bytes(8 * IN_PLACE_WORDS))
+        self.tops = tops
+        """Of all replicas: the greatest tuple of M as it was read."""
+        self.mine = mine
+        """Of all replicas: what we last saw of our own row's word of M; 0: nothing."""
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def failed(self) -> bool:
+        """Whether its node is known to be lost."""
+        return self.endpoint.failed(self.register.bases[self.k])
+
+    def read(self, whole: bool) -> None:
+        """Read its words; with `whole`, also the value in place."""
+        count = self.register.width
+        if whole:
+            count += IN_PLACE_WORDS + (self.register.capacity >> 3)
+        self.endpoint.read_words(self.register.bases[self.k], self.front, count, 0)
+
+    def read_if_there(self) -> None:
+        """Read its words; of one whose node is lost, all are zeros."""
+        there = not self.failed()
+        try:
+            if there:
+                self.read(False)
+        except (NodeFailed, AddressError):
+            there = False
+        if not there:
+            for index in range(self.register.width):
+                self.front[index] = 0
+
+    def word(self, index: int) -> int:
+        """A word, as it was read."""
+        return self.front[index]
+
+    def metadata(self, row: int) -> int:
+        """A row's word of M, as it was read."""
+        return self.front[2 + row % self.register.buffers]
+
+    def pointer(self, row: int, side: int) -> int:
+        """A pointer, as it was read."""
+        return self.front[self.register.pointers + 2 * row + side]
+
+    def named(self, row: int, side: int) -> int:
+        """The buffer that a pointer named when it was read; 0: none."""
+        word = self.front[self.register.pointers + 2 * row + side]
+        return 0 if word >> 48 & 0xFF == VACANT_CLASS else word
+
+    def is_taken_for_it(self) -> bool:
+        """Whether it was, when it was read, a replica of the register at hand."""
+        return self.register.ident != 0 and self.front[0] == self.register.ident
+
+    def note_top(self) -> bool:
+        """Work out the greatest tuple from what was read; whether it was the register at hand."""
+        self.tops[self.k] = 0
+        if not self.is_taken_for_it():
+            return False
+        top = 0
+        for index in range(2, self.register.pointers):
+            top = max(top, self.front[index])
+        self.tops[self.k] = top
+        return True
+
+    # ---- the value in place ---------------------------------------------------------------------
+
+    def write_in_place(self, buffer: Buffer) -> bool:
+        """Write what is prepared in place, if there is room; False: the node is lost.
+
+        Then the next reads take the buffer.
+        """
+        if len(buffer.value) > self.register.capacity:
+            return True
+        self.in_place[0] = buffer.header[0]
+        self.in_place[1] = buffer.header[2]
+        self.in_place[2] = buffer.header[3]
+        address = self.register.bases[self.k] + 8 * self.register.width
+        try:
+            self.endpoint.write_gather(address, self.in_place, IN_PLACE_WORDS, buffer.value, b"")
+        except NodeFailed:
+            return False
+        return True
+
+    def read_in_place(self, stamp: int) -> Any:
+        """The value with this stamp, if it is in place as it was read; or None."""
+        at = self.register.width
+        length = self.front[at + 1]
+        if self.front[at] != stamp << STAMP_SHIFT or length > self.register.capacity:
+            return None
+        value = words_bytes(self.front, 8 * (at + IN_PLACE_WORDS), length)
+        seed = (self.front[at] + self.register.ident + length) & MASK
+        return value if hash64(value, seed) == self.front[at + 2] else None
+
+    # ---- algorithms 5 and 7 ---------------------------------------------------------------------
+
+    def write(self, word: int, buffer: Buffer) -> int:
+        """Write the value prepared in `buffer`, as the tuple `word` of our row.
+
+        DONE: what is there is no less. AGAIN: our word of M was another, as `mine` says now;
+        REFUSED: our pointer was not empty, or this is not the register any more.
+        """
+        if rank_of(self.mine[self.k]) >= rank_of(word):
+            return DONE
+        self.buffers.write(buffer, self.k)
+        found = self.endpoint.cas(
+            self.register.pointer(self.k, row_of(word), side_of(word)),
+            self.register.ident,
+            buffer.reference,
+        )
+        if found != self.register.ident and found != buffer.reference:
+            return REFUSED
+        buffer.published = True
+        # CRASH(pointer): the tuple before stands; whoever has the row next empties the pointer.
+        return self.max(word)
+
+    def max(self, word: int) -> int:
+        """The last step of `write`: MAX of our word of M. DONE, or AGAIN."""
+        expected = self.mine[self.k]
+        if rank_of(expected) >= rank_of(word):
+            return DONE
+        found = self.endpoint.cas(self.register.metadata(self.k, row_of(word)), expected, word)
+        # CRASH(put): at a minority, perhaps; readers write it back.
+        self.mine[self.k] = word if found == expected else found
+        return DONE if found == expected or rank_of(found) >= rank_of(word) else AGAIN
+
+    def verify(self, word: int) -> bool:
+        """Set the VERIFIED bit of the tuple in M, if it is there; whether it is.
+
+        False also when the node is lost: a majority has the tuple, and does without the bit.
+        """
+        try:
+            found = self.endpoint.cas(
+                self.register.metadata(self.k, row_of(word)), word, word | VERIFIED
+            )
+        except NodeFailed:
+            return False
+        return found == word or found == word | VERIFIED
+
+    def stands(self) -> bool:
+        """Whether it is not given up, as far as that can be seen."""
+        try:
+            return self.endpoint.load(self.register.bases[self.k]) == self.register.ident
+        except NodeFailed:
+            return True

@@ -1,0 +1,97 @@
+cimport cython
+
+from limpet.shm.alloc.allocator cimport Allocator
+from limpet.shm.alloc.heap cimport Heap
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+from limpet.stores.swarm.buffers cimport Buffer, Buffers
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.register cimport Register
+from limpet.stores.swarm.replica cimport Replica
+from limpet.stores.swarm.words cimport (
+    is_tombstone, placed, rank_of, row_of, side_of, stamp_of,
+)
+
+cdef int AGAIN
+cdef int FIXED
+cdef u64 HEADER
+cdef int INCARNATION_BITS
+cdef int NODE_SHIFT
+cdef u64 OLD
+cdef u64 UNDECIDED
+cdef u64 VACANT_CLASS
+cdef u64 VERIFIED
+
+@cython.final
+cdef class Wanted:
+    cdef public u64 node
+    cdef public u64 size
+    cdef public u64 also
+
+@cython.final
+cdef class Row:
+    cdef Client client
+    cdef Endpoint endpoint
+    cdef Heap heap
+    cdef Allocator allocator
+    cdef object view
+    cdef Quorum quorum
+    cdef Register register
+    cdef list replicas
+    cdef u64[::1] mine
+    cdef Buffers buffers
+    cdef int count
+    cdef readonly int writer
+    cdef public int side
+    cdef public bint known
+    cdef bint wrote
+    cdef Buffer buffer
+    cdef Buffer spare
+    cdef readonly Wanted wanted
+
+    @cython.locals(k=int)
+    cpdef int forget(self) except -1
+    cdef bint is_writer(self) noexcept
+    cdef int identify(self) except -1
+    @cython.locals(n=int, left=bint, right=bint, replica=Replica)
+    cdef bint learn(self) except -1
+    @cython.locals(k=int)
+    cdef int is_new(self, u64 word) except -1
+    @cython.locals(k=int)
+    cdef int recall(self, u64[::1] words, long long at) except -1
+    @cython.locals(k=int)
+    cdef int note(self, u64[::1] words, long long at) except -1
+    @cython.locals(wanted=Wanted, nodes=u64)
+    cdef int acquire(self, Buffer buffer, u64 size) except -2
+    @cython.locals(k=int, n=int, address=u64)
+    cdef int prefetch(self, u64 size) except -1
+    cdef int aim(self, int held) except -1
+    @cython.locals(n=int, stands=bint, replica=Replica)
+    cdef int keep(self, int held, Buffer buffer) except -1
+    @cython.locals(held=int, pointers=u64, k=int, side=int, at=u64)
+    cdef int give_up(self, int seen, u64 row, u64 reference) except -1
+    @cython.locals(
+        own=u64, at=u64, ident=u64, n=int, row=u64, side=u64, first=u64, reference=u64, replica=Replica,
+        other=Replica
+    )
+    cdef int recycle(self, u64 word, Buffer buffer) except -1
+    @cython.locals(
+        first=u64, verified=u64, n=int, there=u64, replica=Replica, other=Replica
+    )
+    cdef bint _is_useless(self, u64 word, u64 row, u64 side, u64 reference) except -1
+    @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64, replica=Replica)
+    cdef int repair(self) except -1
+    @cython.locals(top=u64)
+    cdef u64 _needed(self, u64 own) except? 0
+    @cython.locals(k=int, at=u64, replica=Replica)
+    cdef int _name_once(self, u64 own, u64 stands) except -1
+    @cython.locals(k=int, word=u64, leads=bint, side=int, there=u64, at=u64, replica=Replica)
+    cdef int _drop_numbers(self) except -1
+    @cython.locals(k=int, side=int, reference=u64, replica=Replica)
+    cdef int _give_up_junk(self, u64 stands) except -1
+    @cython.locals(k=int, word=u64, replica=Replica)
+    cdef bint _is_led_to(self, u64 reference) except -1
+    @cython.locals(reference=u64, k=int, word=u64, first=int, done=int, moved=bint, replica=Replica)
+    cdef u64 _spread(self, u64 own) except? 0
+    @cython.locals(at=u64, found=u64, turn=int, side=u64, word=u64)
+    cdef bint move(self, Replica replica, u64 before, u64 own, Buffer buffer) except -1

@@ -1,0 +1,425 @@
+"""Our row of a register: its pointers, the buffers that they name, and what puts it in order.
+
+The row of a client is its word of M and two pointers on each replica (register.py). A store has
+rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 leave the recycling
+of out-of-place buffers open; the authors have not done it.
+
+Invariant: a buffer that is in use is named by a pointer of its register on some node in service, or
+in the hand of a client, or both; and a pointer names nothing that was freed.
+
+    written   in hand, with the register as its home, before the first pointer names it
+    given up  in hand, seen to be named under the pin; its pointers emptied on every replica in
+              service; then freed. Any number of clients may do that at the same time
+
+A buffer is given up when another write, which is greater, is known to be at a majority: by its
+writer with its next write, or by any other writer, who finds it older than its own, on all replicas
+of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
+to write the value again with another timestamp.) So a key that nobody changes any more has few
+buffers. A client that reads one meanwhile is pinned, and the buffer is not used again before that
+ends (shm/clients/epoch.py).
+
+A pointer is empty when it has the register's ident. A client that was killed between the two CAS of
+a tombstone leaves a pointer with the tombstone's number, to which no word of M leads on that
+replica: such a pointer is emptied by the next client of the row (trap S10, `repair`).
+
+A kill leaves every buffer in the hand. It is linked when its register is in use, has its ident, and
+names it (recycling.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.shm.endpoint.layout import NODE_SHIFT
+from limpet.shm.endpoint.slots import INCARNATION_BITS
+from limpet.shm.errors import ClientError, NodeFailed
+from limpet.stores.fusee.links import OLD
+from limpet.stores.status import VACANT_CLASS
+from limpet.stores.swarm.buffers import Buffer
+from limpet.stores.swarm.layout import AGAIN, FIXED, HEADER, VERIFIED
+from limpet.stores.swarm.quorum import Quorum
+from limpet.stores.swarm.replica import Replica
+from limpet.stores.swarm.words import (
+    is_tombstone,
+    placed,
+    rank_of,
+    row_of,
+    side_of,
+    stamp_of,
+)
+
+UNDECIDED: Final = 1
+"""No reference: a tuple of our own row may be needed, and is not at a majority."""
+
+
+class Wanted:
+    """Memory that there was none of: `size` bytes, and `also`, or 0, more, on this node."""
+
+    def __init__(self) -> None:
+        self.node = 0
+        self.size = 0
+        self.also = 0
+
+
+class Row:
+    """Our row of the register at hand."""
+
+    def __init__(self, pool: Any, quorum: Quorum) -> None:
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
+        self.allocator = pool.allocator
+        self.view = pool.view
+        self.quorum = quorum
+        self.register = self.quorum.register
+        self.replicas = self.quorum.replicas
+        self.mine = self.quorum.mine
+        self.buffers = self.quorum.buffers
+        self.count = self.quorum.count
+        self.writer = 0
+        """Our number as a writer, and that of the row."""
+        self.side = 0
+        """The pointer that is empty; -1: that has to be looked up."""
+        self.known = False
+        """Whether each replica's `mine` and `side` are as we left them."""
+        self.wrote = False
+        """Whether a tuple was written back since the register was selected."""
+        self.buffer = Buffer()
+        """That of our WRITE."""
+        self.spare = Buffer()
+        self.wanted = Wanted()
+
+    def forget(self) -> None:
+        """Another register has been selected, and nothing is known of our row."""
+        self.known = False
+        self.wrote = False
+        self.buffer.reference = 0
+        for k in range(self.count):
+            self.mine[k] = 0
+
+    # ---- the writer -----------------------------------------------------------------------------
+
+    def is_writer(self) -> bool:
+        """Whether the store has a row for us; its number is that of our client slot."""
+        self.writer = self.client.ident >> INCARNATION_BITS
+        return self.writer < self.register.writers
+
+    def identify(self) -> int:
+        """Our number as a writer. Raises ClientError when the store has no row for us."""
+        if not self.is_writer():
+            writers = self.register.writers
+            raise ClientError(
+                f"this process has client slot {self.writer} of the pool, and the store was made "
+                f"for {writers} writers at one time, those in slots 0 to {writers - 1}; "
+                "make the store with more `writers`, or close the pool in other processes"
+            )
+        return self.writer
+
+    # ---- what is known of the row ---------------------------------------------------------------
+
+    def learn(self) -> bool:
+        """Take our words of M, and which pointer is empty, from what was read; False: none is.
+
+        False also when what others have not seen is to be put in order first: `repair`.
+        """
+        left = right = True
+        for n in range(self.quorum.read):
+            replica = self.replicas[self.quorum.order[n]]
+            self.mine[replica.k] = replica.metadata(self.writer)
+            left = left and replica.pointer(self.writer, 0) == self.register.ident
+            right = right and replica.pointer(self.writer, 1) == self.register.ident
+        self.side = 0 if left else 1
+        return left or right
+
+    def is_new(self, word: int) -> None:
+        """The register at hand is new, and has our tuple `word` everywhere."""
+        for k in range(self.count):
+            self.mine[k] = word
+        self.side = 1 - side_of(word)
+        self.known = True
+
+    def recall(self, words: Any, at: int) -> None:
+        """Another register has been selected: take our words of M and the empty side from its entry
+        of the cache, if it has them.
+
+        Not what a client noted that we are no more: before a fork, or before it was given up.
+        """
+        self.known = words[at + 4] >> 1 == self.client.ident
+        self.side = words[at + 4] & 1
+        self.wrote = False
+        self.buffer.reference = 0
+        for k in range(self.count):
+            self.mine[k] = words[at + FIXED + k]
+
+    def note(self, words: Any, at: int) -> None:
+        """Note our words of M and the empty side, if they are known, in an entry of the cache."""
+        words[at + 4] = self.client.ident << 1 | self.side if self.known else 0
+        for k in range(self.count):
+            words[at + FIXED + k] = self.mine[k]
+
+    # ---- the buffer of a write ------------------------------------------------------------------
+
+    def acquire(self, buffer: Buffer, size: int) -> int:
+        """A buffer for a value of that many bytes; its place in the hand, or -1: there is no memory
+        ready, as `wanted` says.
+
+        Its head is on the first node of the register's that is in service.
+        """
+        wanted, nodes = self.wanted, self.register.nodes
+        wanted.size = HEADER + size
+        wanted.also = 0
+        wanted.node = self.register.node
+        for _ in range(self.count):
+            if self.endpoint.failed(wanted.node << NODE_SHIFT):
+                wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
+                continue
+            try:
+                buffer.reference = self.allocator.allocate(wanted.node, wanted.size, self.count)
+                buffer.published = False
+                if buffer.reference:
+                    return self.client.held - 1
+                # Is there hope on this node?
+                self.endpoint.load(self.heap.table_word(wanted.node, 0))
+                return -1
+            except NodeFailed as error:
+                self.view.fail_if_lost(error.node)
+                wanted.node = wanted.node + 1 if wanted.node + 1 < nodes else 0
+        raise NodeFailed(self.register.node, "all nodes of the key's replicas are lost")
+
+    def prefetch(self, size: int) -> None:
+        """Have memory on its way that a WRITE of so many bytes touches besides what it reads."""
+        k = self.register.first
+        for n in range(self.count):
+            if n < self.quorum.majority:
+                address = self.register.beside(self.buffer.reference, k)
+                self.endpoint.prefetch(address, HEADER + size)
+            else:
+                self.endpoint.prefetch(self.register.pointer(k, self.writer, 0), 16)
+            k = k + 1 if k + 1 < self.count else 0
+
+    def aim(self, held: int) -> None:
+        """From now on the register may name the buffer that is at that place of the hand."""
+        # ORDER: before the first pointer.
+        self.client.aim(held, self.register.home())
+
+    def keep(self, held: int, buffer: Buffer) -> None:
+        """The buffer is in the register's care, if that is not being given up; no more in hand."""
+        stands = True
+        for n in range(self.quorum.read):
+            replica = self.replicas[self.quorum.order[n]]
+            if not replica.stands():
+                stands = False  # settling the hand sees to it
+        if not buffer.published:
+            self.client.release(held)  # there was a greater tuple wherever it would have been
+        elif stands:
+            self.client.keep(held)
+
+    # ---- giving up buffers ----------------------------------------------------------------------
+
+    def give_up(self, seen: int, row: int, reference: int) -> None:
+        """Free a buffer that this row was seen to name on replica `seen`, under our pin."""
+        held = self.client.hold(reference, self.register.home() | OLD)
+        pointers = 8 * (self.register.pointers + 2 * row)
+        k = seen
+        for _ in range(self.count):
+            try:
+                for side in range(0 if self.endpoint.failed(self.register.bases[k]) else 2):
+                    at = pointers + self.register.bases[k] + 8 * side
+                    if self.endpoint.load(at) == reference:
+                        # CRASH(emptied): whoever settles the hand sees that nothing names it.
+                        self.endpoint.cas(at, reference, self.register.ident)
+            except NodeFailed:
+                pass  # the pointer went with its node
+            k = k + 1 if k + 1 < self.count else 0
+        self.client.release(held)
+
+    def recycle(self, word: int, buffer: Buffer) -> None:
+        """Free what `word`, which is ours and at a majority, makes useless; not `buffer`.
+
+        The replicas are as they were read before it was written.
+        """
+        own = row_of(word)
+        replica = self.quorum.at(0)
+        at = self.register.pointers
+        ident = self.register.ident
+        for row in range(self.register.writers):
+            for side in range(2):
+                if row != own and replica.front[at + 2 * row + side] == ident:
+                    continue
+                first = replica.named(row, side)
+                if first not in (0, buffer.reference) and (
+                    row == own or self._is_useless(word, row, side, first)
+                ):
+                    self.give_up(replica.k, row, first)
+                for n in range(1, self.quorum.read if row == own else 0):
+                    other = self.replicas[self.quorum.order[n]]
+                    reference = other.named(own, side)
+                    if reference not in (0, buffer.reference, first):
+                        self.give_up(other.k, own, reference)
+
+    def _is_useless(self, word: int, row: int, side: int, reference: int) -> bool:
+        """Whether another writer's buffer is: that of an older tuple that is VERIFIED, and that was
+        read of all of a majority, so that its writer has no pointer left to set to it.
+        """
+        replica = self.quorum.at(0)
+        first = replica.metadata(row)
+        verified = 0
+        for n in range(self.quorum.read):
+            other = self.replicas[self.quorum.order[n]]
+            there = other.metadata(row)
+            verified |= there & VERIFIED
+            if stamp_of(there) != stamp_of(first):
+                return False
+            if row_of(there) != row or side_of(there) != side:
+                return False
+        if not verified or stamp_of(first) >= stamp_of(word):
+            return False
+        # The tuple's own buffer may be gone, and the pointer set for the next one already.
+        return self.buffers.is_of(reference, replica.k, stamp_of(first))
+
+    # ---- repair ---------------------------------------------------------------------------------
+
+    def repair(self) -> int:
+        """Empty a pointer of our row, both of which are in use. AGAIN: read once more.
+
+        A client of our slot was killed between two steps, or a copy was put beside what we wrote.
+        What no word of M leads to is given up, numbers of tombstones, too. Then, unless a greater
+        tuple is at a majority, the greatest of our row is written to one; and what that makes
+        useless is given up.
+        """
+        lane = self.endpoint.background(True)
+        try:
+            self.quorum.read_all()
+            self._drop_numbers()
+            self._give_up_junk(UNDECIDED)
+            own = 0
+            for k in range(self.count):
+                replica = self.replicas[k]
+                word = replica.metadata(self.writer)
+                if row_of(word) == self.writer and not is_tombstone(word):
+                    own = max(own, word)
+            if own:
+                stands = self._needed(own)
+                if stands != UNDECIDED:
+                    self.quorum.read_all()
+                    self._give_up_junk(stands)
+                    self._name_once(own, stands)
+        finally:
+            self.endpoint.background(lane)
+        return AGAIN
+
+    def _needed(self, own: int) -> int:
+        """The buffer of our greatest tuple, once no other of ours is needed; 0: nor is that.
+
+        UNDECIDED: it could not be written to a majority.
+        """
+        top = self.quorum.top
+        if self.quorum.having(top) >= self.quorum.majority and stamp_of(top) > stamp_of(own):
+            return 0
+        return self._spread(own)
+
+    def _name_once(self, own: int, stands: int) -> None:
+        """Empty the pointers of the other side that name the buffer of our tuple, too."""
+        for k in range(self.count):
+            replica = self.replicas[k]
+            try:
+                if replica.metadata(self.writer) == own:
+                    at = self.register.pointer(k, self.writer, 1 - side_of(own))
+                    self.endpoint.cas(at, stands, self.register.ident)
+            except NodeFailed:
+                continue
+
+    def _drop_numbers(self) -> None:
+        """Empty the pointers of our row that have the number of a tombstone which is not there.
+
+        Its author, or who wrote it back, was killed before the word of M.
+        """
+        for k in range(self.count):
+            replica = self.replicas[k]
+            word = replica.metadata(self.writer)
+            leads = is_tombstone(word) and row_of(word) == self.writer
+            for side in range(2):
+                there = replica.pointer(self.writer, side)
+                if (
+                    there in (0, self.register.ident)  # its node is lost; it is empty
+                    or replica.word(0) != self.register.ident
+                    or there >> 48 & 0xFF != VACANT_CLASS
+                    or (leads and side_of(word) == side)
+                ):
+                    continue
+                try:
+                    at = self.register.pointer(k, self.writer, side)
+                    self.endpoint.cas(at, there, self.register.ident)
+                except NodeFailed:
+                    continue  # it went with its node
+
+    def _give_up_junk(self, stands: int) -> None:
+        """Free what our row names but for `stands`; UNDECIDED: what no word of M leads to.
+
+        Not the buffer of a WRITE that is under way.
+        """
+        for k in range(self.count):
+            replica = self.replicas[k]
+            for side in range(2):
+                reference = replica.named(self.writer, side)
+                if reference in (0, self.buffer.reference, stands):
+                    continue
+                if stands != UNDECIDED or not self._is_led_to(reference):
+                    self.give_up(k, self.writer, reference)
+
+    def _is_led_to(self, reference: int) -> bool:
+        for k in range(self.count):
+            replica = self.replicas[k]
+            word = replica.metadata(self.writer)
+            if (
+                row_of(word) == self.writer
+                and replica.named(self.writer, side_of(word)) == reference
+            ):
+                return True
+        return False
+
+    def _spread(self, own: int) -> int:
+        """Write a tuple of our own row, whose buffer is ours, to a majority; that buffer.
+
+        0 when it has no value any more: it was given up, as others have written since, or it was a
+        guess that was about to be written again. UNDECIDED: it is not at a majority yet.
+        """
+        reference = 0
+        first = 0
+        for k in range(self.count):
+            replica = self.replicas[k]
+            if not reference and replica.metadata(self.writer) == own:
+                reference = replica.named(self.writer, side_of(own))
+                first = k
+        value = self.buffers.read(reference, stamp_of(own), first) if reference else None
+        if value is None:
+            return 0
+        self.spare.reference = reference
+        self.spare.prepare(self.register.ident, own, value)
+        done = 0
+        k = self.register.first
+        for _ in range(self.count):
+            replica = self.replicas[k]
+            word = replica.metadata(self.writer)
+            if word and done < self.quorum.majority:
+                moved = rank_of(word) > rank_of(own) or word == own
+                done += moved or self.move(replica, word, own, self.spare)
+            k = k + 1 if k + 1 < self.count else 0
+        return reference if done >= self.quorum.majority else UNDECIDED
+
+    def move(self, replica: Replica, before: int, own: int, buffer: Buffer) -> bool:
+        """Have our word of M on a replica be `own`, instead of `before`, with what is prepared in
+        `buffer`, which is ours; whether it is."""
+        try:
+            self.buffers.write(buffer, replica.k)
+            for turn in range(2):
+                side = side_of(own) ^ turn
+                at = self.register.pointer(replica.k, self.writer, side)
+                found = self.endpoint.cas(at, self.register.ident, buffer.reference)
+                if found in (self.register.ident, buffer.reference):
+                    word = placed(own, self.writer, side)
+                    at = self.register.metadata(replica.k, self.writer)
+                    return self.endpoint.cas(at, before, word) == before
+        except NodeFailed as error:
+            self.view.fail_if_lost(error.node)
+        return False

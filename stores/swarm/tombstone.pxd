@@ -1,0 +1,24 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.swarm.buffers cimport Buffer
+from limpet.stores.swarm.max_register cimport MaxRegister
+from limpet.stores.swarm.quorum cimport Quorum
+from limpet.stores.swarm.row cimport Row
+from limpet.stores.swarm.words cimport is_tombstone, tuple_word
+
+cdef int AGAIN
+cdef int DONE
+cdef int REFUSED
+cdef u64 TIME_MAX
+cdef u64 VERIFIED
+
+@cython.final
+cdef class Tombstone:
+    cdef MaxRegister max_register
+    cdef Quorum quorum
+    cdef Row row
+    cdef Buffer buffer
+
+    @cython.locals(quorum=Quorum, row=Row, writer=int, outcome=int, word=u64, wrote=int)
+    cpdef int write(self, u64 ticket) except -1
