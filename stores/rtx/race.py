@@ -164,7 +164,8 @@ class RtxRace(HashStore):
             for entry in log.entries():
                 if is_split(entry.new):
                     halves = {other.at: other.new for other in log.entries()}
-                    self.splitter.fill_halves(entry, halves)
+                    splitter: Any = self.splitter
+                    splitter.fill_halves(entry, halves)
         return bool(log.finish())
 
     # ---- for transactions -----------------------------------------------------------------------
