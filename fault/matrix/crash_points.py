@@ -33,10 +33,10 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/baselines/dtx/race.py": frozenset(
         {"entry-locked", "half-written", "split-decided", "split-locked", "split-unlocked"}
     ),
-    "stores/baselines/dtx/sherman.py": frozenset({"decided", "node-locked", "unlocked"}),
+    "stores/baselines/dtx/sherman_commit.py": frozenset({"decided", "node-locked", "unlocked"}),
     "stores/baselines/dtx/stop.py": frozenset({"stopped"}),
     "stores/baselines/pdpm/store.py": frozenset({"committed", "deleted", "locked", "updated"}),
-    "stores/channels/barrier.py": frozenset(
+    "stores/channels/barrier/barrier.py": frozenset(
         {"acting", "broken", "came", "register-taken", "regrouped", "reset-noted", "resetting"}
     ),
     "stores/channels/channel.py": frozenset({"joined"}),
@@ -61,22 +61,21 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     ),
     "stores/fusee/reconcile.py": frozenset({"reconciling"}),
     "stores/fusee/restoring.py": frozenset({"levelling"}),
-    "stores/fusee/snapshot.py": frozenset(
-        {"evicting", "helped", "inserting", "proposed", "replaced", "voided", "won"}
-    ),
+    "stores/fusee/slots.py": frozenset({"evicting", "inserting"}),
+    "stores/fusee/snapshot.py": frozenset({"helped", "proposed", "replaced", "voided", "won"}),
     "stores/fusee/tables.py": frozenset({"entry-decided"}),
     "stores/loco/data_array.py": frozenset({"torn"}),
-    "stores/loco/lookup.py": frozenset({"locked"}),
+    "stores/loco/locking.py": frozenset({"locked"}),
     "stores/loco/repair.py": frozenset({"repairing"}),
-    "stores/loco/store.py": frozenset({"claimed", "committed", "deleted", "inserted"}),
     "stores/loco/tracker.py": frozenset({"unannounced"}),
+    "stores/loco/writer.py": frozenset({"claimed", "committed", "deleted", "inserted"}),
     "stores/race/locked.py": frozenset({"growing"}),
-    "stores/race/store.py": frozenset({"freezing", "split", "subtable-made"}),
-    "stores/race/table.py": frozenset({"deleted", "inserting", "kicked", "updated"}),
+    "stores/race/slots.py": frozenset({"deleted", "inserting", "kicked", "updated"}),
+    "stores/race/splitter.py": frozenset({"freezing", "split", "subtable-made"}),
     "stores/rcuckoo/locks.py": frozenset({"locked", "unlocking", "unsure"}),
     "stores/rcuckoo/repair.py": frozenset({"repairing"}),
     "stores/rcuckoo/rows.py": frozenset({"torn"}),
-    "stores/rcuckoo/store.py": frozenset({"committed", "moving", "written"}),
+    "stores/rcuckoo/writer.py": frozenset({"committed", "moving", "written"}),
     "stores/rtx/commit.py": frozenset(
         {"aborted", "decided", "locked", "noted", "over", "published"}
     ),
@@ -87,12 +86,14 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "stores/rtx/race.py": frozenset({"split-decided"}),
     "stores/rtx/repair.py": frozenset({"copied", "taken-over"}),
     "stores/sherman/in_place_commit.py": frozenset({"node-locked", "node-written"}),
-    "stores/sherman/transactional.py": frozenset(
+    "stores/sherman/leaf_writer.py": frozenset(
         {"leaf-installed", "leaf-locked", "leaf-locked-early"}
     ),
-    "stores/swarm/in_n_out.py": frozenset({"pointer", "put"}),
-    "stores/swarm/recycling.py": frozenset({"emptied", "register-given-up"}),
-    "stores/swarm/safe_guess.py": frozenset({"entombed", "verified"}),
+    "stores/swarm/recycling.py": frozenset({"register-given-up"}),
+    "stores/swarm/replica.py": frozenset({"pointer", "put"}),
+    "stores/swarm/row.py": frozenset({"emptied"}),
+    "stores/swarm/safe_guess.py": frozenset({"verified"}),
+    "stores/swarm/tombstone.py": frozenset({"entombed"}),
 }
 """By module, as a path from the root of the source tree."""
 SHARED: Final = ("shm", "stores")

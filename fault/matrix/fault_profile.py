@@ -176,7 +176,7 @@ FAULT_PROFILES: Final = {
     "rtx-sherman": FaultProfile(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
-        sources=("sherman/transactional.py", "rtx/[!hr]*.py", "rtx/re*.py"),
+        sources=("sherman/leaf_writer.py", "rtx/[!hr]*.py", "rtx/re*.py"),
         checksum=Checksum(
             text="of a node with its values, of at most `value_size` bytes; only check() looks at "
             "it, as a linked node is never changed. Longer ones are in objects, which have none"

@@ -31,34 +31,6 @@ CYCLES: Final = frozenset(
 )
 """Modules that import each other."""
 
-DEEP: Final = frozenset(
-    {
-        "baselines.dtx.race.LoggedGrowing",
-        "baselines.raw.store.Raw",
-        "fusee.check.SurveyedTables",
-        "fusee.growth.ReplicatedGrowth",
-        "fusee.restoring.RestoredTables",
-        "fusee.snapshot.Snapshot",
-        "fusee.store.Fusee",
-        "fusee.tables.ReplicatedTables",
-        "race.directory.Directory",
-        "race.locked.LockedGrowing",
-        "race.store.Growing",
-        "race.table.Race",
-        "rtx.hash_slots.Transactional",
-        "rtx.race.RtxGrowing",
-        "swarm.abd.Abd",
-        "swarm.safe_guess.SafeGuess",
-        "swarm.store.Swarm",
-        "swarm.timestamp_lock.TimestampLock",
-        "swarm.write_back.WriteBack",
-    }
-)
-"""Classes of stores/ with too many classes to `object`."""
-
-UNNAMED: Final = frozenset({"race-locks"})
-"""Kinds that are not found by their names."""
-
 UNDECLARED: Final = {
     "limpet.shm.clients.unique_ids": """
         RANGE TICKETS_MAX
@@ -67,8 +39,7 @@ UNDECLARED: Final = {
         REGIONS_MAX REGION_SIZE
     """,
     "limpet.stores.baselines.dtx.race": """
-        ADDRESS_MASK CLIENTS_MAX DOING DONE FROZEN FROZEN_VACANT INCARNATION_BITS NODE_SHIFT
-        NO_MEMORY REPLICATED SPLIT
+        CLIENTS_MAX DOING DONE FROZEN_VACANT INCARNATION_BITS NODE_SHIFT NO_MEMORY SPLIT
     """,
     "limpet.stores.channels.array": """
         HALF LARGEST LENGTH_MAX NODE_SHIFT SMALLEST
@@ -89,8 +60,8 @@ UNDECLARED: Final = {
         KEPT_MAX PART
     """,
     "limpet.stores.channels.queue.shared_queue": """
-        CONTROL_SIZE DATA DESCRIPTION_MAX DONE_WITH FORGOTTEN LINE MAXSIZE_MAX NEWS PATIENCE
-        ROOM SIZE_MAX
+        CONTROL_SIZE DATA DESCRIPTION_MAX DONE_WITH FORGOTTEN LINE MAXSIZE_MAX NEWS
+        PATIENCE ROOM SIZE_MAX
     """,
     "limpet.stores.channels.regions.directories": """
         DIRECTORY_ENTRY FORMER NUMBER_MAX
@@ -105,30 +76,20 @@ UNDECLARED: Final = {
         FROZEN GROUP_SIZE INCARNATION_BITS MASK NODE_SHIFT OBJECT_MASK OFFSET_BITS
         OFFSET_MASK PLACE_BITS REPLICAS_ROW
     """,
-    "limpet.stores.fusee.restoring": """
-        ADDRESS_MASK FAILED FROZEN_VACANT IN_SERVICE MASK NODE_SHIFT REPLICAS_ROW TENTATIVE
-        UPDATED
-    """,
     "limpet.stores.fusee.tables": """
         EXCLUDED FORMER IN_SERVICE NODES OFFSET_MASK RESTORING
     """,
     "limpet.stores.loco.key_locks": """
         HOLDER
     """,
-    "limpet.stores.race.directory": """
-        POINTER UNSET
-    """,
-    "limpet.stores.race.index": """
-        SLOTS_PER_BUCKET
+    "limpet.stores.race.check": """
+        HELD_MASK TENTATIVE UNSET VACANT_CLASS
     """,
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN
     """,
-    "limpet.stores.race.store": """
-        DIRECTORY_ENTRY INCARNATION_BITS
-    """,
     "limpet.stores.rtx.race": """
-        SLOT SLOTS_PER_OBJECT
+        SLOTS_PER_OBJECT
     """,
     "limpet.stores.sherman.routes": """
         HINTS_MIN
