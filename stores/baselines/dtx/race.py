@@ -66,7 +66,7 @@ from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
-from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
+from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
@@ -261,9 +261,11 @@ class LoggedSplitter(Splitter):
             self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
         ).tolist()
         depth = numbers[0].bit_length() - 2
-        for index, word in enumerate(words):
+        for index in range(self.index.groups * GROUP_WORDS):
+            word = words[index]
             if index & 7 and is_valid(word):
-                halves[self.half_of(word, depth)][index] = word & ~FROZEN
+                half = self.half_of(word, depth)
+                halves[half][index] = word & ~FROZEN
         return halves
 
 
