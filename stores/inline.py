@@ -81,7 +81,7 @@ class InlineStore(Store):
         self.index: Any = None
         """Set by the class of the kind."""
         self.locks_first = False
-        """Whether operations begin with `_enter`, which takes locks."""
+        """Whether writes, and later attempts of gets, begin with `_enter`, which takes locks."""
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -91,22 +91,23 @@ class InlineStore(Store):
             key = as_bytes("key", key)
         self.operations += 1
         attempt = 0
-        held: Any = None
         while True:
-            if self.locks_first:
+            held: Any = None
+            if attempt and self.locks_first:
                 held = self._enter(key, attempt, False)
             else:
                 self.client.enter()
             try:
-                self.require_there()
+                if held is None:
+                    self.require_there()
                 outcome = self.index.find_once(key, attempt)
                 if outcome == DONE:
                     return self.index.value_found()
             finally:
-                if self.locks_first:
-                    self._leave(held)
-                else:
+                if held is None:
                     self.client.leave()
+                else:
+                    self._leave(held)
             if outcome == MISSING:
                 return default
             attempt += 1
@@ -172,21 +173,22 @@ class InlineStore(Store):
         """Attempt a write until it comes to something: DONE, EXISTS or MISSING."""
         self.operations += 1
         attempt = 0
-        held: Any = None
         way = self._first_way()
         while True:
+            held: Any = None
             if self.locks_first:
                 held = self._enter(key, attempt, True)
             else:
                 self.client.enter()
             try:
-                self.require_there()
+                if held is None:
+                    self.require_there()
                 outcome = self._change_once(key, value, size, mode, attempt, way)
             finally:
-                if self.locks_first:
-                    self._leave(held)
-                else:
+                if held is None:
                     self.client.leave()
+                else:
+                    self._leave(held)
             if outcome == DONE:
                 return outcome
             if outcome not in (EXISTS, MISSING, AGAIN):
@@ -201,7 +203,8 @@ class InlineStore(Store):
     # ---- steps ----------------------------------------------------------------------------------
 
     def _enter(self, key: bytes, attempt: int, writes: bool) -> Any:
-        """Begin an operation, if `locks_first`; what `_leave` is to give back."""
+        """Begin a write, or a later attempt of a get, if `locks_first`: with what `_leave` is to
+        give back, having seen that the store is there; or with None, and as always."""
         raise NotImplementedError
 
     def _leave(self, held: Any) -> None:

@@ -22,7 +22,7 @@ import sys
 from types import FrameType
 from typing import Any, Final
 
-ENTERING: Final = ("enter", "__enter__", "enter_locked", "_take_lock")
+ENTERING: Final = ("enter", "__enter__", "_enter", "_enter_with_lock", "_enter_held")
 """Names of functions that return while the operation that they have entered goes on."""
 
 

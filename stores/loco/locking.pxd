@@ -32,7 +32,7 @@ cdef class Locking:
     cdef TicketLock enter(self, Store store, KeyEntry found, bytes key)
     cdef int leave(self, TicketLock lock) except -1
     @cython.locals(held=bint, lock=TicketLock, journal=u64)
-    cdef TicketLock _take(self, Store store, KeyEntry found, bytes key)
+    cdef TicketLock _enter_with_lock(self, Store store, KeyEntry found, bytes key)
     cdef TicketLock _enter_held(self, Store store, KeyEntry found, TicketLock lock, bytes key)
     cdef bint _begin(self, KeyEntry found, int attempt) except -1
     @cython.locals(found=KeyEntry, lane=bint, lock=TicketLock)

@@ -70,7 +70,7 @@ class Locking:
         """Begin an operation that holds the lock of a key; the lock."""
         attempt = 0
         while True:
-            lock = self._take(store, found, key)
+            lock = self._enter_with_lock(store, found, key)
             ready = False
             try:
                 ready = self._begin(found, attempt)
@@ -97,7 +97,7 @@ class Locking:
         finally:
             self.client.leave()
 
-    def _take(self, store: Store, found: KeyEntry, key: bytes) -> TicketLock:
+    def _enter_with_lock(self, store: Store, found: KeyEntry, key: bytes) -> TicketLock:
         """Begin an operation, with the lock of a key; the lock."""
         held = False
         self.client.enter()

@@ -87,7 +87,7 @@ class Lookup(Index):
 
     def find_once(self, key: bytes, attempt: int) -> int:
         found = self.found
-        late = self.is_late(attempt)
+        late = attempt != 0 and self.is_late(attempt)
         if not late:
             self.choose(found, key)
             # ORDER: the index is up to date before the key is looked up, and entries are read (L3).

@@ -109,10 +109,7 @@ class Kvstore(InlineStore):
         return None
 
     def _leave(self, held: Any) -> None:
-        if held is None:
-            self.client.leave()
-        else:
-            self.locking.leave(held)
+        self.locking.leave(held)
 
     def _change_once(
         self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Way | None

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kit.mutants.source import Change, Mutant, from_source, sightings_for_ever, store_in_force
+from limpet.stores.status import DONE, MISSING
 
 _PARTS: Final = (
     "layout", "dependent_hash", "rows", "journal", "locks", "search", "lookup", "repair", "check",
@@ -219,28 +220,23 @@ SPINS: Final = Mutant("c10-waits-while-it-holds", ((REFUSED, SPIN),))
 
 
 def _get_unpinned(names: dict[str, Any]) -> None:
-    def enter(store: Any, key: bytes, attempt: int, writes: bool) -> bool:
-        if writes:
-            store.client.enter()
-        else:
+    def get(store: Any, key: bytes, default: Any = None) -> Any:
+        attempt = 0
+        while True:
             store.client.begin()
-        return writes
+            try:
+                store.require_there()
+                outcome = store.index.find_once(key, attempt)
+                if outcome == DONE:
+                    return store.index.value_found()
+            finally:
+                store.client.end()
+            if outcome == MISSING:
+                return default
+            attempt += 1
+            store.stay(attempt, False)
 
-    def leave(store: Any, writes: bool) -> None:
-        if writes:
-            store.client.leave()
-        else:
-            store.client.end()
-
-    store = names["Rcuckoo"]
-    store._enter, store._leave = enter, leave
-    made = store.__init__
-
-    def init(self: Any, *arguments: Any) -> None:
-        made(self, *arguments)
-        self.locks_first = True
-
-    store.__init__ = init
+    names["Rcuckoo"].get = get
 
 
 UNPINNED: Final = Mutant("c11-extent-is-read-without-a-pin", replace=_get_unpinned)
