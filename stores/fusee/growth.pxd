@@ -34,11 +34,11 @@ cdef class ReplicatedSplitter(Splitter):
     @cython.locals(base=u64, head=u64, index=int)
     cpdef u64 freeze(self, u64 pointer) except? 0
     @cython.locals(word=u64)
-    cpdef int _freeze_slot(self) except -1
+    cdef int _freeze_slot(self) except -1
     @cython.locals(held=int)
-    cpdef int _freeze_pair(self, u64 word) except -1
+    cdef int _freeze_pair(self, u64 word) except -1
     @cython.locals(held=int)
-    cpdef int _freeze_vacant(self, u64 word) except -1
+    cdef int _freeze_vacant(self, u64 word) except -1
     @cython.locals(k=int)
     cpdef int fill(self, u64 slot, u64 word) except -1
     cpdef u64 follow(self, Place place, u64 old, u64 offset) except 0

@@ -36,7 +36,7 @@ cdef class ReplicatedSlot:
     cpdef int select(self, u64 address, u64 head) except -1
     @cython.locals(place=u64)
     cpdef int go_to(self, u64 home) except -1
-    cpdef u64 backup(self, u64 k) noexcept
+    cdef u64 backup(self, u64 k) noexcept
     cpdef u64 read(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(ours=bint, win=int, was=u64)
     cpdef bint write(self, u64 old, u64 new) except -1

@@ -22,6 +22,7 @@ cdef u64 VIEW
 
 cpdef u64 identity(u64 word) noexcept
 
+@cython.final
 cdef class ReplicatedTables:
     cdef readonly object pool
     cdef readonly str name
