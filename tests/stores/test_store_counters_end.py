@@ -241,7 +241,9 @@ def test_rcuckoo_goes_on_where_the_sequence_of_a_journal_begins_anew(pools: Any)
     other = pools.again(pool).store("rcuckoo", name="test")
     slot = pool.client.ident >> INCARNATION_BITS
     sequence = (1 << 64 - SEQUENCE_SHIFT) - 20
-    journals = [table + JOURNALS + slot * store.journal_size for table in store.tables]
+    journals = [
+        table + JOURNALS + slot * store.lookup.journal_size for table in store.lookup.tables
+    ]
     for journal in journals:
         pool.endpoint.store(journal + STATE, sequence << SEQUENCE_SHIFT)
     work(store)
@@ -265,10 +267,10 @@ def test_rcuckoo_finds_paths_where_the_number_of_its_searches_begins_anew(pools:
             keys.append(key)
 
     fill(100)
-    store.search().searches = (1 << 32) - 3
+    store.writer.search(store.found.table).searches = (1 << 32) - 3
     with pytest.raises(limpet.StoreFull):
         fill(1000)
     assert len(keys) > 200
-    assert 2 < store.search().searches < 1 << 31
+    assert 2 < store.writer.search(store.found.table).searches < 1 << 31
     assert all(store.get(key) == b"v" for key in keys)
     store.check()
