@@ -1,7 +1,8 @@
 # make demo    watch processes being killed, and nothing being lost
-# make test    the tests, on the compiled build and on the pure-Python build (with -j2: at once)
+# make test    the tests, on the compiled build and on the pure-Python build: @QUICK@
+# make test-all    these, and their exhaustive repetitions: @ALL@
 #
-# Both set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
+# All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
 
 PYTHON ?= python3
@@ -19,7 +20,16 @@ SOURCES := setup.py pyproject.toml $(COMPILED) \
 # What the pure build is made of.
 TREE := $(SOURCES) MANIFEST.in README.md $(shell find -L limpet -name '*.py')
 
-.PHONY: demo setup test test-compiled test-pure lint bench soak clean
+# The tests run by folder and build, two runs at a time; those come first that take longest.
+FOLDERS := stores fault others
+RUNS := $(foreach folder,$(FOLDERS),compiled-$(folder) pure-$(folder))
+ONLY_stores := stores
+ONLY_fault := fault
+ONLY_others := . --ignore=stores --ignore=fault
+PART ?= all
+PYTEST := -c ../pyproject.toml --rootdir=..
+
+.PHONY: demo setup test test-rest test-all $(RUNS) lint bench soak clean
 
 setup:
 	$(MAKE) -j1 .venv/tools
@@ -28,16 +38,25 @@ setup:
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
 
-# Both, also when one fails. What they need is made one after the other: they share a directory.
+# All runs, also when one fails; what each prints comes when it has ended. What they need is made
+# before: they share a directory. tests/kit/parts.py says which tests each part has.
 test: setup
-	$(MAKE) -k test-compiled test-pure
+	$(MAKE) -k -j2 --output-sync=target PART=quick $(RUNS)
 
-test-compiled: .venv/tools
-	LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest $(ARGS)
+test-rest: setup
+	$(MAKE) -k -j2 --output-sync=target PART=rest $(RUNS)
+
+test-all: setup
+	$(MAKE) -k -j1 test test-rest
 
 # From inside tests/, so that the installed package is imported and not the tree.
-test-pure: .venv-pure/built
-	cd tests && LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest -c ../pyproject.toml --rootdir=.. . $(ARGS)
+$(filter compiled-%,$(RUNS)): compiled-%: .venv/tools
+	cd tests && LIMPET_EXPECT_BUILD=compiled ../$(BIN)/python -m pytest $(PYTEST) $(ONLY_$*) \
+	    --part $(PART) $(ARGS)
+
+$(filter pure-%,$(RUNS)): pure-%: .venv-pure/built
+	cd tests && LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest $(PYTEST) $(ONLY_$*) \
+	    --part $(PART) $(ARGS)
 
 lint: .venv/tools
 	$(BIN)/ruff check .

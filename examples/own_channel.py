@@ -2,7 +2,7 @@
 
 `HighWater` is one word that only ever goes up, such as the number of the newest version, or of the
 last entry that is written. A process that is killed has raised the mark, or not; there is nothing
-to repair, and no kind to register: who opens a channel names its class.
+to repair, and no kind to register: the process that opens a channel names its class.
 
 Then loggers write numbered entries and are killed, one after another, while this process waits for
 the mark.
@@ -33,7 +33,8 @@ LOGGERS = 3
 class HighWater(Channel):
     """The highest number that any process has raised it to; 0 at first.
 
-    In memory, from `address` on: the mark, and in the next cache line who sleeps until it rises.
+    In memory, from `address` on: the mark, and in the next cache line the sleepers that wait until
+    it rises.
     """
 
     def __init__(self, manager: Any, name: str, parent: Any = None) -> None:

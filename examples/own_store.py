@@ -41,7 +41,7 @@ WRITERS = 3
 
 @dataclasses.dataclass(frozen=True)
 class TinyParameters:
-    """What a pool's catalogue keeps of the store. `capacity`: keys that it ever has."""
+    """The store's parameters in the pool's catalogue. `capacity`: keys that it ever has."""
 
     capacity: int
 

@@ -55,7 +55,7 @@ class Server(socketserver.TCPServer):
 
 
 def render(path: str) -> str:
-    """What takes long, and so is worth a cache."""
+    """A slow computation, worth a cache."""
     time.sleep(RENDER_S)
     return f"<h1>{path}</h1>"
 

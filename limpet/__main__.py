@@ -12,8 +12,8 @@ from limpet.cli.damage import damage
 from limpet.cli.demo import demo
 from limpet.cli.drill import drill
 from limpet.cli.full import full
+from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, inspect, ls, replace_node, watch
-from limpet.cli.proof import check, matrix
 from limpet.cli.standing import beside, throttle
 from limpet.cli.values import delete, drop, get, put
 

@@ -62,13 +62,12 @@ from limpet.shm.endpoint.words import (
 from limpet.shm.errors import AddressError, NodeFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from limpet.shm.alloc.blocks import BlockTable, Words
     from limpet.shm.catalogue.regions import Regions
     from limpet.shm.clients.client import Client
     from limpet.shm.clients.epoch import Grace
     from limpet.shm.clients.membership import Membership
+    from limpet.shm.contents import Contents
 
 _MIRRORS: Final = (MIRROR, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)
@@ -84,11 +83,9 @@ KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "fail
 
 
 class Audit:
-    """One audit of a pool.
+    """One audit of a pool, whose `contents` know what stores link to.
 
-    `references` gives all references that stores link to, as uint64; `listed` those that a pair of
-    a hand, with a link that its store knows, stands for besides its own; `emptying`, whether a
-    store is being dropped: what it had is linked no more, and is held until it is free.
+    While a store is being dropped, what it had is linked no more, and is held until it is free.
     """
 
     def __init__(
@@ -98,9 +95,7 @@ class Audit:
         grace: Grace,
         membership: Membership,
         client: Client,
-        references: Callable[[], Words],
-        listed: Callable[[int, int], list[int]],
-        emptying: Callable[[], bool],
+        contents: Contents,
     ) -> None:
         self.blocks = blocks
         self.heap = blocks.heap
@@ -109,9 +104,7 @@ class Audit:
         self.membership = membership
         self.client = client
         self.endpoint = blocks.endpoint
-        self.references = references
-        self.listed = listed
-        self.emptying = emptying
+        self.contents = contents
         self.in_regions = np.empty(0, dtype=np.uint64)
         """References to the objects that named regions lie in, of the last look."""
         self.block_size = blocks.heap.layout.block_size
@@ -129,7 +122,7 @@ class Audit:
             finally:
                 self.client.unpin()
             suspects &= again
-        if suspects and self.emptying():
+        if suspects and self.contents.emptying():
             suspects = set()
         leaked = sum(size for _, size, _ in suspects)
         if suspects:
@@ -212,7 +205,7 @@ class Audit:
         # ORDER: used bits and blocks, hands, links, and then hands and bits of the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
-        reachable = np.unique(self.references())
+        reachable = np.unique(self.contents.references())
         self.in_regions = np.unique(self.regions.references())
         self.client.go_on()
         for node, contents in enumerate(nodes):
@@ -340,7 +333,7 @@ class Audit:
 
     def _listed(self, reference: int, home: int) -> list[int]:
         try:
-            return self.listed(reference, home)
+            return self.contents.listed(reference, home)
         except (NodeFailed, AddressError):
             return []
 

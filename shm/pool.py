@@ -34,6 +34,7 @@ from limpet.shm.clients.epoch import EPOCH_MAX, Grace
 from limpet.shm.clients.life_locks import LifeLocks
 from limpet.shm.clients.membership import Membership, slot_address
 from limpet.shm.clients.recovery import recover_client, release_client
+from limpet.shm.contents import Contents
 from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.layout import (
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from limpet.shm.alloc.blocks import Words
 
 OPEN_TIMEOUT_S: Final = 2.0
 WATCH_INTERVAL_S: Final = 0.005
@@ -131,6 +131,10 @@ class Memory:
             raise
         self._leave_when_done()
 
+    def make_contents(self) -> Contents:
+        """What the memory layer asks about stores; who has some overrides it."""
+        return Contents()
+
     def _inspect(self) -> None:
         """Refuse a control segment whose words cannot be, before anything is written."""
         used, epoch = self.endpoint.load(SLOTS_USED), self.grace.now()
@@ -183,7 +187,14 @@ class Memory:
             f"{self.url}: catalogue",
         )
         inside = (self.client, self.blocks, self.regions, self.grace)
-        self.membership.restore = lambda slot, word: recover_client(*inside, slot, word)
+        contents = self.contents = self.heap.contents = self.make_contents()
+        self.view.reconcile = contents.reconcile
+
+        def restore(slot: int, word: int) -> dict[str, int]:
+            with contents.recovering():
+                return recover_client(*inside, slot, word)
+
+        self.membership.restore = restore
         is_steady = self.view.is_steady
         self.membership.release = lambda: release_client(*inside, is_steady)
         self.blocks.backing = functools.partial(_back, self._segments)
@@ -198,7 +209,7 @@ class Memory:
         parameters = self.parameters
         whole = parameters.coherent or segment.index == CONTROL_NODE
         coherent = None if whole else parameters.coherent_bytes
-        fd = segment.fd if segment.place.device is None else -1
+        fd = segment.watched_fd
         self.endpoint.attach(segment.index, segment.map, segment.size, coherent, state, fd)
 
     # ---- creating and opening ---------------------------------------------------------------
@@ -584,19 +595,11 @@ class Memory:
 
     def _auditor(self) -> Audit:
         inside = (self.blocks, self.regions, self.grace, self.membership, self.client)
-        return Audit(*inside, self.references, self.listed, self._emptying)
+        return Audit(*inside, self.contents)
 
     def strays(self) -> list[int]:
         """References to objects with replicas that nobody will ever find again; for a leader."""
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
-
-    def refill(self, node: int) -> dict[str, int]:
-        """Make on a node with new memory what the replicated stores have on it; for a leader."""
-        raise NotImplementedError
-
-    def listed(self, reference: int, home: int) -> list[int]:
-        """References that a pair of a hand with a replicated link stands for, besides its own."""
-        raise NotImplementedError
 
     def free_unreachable(self) -> int:
         """Free the objects that no store links to and no client has in hand; how many.
@@ -604,14 +607,6 @@ class Memory:
         For what a client that died in the midst of dropping a store left. Within `exclusively`.
         """
         return self._auditor().free_unreachable()
-
-    def _emptying(self) -> bool:
-        """Whether objects may be found nowhere since a client is freeing them."""
-        return False
-
-    def references(self) -> Words:
-        """All object references that the pool's stores link to. Called within `exclusively`."""
-        raise NotImplementedError
 
 
 def _back(segments: list[nodes.MemoryNode], node: int, offset: int, size: int) -> bool:

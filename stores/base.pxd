@@ -25,6 +25,7 @@ cdef class Store:
     cdef readonly u64 entry_number
     cdef readonly u64 entry_word
     cdef u64 drops
+    cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries
     cdef bint foretells

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.endpoint.layout import ENTRIES_MAX
 from limpet.shm.errors import KeyExists, StoreDropped, StoreError, StoreFull
 from limpet.stores.status import BATCH, DELETE, EXISTS, INSERT, MISSING, PUT, UPDATE
@@ -75,6 +76,9 @@ class Store:
         self.entry_number, self.entry_word = pool.entry_of(name)
         """Of the store's entry in the catalogue: its number, and its state word."""
         self.drops = self.client.drops
+        self.spares = not name.startswith(INTERNAL)
+        """Whether its new entries leave memory for updates; limpet's own stores take little, and
+        have to work."""
         self.operations = 0
         self.retries = 0
         self.foretells = False
@@ -236,7 +240,7 @@ class Store:
         `update`: from what new entries leave for updates. A put is one if the key is there; that is
         looked up only when there is no other memory. Outside of operations. Raises StoreFull.
         """
-        if mode in (UPDATE, DELETE):
+        if mode in (UPDATE, DELETE) or not self.spares:
             return self.find_memory(True, *wanted)
         if mode == PUT and self.allocator.refused and key in self:
             return self.find_memory(True, *wanted)

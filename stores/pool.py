@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -13,28 +12,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.catalogue.directory import DROPPING, EMPTYING, NAMED, READY, Entry
+from limpet.shm.catalogue.directory import DROPPING, NAMED, READY, Entry
+from limpet.shm.contents import Contents
 from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFull, StoreMismatch
 from limpet.shm.parameters import parse_size
-from limpet.shm.pool import Memory, alive
+from limpet.shm.pool import Memory
 from limpet.stores import dropping
 from limpet.stores.channels.array import Array
 from limpet.stores.channels.barrier import Barrier
 from limpet.stores.channels.condition import Condition
 from limpet.stores.channels.counter import Counter
 from limpet.stores.channels.event import Event
-from limpet.stores.channels.lock import PLACES, Lock
+from limpet.stores.channels.lock.lock import PLACES, Lock
 from limpet.stores.channels.manager import Manager, opening
-from limpet.stores.channels.queue_layout import ITEM_SIZE, MAXSIZE
-from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.ring_layout import BLOCK, SIZE
-from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.queue.layout import ITEM_SIZE, MAXSIZE
+from limpet.stores.channels.queue.shared_queue import SharedQueue
+from limpet.stores.channels.ring.layout import BLOCK, SIZE
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
 from limpet.stores.codecs import Codec
+from limpet.stores.contents import StoreContents
 from limpet.stores.dict import SharedDict
-from limpet.stores.fusee.links import Link
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 from limpet.stores.registry import kind_named, store_class
-from limpet.stores.rtx.parts import concerns
 from limpet.stores.rtx.transaction import ATTEMPTS, Result, Transaction, run
 
 RAW: Final = "bytes"
@@ -51,90 +50,9 @@ class Pool(Memory):
     """
 
     _manager: weakref.ref[Manager] | None = None
-    _shared: dict[int, Any] | None = None
-    """In a recovery, the handles by which it resolves, by the number of the store's entry."""
 
-    def _wire(self, latency_ns: int) -> None:
-        super()._wire(latency_ns)
-        self.given_up: dict[str, int] = {}
-        """Names of channels that were removed where nobody can tell whether something was lost, and
-        the number of the directory that this counts for (stores/channels/memory.py)."""
-        # What hangs on the pool must not keep it alive.
-        self.heap.concerned = functools.partial(concerns, self.endpoint)
-        linked, reconcile = weakref.WeakMethod(self._linked), weakref.WeakMethod(self._reconcile)
-        self.heap.resolver = lambda reference, home: alive(linked)(reference, home)
-        self.view.reconcile = lambda failed: alive(reconcile)(failed)
-        restore, share = self.membership.restore, weakref.WeakMethod(self._share)
-
-        def restored(slot: int, word: int) -> dict[str, int]:
-            sharing = share()
-            if sharing is None:
-                return restore(slot, word)
-            with sharing():
-                return restore(slot, word)
-
-        self.membership.restore = restored
-
-    @contextlib.contextmanager
-    def _share(self) -> Iterator[None]:
-        """What is resolved meanwhile, one after another, is so by one handle of each store."""
-        before, self._shared = self._shared, {}
-        try:
-            yield
-        finally:
-            # None is kept beyond that, as handles keep the pool alive.
-            self._shared = before
-
-    def _linked(self, reference: int, home: int) -> bool:
-        """Whether the object is linked by a replicated link; what no store knows, is."""
-        number = Link.of(home).entry
-        shared = self._shared
-        # Nobody else has it: to resolve may be to change the view, and that to resolve again.
-        store = shared.pop(number, None) if shared is not None else None
-        if store is None:
-            store = self._store_of(number)
-        if store is None:
-            return True
-        linked = bool(store.resolved(reference, home))
-        if shared is not None:
-            shared[number] = store
-        return linked
-
-    def _named_slots(self) -> dict[int, list[tuple[int, int]]]:
-        """The pairs of hands with replicated links, by the number of the store's entry."""
-        pairs: dict[int, list[tuple[int, int]]] = {}
-        for reference, home in self.view.hands():
-            pairs.setdefault(Link.of(home).entry, []).append((reference, home))
-        return pairs
-
-    def _reconcile(self, failed: list[int]) -> None:
-        for number, some in self._named_slots().items():
-            store = self._store_of(number)
-            if store is not None and store.replicated:
-                store.reconcile(some, failed)
-
-    def refill(self, node: int) -> dict[str, int]:
-        pairs = self._named_slots()
-        found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
-        for entry in self._linking():
-            store = self._store_of(entry.number)
-            if store is not None and store.replicated:
-                for what, count in store.refill(node, pairs.get(entry.number, [])).items():
-                    found[what] += count
-        return found
-
-    def _store_of(self, number: int) -> Any:
-        """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
-
-        Handles that are in use are in the midst of something; so it is another one. It remembers no
-        keys: what it is for does not ask for them, and a cache takes longer to make than the rest.
-        """
-        for entry in self._linking():
-            if entry.number == number:
-                stored = self.stored(entry.payload, entry.name.decode())
-                cls = store_class(stored["kind"])
-                return self.handle_of(entry, False) if cls.resolves else None
-        return None
+    def make_contents(self) -> Contents:
+        return StoreContents(self)
 
     def handle_of(self, entry: Entry, remembers: bool = True) -> Any:
         """A new handle of the store with that entry; without a cache unless it `remembers`, of a
@@ -306,12 +224,12 @@ class Pool(Memory):
         return self.exclusively(
             lambda: [
                 {"name": name, **self.stored(entry.payload, name)}
-                for entry in self._linking()
+                for entry in self.linking()
                 if entry.state == READY and (name := _name_of(self.url, entry))
             ]
         )
 
-    def _linking(self) -> list[Entry]:
+    def linking(self) -> list[Entry]:
         """The entries of all stores that link to objects."""
         return [entry for entry in self.catalogue if entry.state in (READY, DROPPING)]
 
@@ -331,10 +249,6 @@ class Pool(Memory):
         found = super()._recover()
         found["stores"] = dropping.finish_all(self)
         return found
-
-    def _emptying(self) -> bool:
-        """Whether a store is being dropped whose objects are free in part."""
-        return any(entry.state == EMPTYING for entry in self.catalogue)
 
     def dict(
         self,
@@ -488,10 +402,6 @@ class Pool(Memory):
         )
         return found
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        store = self._store_of(Link.of(home).entry)
-        return [] if store is None else list(store.listed(reference, home))
-
     def references(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         empty = np.empty(0, dtype=np.uint64)
         stores = (store.references() for store in self.known_stores())
@@ -506,7 +416,7 @@ class Pool(Memory):
         return self._handles(lambda cls: cls.stops)
 
     def _handles(self, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-        for entry in self._linking():
+        for entry in self.linking():
             if wanted(store_class(self.stored(entry.payload, str(entry.name))["kind"])):
                 yield self.handle_of(entry)
 

@@ -62,7 +62,7 @@ UNPROVED: Final = {"raw": Kind("limpet.stores.baselines.raw.store", "Raw")}
 none of the proofs."""
 
 
-INTERNAL: Final = {"channels": Kind("limpet.stores.channels.memory", "ChannelMemory")}
+INTERNAL: Final = {"channels": Kind("limpet.stores.channels.regions.catalogue", "ChannelCatalogue")}
 """Stores that limpet makes for itself."""
 
 

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import re
 import signal
 import time
 import uuid
@@ -21,6 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
+from kit import parts
 
 import limpet
 
@@ -45,6 +47,8 @@ def _segments() -> set[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     global _stderr
+    for line in parts.HELP:
+        config.addinivalue_line("markers", line)
     expected = os.environ.get("LIMPET_EXPECT_BUILD")
     if expected and expected != limpet.build:
         raise pytest.UsageError(
@@ -57,103 +61,35 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LONG = (
-    "bench/test_timeline.py::test_victim_dies_holding_a_lock_and_the_survivors_go_on[insert-leaf-installed",
-    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[da",
-    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption[ic|ic",
-    "fault/test_growth.py::test_who_goes_on_splitting_may_be_killed_too[dtx-race",
-    "fault/test_growth.py::test_who_goes_on_splitting_may_be_killed_too[fusee",
-    "fault/test_kinds.py::test_matrix_of_a_replicated_kind",
-    "fault/test_matrix.py::test_mutant_is_caught[pending-overlooked",
-    "fault/test_matrix.py::test_mutant_is_caught[span-front-first",
-    "fault/test_matrix.py::test_without_a_limit_every_step_is_taken[killed twice",
-    "stores/test_clover.py::test_explorer[3400",
-    "stores/test_conformance.py::test_any_sequence_of_operations_does_what_a_dict_does[dtx-race",
-    "stores/test_conformance.py::test_any_sequence_of_operations_does_what_a_dict_does[fusee-",
-    "stores/test_processes.py::test_processes_killed_at_any_time_leave_a_sound_store[dtx-race",
-    "stores/test_processes.py::test_processes_killed_at_any_time_leave_a_sound_store[fusee-",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_is_killed_loses_nothing[2",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_is_killed_loses_nothing[3",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_killed_and_repaired[2",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_killed_and_repaired[3",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_waited_for[2",
-    "stores/test_rcuckoo_paths.py::test_path_insert_that_stands_still_is_waited_for[3",
-    "stores/test_rcuckoo_paths.py::test_who_repairs_a_path_may_be_killed_at_it[2",
-    "stores/test_rcuckoo_paths.py::test_who_repairs_a_path_may_be_killed_at_it[3",
-    "stores/test_sherman_nodes.py::test_points_of_logged_transactions_are_met",
-    "stores/test_swarm_loss.py::test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced[1",
-    "stores/test_swarm_loss.py::test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss[1-",
-    "stores/test_swarm_loss.py::test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss[3-",
-)
-"""What takes long in any build; for LIMPET_TEST_LONG=1, as in `make soak`."""
-
-LONG_IN_PURE = (
-    "bench/test_cuckoo.py::test_a_small_cache_of_rows_costs_round_trips_and_no_room",
-    "bench/test_cuckoo.py::test_equal_arguments_give_equal_figures",
-    "bench/test_expiry.py::",
-    "bench/test_factors.py::test_steps_add_what_the_paper_says",
-    "bench/test_overhead.py::test_every_design_runs_every_mix_that_it_can",
-    "bench/test_overhead.py::test_figure_13_has_clients_in_between",
-    "bench/test_overhead.py::test_the_mixes_are_those_of_the_paper",
-    "bench/test_kills.py::",
-    "bench/test_peers.py::test_failed_peer_makes_the_exit_status_1",
-    "bench/test_peers.py::test_missing_peer_is_named_and_does_not_fail_the_run",
-    "bench/test_peers.py::test_scans_are_measured_of_ordered_stores_and_peers",
-    "bench/test_roundtrips.py::test_command_prints_the_tables",
-    "bench/test_roundtrips.py::test_one_key_for_sixteen_clients",
-    "bench/test_roundtrips.py::test_table_2_of_the_paper",
-    "bench/test_timeline.py::",
-    "fault/test_drill.py::test_drill_catches_a_broken_store",
-    "fault/test_explorer.py::test_race_holds_under_every_schedule_with_one_preemption",
-    "fault/test_matrix.py::test_mutant_is_caught",
-    "fault/test_queue_schedules.py::",
-    "fault/test_rtx_race_transactions.py::test_owner_may_stop_at_each_step",
-    "fault/test_rtx_race_transactions.py::test_repairer_may_stop_at_each_step",
-    "fault/test_rtx_race_transactions.py::test_transactions_hold_while_clients_die",
-    "fault/test_swarm_explorer.py::test_gets_take_a_bounded_time",
-    "fault/test_swarm_explorer.py::test_updates_take_a_bounded_time",
-    "shm/test_allocator.py::test_full_node_says_so_and_goes_on_when_something_is_deleted",
-    "shm/test_fuzz_pool.py::test_block_tables",
-    "shm/test_groups.py::test_client_may_be_killed_at_any_step",
-    "shm/test_groups.py::test_recoverer_may_be_killed_at_any_step",
-    "shm/test_groups.py::test_who_takes_hoarded_groups_may_be_killed_at_any_step",
-    "stores/test_conformance.py::test_a_full_index_loses_nothing_and_goes_on[r",
-    "stores/test_fusee_rounds.py::test_conflicts_are_bounded_at_every_step",
-    "stores/test_node_loss.py::test_a_client_with_objects_on_the_lost_node_dies_and_is_recovered",
-    "stores/test_node_loss.py::test_a_node_that_is_not_there_cannot_fail",
-    "stores/test_processes.py::test_memory_of_the_dead_is_used_again",
-    "stores/test_queue_as_pythons.py::TestStandardSimple::test_many_threads",
-    "stores/test_queue_lost.py::test_an_element_is_in_the_queue_or_lost_wherever",
-    "stores/test_queue_lost.py::test_what_was_lost_survives_who_is_killed",
-    "stores/test_queue_tasks.py::test_a_kill_at_any_step_of_get_and_task_done",
-    "stores/test_replaced_nodes.py::test_every_node_is_replaced_in_turn",
-    "stores/test_replaced_nodes.py::test_what_was_copied_outlives_the_rest",
-    "stores/test_swarm_loss.py::test_any_two_nodes_of_five_may_be_lost",
-    "stores/test_swarm_loss.py::test_clients_work_on_while_nodes_come_and_go",
-    "stores/test_swarm_loss.py::test_every_node_is_replaced_in_turn_and_then_another_is_lost",
-    "stores/test_swarm_loss.py::test_the_first_to_notice_may_do_anything",
-    "stores/test_swarm_loss.py::test_two_lost_at_once",
-    "stores/test_swarm_loss.py::test_two_of_five_are_replaced_and_then_two_others_are_lost",
-    "stores/test_swarm_rounds.py::test_a_clock_that_is_behind",
-    "stores/test_swarm_rounds.py::test_a_get_beside_a_write_that_stands_still",
-    "stores/test_swarm_rounds.py::test_a_get_that_wrote_back_is_known_to_the_next_update[5",
-    "stores/test_swarm_rounds.py::test_a_shared_metadata_word_costs_round_trips",
-    "stores/test_swarm_rounds.py::test_an_update_beside_a_write_that_stands_still",
-    "stores/test_transactions.py::test_keys_that_come_and_go_in_transactions",
-    "test_cli.py::test_drill_matrix_",
-)
-"""What takes long where an atomic verb takes 20 us, and the compiled build does with the same lines
-of the protocols. LIMPET_TEST_LONG=1 has the pure build do it, too."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=(*parts.PARTS, "all"),
+        default="all",
+        help="run a part of the tests, as kit/parts.py divides them (default: all)",
+    )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("LIMPET_TEST_LONG") == "1":
-        return
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Drop what is of another part; before others (as `-k`) drop tests that a marker may name."""
+    one_by_one = any("::" in arg for arg in config.args)
+    wrong = [] if one_by_one else parts.complaints(items, limpet.build)
+    if wrong:
+        raise pytest.UsageError("\n".join(wrong))
+    part, long = config.option.part, os.environ.get("LIMPET_TEST_LONG") == "1"
     skip = pytest.mark.skip(reason="takes long: LIMPET_TEST_LONG=1")
-    long = LONG if limpet.build == "compiled" else (*LONG, *LONG_IN_PURE)
+    dropped = []
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(long):
+        belongs = parts.part_of(item, limpet.build)
+        if part not in ("all", belongs):
+            dropped.append(item)
+        elif belongs == parts.SOAK and not long:
             item.add_marker(skip)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
 
 
 def pytest_collection_finish() -> None:
@@ -161,8 +97,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # thousands of tests, which no collection has to go through again
 
 
-def pytest_report_header() -> str:
-    return f"limpet {limpet.__version__}, {limpet.build} build"
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"limpet {limpet.__version__}, {limpet.build} build, {config.option.part} of the tests"
 
 
 def _ring(*_: object) -> None:
@@ -191,9 +127,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _used_by_others() -> set[str]:
-    """Segments that processes which are not ours have mapped: other runs on this machine."""
+    """Segments of other runs on this machine: mapped by a process that is not ours, or named after
+    one (as Pools.url does), which may have them closed at the moment."""
     ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
-    used: set[str] = set()
+    used = {
+        name
+        for name in _segments()
+        if (found := re.match(r"limpet\.test-(\d+)-", name))
+        and int(found[1]) not in ours
+        and psutil.pid_exists(int(found[1]))
+    }
     for process in psutil.process_iter():
         if process.pid in ours:
             continue

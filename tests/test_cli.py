@@ -21,6 +21,8 @@ from limpet.cli.common import size_text, time_text
 from limpet.fault.inject.workers import Workers
 from limpet.stores.channels.sst import SST
 
+pytestmark = pytest.mark.either_build("commands are not compiled")
+
 
 def run(*arguments: str, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(main, arguments, input=stdin)
@@ -336,6 +338,7 @@ def test_sizes_and_times_read_well() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_drill_matrix_reports_every_dimension() -> None:
     shown = report("drill", "matrix", "race", "--op", "delete", "--limit", "4")
     assert {one["dimension"] for one in shown["results"]} >= {"killed", "killed twice"}
@@ -343,6 +346,7 @@ def test_drill_matrix_reports_every_dimension() -> None:
     assert shown["every_step"] is False
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_drill_matrix_says_how_many_of_the_steps_were_taken() -> None:
     some = run("drill", "matrix", "race", "--op", "get", "--limit", "4")
     assert some.exit_code == 0
@@ -351,6 +355,7 @@ def test_drill_matrix_says_how_many_of_the_steps_were_taken() -> None:
     assert "1 of 6 rows are of some of the steps only; --every takes them all" in some.stdout
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.skipif(limpet.build != "compiled", reason="every step takes too long")
 def test_drill_matrix_takes_every_step() -> None:
     every = report("drill", "matrix", "race", "--op", "get", "--every")

@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from limpet.__main__ import main
 from limpet.fault.drill import damage
 
+pytestmark = pytest.mark.either_build("commands are not compiled")
+
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(main, words)
@@ -60,10 +62,10 @@ def test_drill_matrix_takes_channels_and_single_steps() -> None:
 
 
 def test_drill_matrix_tells_how_to_repeat_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from limpet.fault.matrix.channel_matrix import ChannelScene
+    from limpet.fault.matrix.channel_matrix import ChannelTestbed
     from limpet.fault.matrix.operations import demand
 
-    monkeypatch.setattr(ChannelScene, "inspect", lambda self: demand(False, "nothing is right"))
+    monkeypatch.setattr(ChannelTestbed, "inspect", lambda self: demand(False, "nothing is right"))
     shown = run("drill", "matrix", "event", "--op", "set", "--only", "killed")
     assert shown.exit_code == 1
     assert 'limpet drill matrix event --op "set" --only "killed" --step 1' in shown.stdout

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
@@ -26,6 +27,8 @@ from limpet.fault.check.history import read_history
 from limpet.fault.drill import store_drill as drill
 from limpet.fault.drill.drill_report import CHECKS, DrillParameters
 from limpet.shm.errors import StoreCorrupt
+
+pytestmark = pytest.mark.either_build("commands are not compiled")
 
 Process = subprocess.Popen[str]
 KILL_RATE = "30" if limpet.build == "compiled" else "4"
@@ -62,13 +65,6 @@ def segments(process: Process) -> list[Path]:
     return list(Path("/dev/shm").glob(f"limpet.drill-{process.pid}.*"))
 
 
-def ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
 def wait_for_clients(process: Process, count: int) -> list[psutil.Process]:
     deadline = time.monotonic() + 60
     while len(children := psutil.Process(process.pid).children()) < count:
@@ -78,6 +74,7 @@ def wait_for_clients(process: Process, count: int) -> list[psutil.Process]:
     return children
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_of_a_store_needs_no_command_and_reports_as_json(tmp_path: Path) -> None:
     history = tmp_path / "history.jsonl"
     shown = run("race", *SHORT, "--seed", "5", "--stop-rate", "5", "--lease-ms", "40",
@@ -108,6 +105,7 @@ def test_drill_prints_lines_and_a_summary() -> None:
     assert shown.output.endswith("Everything held.\n")
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_exits_with_1_and_says_what_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     def corrupt(self: Any, found: object) -> None:
         raise StoreCorrupt("two slots hold one key")
@@ -123,6 +121,7 @@ def test_drill_exits_with_1_and_says_what_did_not_hold(monkeypatch: pytest.Monke
     assert not json.loads(shown.stdout)["ok"]
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_draws_a_timeline(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "timeline.png"
@@ -199,13 +198,11 @@ def test_drill_that_is_killed_leaves_no_process_and_no_segment(started: list[Pro
     clients = wait_for_clients(process, 5)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
-    while not all(ended(client) for client in clients):
-        assert time.monotonic() < deadline, "clients outlived the drill"
-        time.sleep(0.01)
+    until(lambda: all(ended(client) for client in clients), "clients outlived the drill")
     assert segments(process) == []
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_screen_shows_clients_and_faults(make_url: Any) -> None:
     parameters = DrillParameters(
         make_url(), seed=1, seconds=0.6, clients=2, keys=50, kill_rate=5, stop_rate=5, lease_ms=40

@@ -14,18 +14,22 @@ from typing import Any
 
 import psutil
 import pytest
+from kit.waiting import ended, until
 from rich.console import Console
 
 import limpet
 from limpet.cli.demo_view import Rates, Screen
 from limpet.fault.drill import demo
 from limpet.fault.drill.counters import GETS, Counters
-from limpet.fault.drill.demo_report import CHECKS, DemoParameters
+from limpet.fault.drill.demo import CHECKS, DemoParameters
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
+from limpet.shm.backends import backing
 from limpet.shm.endpoint.layout import control_size
 from limpet.shm.errors import ParameterError, PoolError
 from limpet.shm.parameters import PoolParameters
+
+pytestmark = pytest.mark.either_build("commands are not compiled")
 
 Process = subprocess.Popen[str]
 
@@ -80,13 +84,7 @@ def wait_for_workers(process: Process, count: int) -> list[psutil.Process]:
     return children
 
 
-def ended(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
+@pytest.mark.exhaustive("seconds of processes")
 def test_demo_holds_and_reports_as_json(started: list[Process], data: Path) -> None:
     process = start(
         started,
@@ -149,15 +147,13 @@ def test_demo_cleans_up_when_interrupted(
     assert segments(process) == []
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_demo_that_is_killed_takes_its_workers_along(started: list[Process], data: Path) -> None:
     process = start(started, data, "--seconds", "60")
     workers = wait_for_workers(process, 4)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 20
-    while not all(ended(worker) for worker in workers):
-        assert time.monotonic() < deadline, "workers outlived the demo"
-        time.sleep(0.01)
+    until(lambda: all(ended(worker) for worker in workers), "workers outlived the demo")
     assert len(segments(process)) == 4
     command = [sys.executable, "-m", "limpet", "destroy", f"demo-{process.pid}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -173,7 +169,7 @@ def test_demo_fails_when_somebody_else_kills_a_worker(started: list[Process], da
     assert not found["ok"]
     failed = [name for name, check in found["checks"].items() if not check["held"]]
     assert failed == [CHECKS[0]]
-    assert "SIGKILL, which nobody here sent" in found["checks"][CHECKS[0]]["failures"][0]
+    assert "SIGKILL, which this run did not send" in found["checks"][CHECKS[0]]["failures"][0]
     assert segments(process) == []
 
 
@@ -260,6 +256,7 @@ class ReadsLate(Unfaithful):
         return last if self.often() else value
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["LosesWrites*"])
 @pytest.mark.parametrize(
     ("variant", "kind"),
     [(LosesWrites, "stale"), (MixesValues, "torn"), (ReadsLate, "stale")],
@@ -334,7 +331,7 @@ def test_demo_loads_what_there_is_room_for(
 ) -> None:
     """As in a container, whose /dev/shm has 64 MiB unless it is told otherwise."""
     room = 64 << 20
-    monkeypatch.setattr(demo.backing, "room", lambda folder: room)
+    monkeypatch.setattr(backing, "room", lambda folder: room)
     parameters = DemoParameters(f"file://{tmp_path}/pool", data, 1, seconds=0.3)
     library = {Path(str(number)): 40_000 for number in range(5_000)}
     files, each, _ = demo.fit({Path("large"): room, **library}, parameters)

@@ -19,6 +19,8 @@ from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.stores.base import Store
 from limpet.stores.registry import KINDS, UNRECOVERED
 
+pytestmark = pytest.mark.either_build("documents are the same")
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
 FOLDERS = "shm|stores|fault|bench|limpet|tests|docs|examples"

@@ -18,6 +18,8 @@ import pytest
 
 import limpet
 
+pytestmark = pytest.mark.either_build("examples are not compiled")
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 SHM = Path("/dev/shm")
@@ -131,6 +133,7 @@ def test_every_example_is_described_and_tried() -> None:
         assert f"python examples/{name}.py {BRIEF[name][0]} " in head
 
 
+@pytest.mark.exhaustive("every example", quick=["bank", "work_queue", "own_store"])
 @pytest.mark.parametrize("name", sorted(BRIEF))
 def test_example_holds_what_it_promises_and_leaves_nothing(name: str) -> None:
     with started(EXAMPLES / f"{name}.py", *BRIEF[name]) as process:
@@ -141,6 +144,7 @@ def test_example_holds_what_it_promises_and_leaves_nothing(name: str) -> None:
         assert has_left_nothing(process)
 
 
+@pytest.mark.exhaustive("seconds of processes each")
 @pytest.mark.parametrize("name", sorted(BRIEF))
 def test_example_fails_when_its_promise_is_broken(name: str) -> None:
     program = f"""
@@ -160,6 +164,7 @@ sys.exit(module.main())
         assert has_left_nothing(process)
 
 
+@pytest.mark.exhaustive("every example", quick=["bank-2", "own_channel-15"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("name", sorted(BRIEF))
 def test_example_that_is_ended_leaves_nothing(name: str, how: signal.Signals) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import children, gather
+from kit.processes import children, gather
 
 import limpet
 
@@ -362,6 +362,7 @@ def test_threads_share_a_handle(pool: limpet.Pool) -> None:
     assert pool.audit()["leaked"] == 0
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_forks_while_threads_use_the_handle(pool: limpet.Pool) -> None:
     """A child may be forked in the middle of another thread's operation."""
     store = pool.store("race", name="s", capacity=1000)

@@ -8,8 +8,8 @@ import click
 from rich.text import Text
 
 from limpet.bench.cli.options import PATH, List, advancing, check_files, interruptible, progress_bar
-from limpet.bench.figures import power, power_report
-from limpet.bench.peers import channels, channels_report
+from limpet.bench.figures import power
+from limpet.bench.peers import channels
 from limpet.cli.common import console, json_option, print_json
 from limpet.shm.errors import ParameterError
 
@@ -41,10 +41,10 @@ def channels_command(
     except ParameterError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        print_json(channels_report.as_json(found))
+        print_json(channels.as_json(found))
     else:
-        console().print(channels_report.results_table(found))
-        for name, reason in channels_report.missing(found).items():
+        console().print(channels.results_table(found))
+        for name, reason in channels.missing(found).items():
             console().print(Text(f"missing: {name}: {reason}", style="yellow"), soft_wrap=True)
 
 
@@ -85,8 +85,8 @@ def power_command(
             found.append(power.run(setting))
             progress.update(task, advance=1, refresh=True)
     if plot is not None:
-        power_report.save_plot(found, plot)
+        power.save_plot(found, plot)
     if as_json:
-        print_json(power_report.as_json(found))
+        print_json(power.as_json(found))
     else:
-        console().print(power_report.runs_table(found))
+        console().print(power.runs_table(found))

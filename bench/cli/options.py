@@ -1,4 +1,4 @@
-"""What the commands of `limpet bench` have in common: options, progress, interrupts."""
+"""Shared parts of the commands of `limpet bench`: options, progress, interrupts."""
 
 from __future__ import annotations
 

@@ -135,11 +135,10 @@ def factors_command(as_json: bool, **given: Any) -> None:
     """
     module = simulation("limpet.bench.figures.factors")
     found = list(module.run(**given))
-    report_module = simulation("limpet.bench.figures.factors_report")
     if as_json:
-        print_json(report_module.as_json(found))
+        print_json(module.as_json(found))
     else:
-        console().print(report_module.factors_table(found))
+        console().print(module.factors_table(found))
 
 
 @click.command("overhead")
@@ -171,11 +170,10 @@ def overhead_command(as_json: bool, **given: Any) -> None:
     asked = (given["indexes"], given["mixes"], given["thetas"], given["clients"])
     with advancing(len(module.cells(*asked)) * len(module.DESIGNS)) as advance:
         rows = list(module.run(**given, advance=advance))
-    report_module = simulation("limpet.bench.figures.overhead_report")
     if as_json:
-        print_json(report_module.as_json(rows))
+        print_json(module.as_json(rows))
         return
-    for shown in report_module.tables(rows):
+    for shown in module.tables(rows):
         console().print(shown)
 
 
@@ -252,7 +250,7 @@ def expiry_command(
     """
     if min(drifts, default=0) < 0 or min((*locks, *objects), default=1) < 1:
         raise click.UsageError("a drift cannot be negative, and there must be a lock and an object")
-    module = simulation("limpet.bench.figures.expiry_report")
+    module = simulation("limpet.bench.figures.expiry")
     real = drifts if processes else ()
     total = module.steps(drifts, locks, objects) + len(real)
     with interruptible(), Interrupt() as interrupt, advancing(total) as step:

@@ -372,7 +372,7 @@ def spans(
 
 
 def buckets(found: Sequence[npt.NDArray[np.int64]]) -> Iterator[Bucket]:
-    """What inserts cost as the table fills."""
+    """The cost of inserts as the table fills."""
     first = _means(found[0])
     least = first["bytes_read"] + first["bytes_written"]
     locked = first["locked"] + first["bytes_written"]
@@ -405,7 +405,7 @@ def buckets(found: Sequence[npt.NDArray[np.int64]]) -> Iterator[Bucket]:
 
 @dataclasses.dataclass(frozen=True)
 class Contended:
-    """Inserts of eight clients who fill a table of 512 rows to 95 % together, in round trips."""
+    """Inserts of eight clients that fill a table of 512 rows to 95 % together, in round trips."""
 
     rows_per_lock: int
     locks_per_message: int

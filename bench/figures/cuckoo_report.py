@@ -20,7 +20,7 @@ Advance = Callable[[str], None]
 
 @dataclasses.dataclass
 class Found:
-    """What was asked for; empty where it was not."""
+    """The figures that were asked for; the others are empty."""
 
     distances: list[cuckoo.Distances] = dataclasses.field(default_factory=list)
     fills: list[cuckoo.Fill] = dataclasses.field(default_factory=list)

@@ -6,7 +6,8 @@ A worker that meets what a dead one has left repairs that; the times of repairs 
 pool's events.
 
 Most of what kills cost is the processes: to fork one and to bury it takes the machine's time, too.
-So each rate is run twice, and the other time those who are killed stand idle beside the workers.
+So each rate is run twice, and in the second run the killed clients are idle ones beside the
+workers.
 
 Or clients are cut off in the midst of an update and their processes live on, as other clients, as
 the paper emulates failures (fault/inject/mortal.py): that is the rate that no process has to be
@@ -32,11 +33,11 @@ import numpy as np
 import limpet
 from limpet.fault.check.recorder import Operation
 from limpet.fault.drill.counters import GETS, PUTS, Counters
-from limpet.fault.drill.workload import Mix, gets_and_puts
+from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.inject.mortal import Gone, MortalPool
-from limpet.fault.inject.supervisor import Crew, EventLog, Progress
+from limpet.fault.inject.supervisor import EventLog, Progress, Supervisor
 from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
 
@@ -76,7 +77,7 @@ class Kills:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run: `idle` in place of the workers, so that `rate` kills those; see `Kills`."""
+    """Parameters. `idle`: `rate` kills idle clients in place of the workers; see `Kills`."""
 
     store: str
     processes: int
@@ -116,8 +117,8 @@ class _Log(EventLog):
         return found
 
 
-class _Bystanders(Crew):
-    """A crew of whom those beyond the workers are killed, and only those."""
+class _Bystanders(Supervisor):
+    """Kills only the clients beyond the workers."""
 
     def _start(self, slot: int) -> None:
         pid = self._workers.start(slot)
@@ -126,39 +127,39 @@ class _Bystanders(Crew):
 
 
 class _Churn:
-    """Workers on a store who are killed at a rate, or idle ones beside them."""
+    """Workers on a store that are killed at a rate, or idle clients beside them."""
 
-    def __init__(self, setting: Setting, pool: Pool, store: Any, crew: Crew) -> None:
+    def __init__(self, setting: Setting, pool: Pool, store: Any, supervisor: Supervisor) -> None:
         self.setting = setting
         self.pool = pool
         self.store = store
-        self.crew = crew
-        self.log = crew.events = _Log(pool)
+        self.supervisor = supervisor
+        self.log = supervisor.events = _Log(pool)
         self.last: Progress
 
     def work(self) -> float:
         """Run for the time that is set; operations a second."""
         looks = int(self.setting.seconds / LOOK_S)
-        planned = [(LOOK_S * number, self.crew.note_events) for number in range(1, looks)]
-        self.crew.run(self.setting.seconds, _ignore, planned)
-        self.last = self.crew.stop(_ignore)
-        if self.crew.failed:
-            raise LimpetError("\n".join((*self.crew.ends, *self.crew.blocked)))
+        planned = [(LOOK_S * number, self.supervisor.note_events) for number in range(1, looks)]
+        self.supervisor.run(self.setting.seconds, _ignore, planned)
+        self.last = self.supervisor.stop(_ignore)
+        if self.supervisor.failed:
+            raise LimpetError("\n".join((*self.supervisor.ends, *self.supervisor.blocked)))
         snapshot = self.last.snapshot
         done = snapshot.operations(GETS) + snapshot.operations(PUTS)
         return done / self.last.elapsed_s
 
     def verify(self) -> int:
-        """Read every key, recover who is left, check; bytes that are leaked."""
+        """Read every key, recover the remaining dead clients, check; returns the leaked bytes."""
         for number in range(self.setting.keys):
             check_value(number, self.store.get(key_of(number)))
         self.pool.recover()
-        self.crew.note_events()
+        self.supervisor.note_events()
         self.store.check()
         return int(self.pool.audit()["leaked"])
 
     def result(self, per_second: float, idle: float | None, leaked: int) -> Kills:
-        """What came of it."""
+        """The result."""
         setting, took = self.setting, self.log.took
         kills = self.last.snapshot.refused() if setting.emulate else self.last.killed
         return Kills(
@@ -180,7 +181,7 @@ class _Churn:
 
 @contextlib.contextmanager
 def _churn(setting: Setting) -> Iterator[_Churn]:
-    """A pool with a filled store, and a crew; all end with the body."""
+    """A pool with a filled store, and a supervisor; all end with the body."""
     url = f"shm://limpet-kills-{os.getpid()}"
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
@@ -191,18 +192,18 @@ def _churn(setting: Setting) -> Iterator[_Churn]:
         for number in range(setting.keys):
             store.put(key_of(number), value_of(number, 0))
         counters = Counters(setting.processes)
-        crew = (_Bystanders if setting.idle else Crew)(
+        supervisor = (_Bystanders if setting.idle else Supervisor)(
             _target(setting, pool, store, counters), pool, counters, interrupt,
             seed=setting.seed, kill_rate=0 if setting.emulate else setting.rate,
             blocked_s=BLOCKED_S, endless=setting.processes if setting.idle else 0,
         )  # fmt: skip
-        yield _Churn(setting, pool, store, stack.enter_context(crew))
+        yield _Churn(setting, pool, store, stack.enter_context(supervisor))
 
 
 def _target(
     setting: Setting, pool: Any, store: Any, counters: Counters
 ) -> Callable[[int, int], None]:
-    mix = Mix(setting.keys, THETA, gets_and_puts(WRITE_SHARE), setting.seed)
+    mix = ZipfWorkload(setting.keys, THETA, gets_and_puts(WRITE_SHARE), setting.seed)
     names = [key_of(number) for number in range(setting.keys)]
 
     def client(slot: int, incarnation: int) -> None:
@@ -262,7 +263,7 @@ def key_of(number: int) -> bytes:
 
 
 def value_of(number: int, incarnation: int) -> bytes:
-    """What a client writes to a key: it can be seen to be the key's, and whole."""
+    """A client's value for a key: a reader can check that it is the key's, and whole."""
     return b"%08d%08d%08d" % (number, incarnation, number)
 
 

@@ -1,4 +1,4 @@
-"""What repairable transactions cost an index under YCSB's mixes (rTX section 6.2, figures 11-13).
+"""The cost of repairable transactions under YCSB's mixes (rTX section 6.2, figures 11-13).
 
 Of each index there are the three designs that the paper compares: as it was ("Optimal"), by
 distributed transactions ("DTX") and by repairable ones ("rTX"). The mixes are those of its table 1:
@@ -22,9 +22,12 @@ subtables, as the paper has all inner nodes cached, and has memory in hand.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from rich.table import Table
+
+from limpet.cli.common import table, time_text
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import TimedReport, Workload, run_timed
 from limpet.shm.errors import ParameterError
@@ -74,14 +77,14 @@ MIXES: Final[dict[str, dict[str, Any]]] = {
     "D": {"write_share": 0.05, "fresh": True, "latest": True},
     "E": {"write_share": 0.05, "fresh": True, "scan_max": SCAN_MAX},
 }
-"""What they are to the simulator."""
+"""The same mixes in the simulator's parameters."""
 OF_FIGURE_13: Final = ("tree", "A")
 OF_TREES: Final = "E"
 
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """What the paper's text says: rTX over Optimal and over DTX, in throughput; None: nothing."""
+    """Throughput ratios in the paper's text: rTX over Optimal and over DTX; None: not given."""
 
     share: float | None = None
     over_dtx: str | None = None
@@ -193,3 +196,80 @@ def _row(index: str, mix: str, theta: float, clients: int, reports: dict[str, Ti
 def _latency(report: TimedReport) -> float:
     total = sum(kind.count for kind in report.kinds)
     return sum(kind.count * kind.mean_ns for kind in report.kinds) / total
+
+
+def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """All of it."""
+    return [dataclasses.asdict(row) for row in rows]
+
+
+def tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Figures 11 and 12, what one client waits, and figure 13."""
+    most = max(row.clients for row in rows)
+    yield _throughput([row for row in rows if row.clients == most], most)
+    yield _alone([row for row in rows if row.clients == 1])
+    curve = [row for row in rows if (row.index, row.mix) == OF_FIGURE_13]
+    if curve:
+        yield _curve(curve)
+
+
+def _throughput(rows: Sequence[Row], clients: int) -> Table:
+    numbers = ("Optimal, ops/s", "DTX", "rTX", "paper: rTX", "rTX / DTX", "paper")
+    shown = table(
+        f"figures 11 and 12: throughput of {_clients(clients)}, and shares of Optimal's",
+        "index", "keys", "mix", *numbers, right=numbers,
+    )  # fmt: skip
+    for row in rows:
+        paper = row.paper
+        shown.add_row(
+            row.index, _drawn(row.theta), row.mix, f"{row.throughput[OPTIMAL]:,.0f}",
+            f"{row.share[DTX]:.0%}", f"{row.share[RTX]:.0%}",
+            "-" if paper.share is None else f"{paper.share:.0%}",
+            f"{row.share[RTX] / row.share[DTX]:.2f}", paper.over_dtx or "-",
+        )  # fmt: skip
+    shown.caption = (
+        "Virtual time. Modelled: a memory node is one queue, which serves so many verbs and bytes "
+        "a second; atomics on one word wait for each other. Not modelled: that they keep reads "
+        "waiting, too, to which the paper puts down its skewed A and B; computing. All clients "
+        "are at work: the time counts until the first is done. -: the paper's text has no number."
+    )
+    return shown
+
+
+def _alone(rows: Sequence[Row]) -> Table:
+    numbers = ("Optimal", "DTX", "rTX", "paper: rTX")
+    shown = table(
+        "one client: mean latency, and over Optimal's",
+        "index", "keys", "mix", *numbers, right=numbers,
+    )  # fmt: skip
+    for row in rows:
+        shown.add_row(
+            row.index, _drawn(row.theta), row.mix, time_text(row.latency_ns[OPTIMAL]),
+            f"{row.times[DTX]:.2f}", f"{row.times[RTX]:.2f}", row.paper_latency or "-",
+        )  # fmt: skip
+    return shown
+
+
+def _curve(rows: Sequence[Row]) -> Table:
+    numbers = ("clients", *(f"{design}{unit}" for design in DESIGNS for unit in (", ops/s", "")))
+    shown = table(
+        "figure 13: trees, mix A, throughput and mean latency", "keys", *numbers, right=numbers
+    )
+    for row in rows:
+        shown.add_row(
+            _drawn(row.theta), str(row.clients),
+            *(
+                text
+                for design in DESIGNS
+                for text in (f"{row.throughput[design]:,.0f}", time_text(row.latency_ns[design]))
+            ),
+        )  # fmt: skip
+    return shown
+
+
+def _drawn(theta: float) -> str:
+    return f"Zipf {theta:g}" if theta else "uniform"
+
+
+def _clients(count: int) -> str:
+    return "one client" if count == 1 else f"{count} clients"

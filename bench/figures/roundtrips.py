@@ -56,7 +56,7 @@ def _run(store: str, clients: int, mix: str, **more: Any) -> Iterator[KindResult
 
 
 def common(ops: int, keys: int, seed: int) -> Iterator[Row]:
-    """Table 2: YCSB B, Zipfian, 4 clients who have used the store for a while."""
+    """Table 2: YCSB B, Zipfian, 4 clients that have used the store for a while."""
     for store, paper in TABLE_2.items():
         for result in _run(store, 4, "B", ops=ops, warm_up=ops, keys=keys, seed=seed):
             first = 0 if result.kind == "get" else 1
@@ -79,7 +79,8 @@ def contended(ops: int, seed: int) -> Iterator[Row]:
 def shared(ops: int, seed: int) -> Iterator[Row]:
     """Section 7.9: 64 writers with fewer words of metadata for each key than writers.
 
-    Few keys, and a long time before: what counts is who wrote a key since its client last saw it.
+    Few keys, and a long time before: the result depends on writes of other clients to a key since a
+    client last saw it.
     """
     for (mix, buffers), paper in SHARED.items():
         parameters = {"writers": 64, "buffers": buffers}

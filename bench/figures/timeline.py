@@ -4,15 +4,15 @@ Client processes insert keys that were not there, each others, drawn evenly from
 bytes. Each notes when an insert returned, on CLOCK_MONOTONIC, in memory that survives it; that is
 all that they do besides, so 1 ms buckets are made afterwards. After a while one of them dies in
 an insert (fault/inject/doomed.py): where it holds a lock, of a kind that has one, or where it grows
-the index, also if that is only known by how long it takes. The survivors are not told, and nobody
-takes its place.
+the index, also if that is only known by how long it takes. The survivors are not told, and no
+process takes its place.
 
     gap       the longest run of buckets in which the survivors did less than half of their mean
               before the kill
     unlocked  from the kill until memory does not show the crash point any more: what was locked is
-              free. Somebody has to come by it first
+              free. A client has to meet it first
     recovered from the kill until the pool's event that the dead client's memory is given back
-    blocked   survivors of whom no insert returned in the last BLOCKED_MS, or raised a LimpetError
+    blocked   survivors of which no insert returned in the last BLOCKED_MS, or raised a LimpetError
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from limpet.fault.inject.doomed import Doom, DoomedPool
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.workers import Exit, Workers
 from limpet.fault.matrix.crash_evidence import defined
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.registry import kind_named
 
@@ -52,7 +52,7 @@ POINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "rtx-sherman": "decided",
     },
 }
-"""Where the client dies, if nobody says; of other kinds half-way through an insert, or in one that
+"""Where the client dies by default; of other kinds half-way through an insert, or in one that
 is far longer than the one before it, and so grows the index."""
 BUCKET_NS: Final = 1_000_000
 BLOCKED_MS: Final = 100
@@ -73,7 +73,7 @@ Times = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is run. `point`: the crash point; None: as POINTS says. `parameters` of the store.
+    """Parameters. `point`: the crash point; None: as POINTS says. `parameters` of the store.
 
     `seconds`: half of it is over when the victim looks for its death, and as much follows that.
     """
@@ -103,12 +103,12 @@ class Setting:
 def points_of(kind: str) -> frozenset[str]:
     """The named crash points of a kind. ParameterError if there is no such kind."""
     kind_named(kind)
-    return proof_of(kind).not_met | defined(kind).keys()
+    return profile_of(kind).not_met | defined(kind).keys()
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of it. Rates are inserts a second; the module says what else is what.
+    """The result. Rates are inserts a second; the module's docstring explains the rest.
 
     `buckets`: inserts of all clients in each ms; `survivors`: of those that were not killed;
     `killed_ms`: when that was; `blocked_at_ms`: from then until the last insert of each that is
@@ -144,12 +144,12 @@ def run(setting: Setting) -> Result:
     Raises LimpetError when the victim did not die, a worker failed, or the store is damaged.
     """
     setting.check()
-    with _stage(setting) as stage:
-        return stage.play()
+    with _prepared(setting) as run:
+        return run.play()
 
 
 class _Shared:
-    """What a worker tells: when each of its inserts returned. Of the victim: when it died, too."""
+    """A worker's report: when each of its inserts returned, and for the victim, when it died."""
 
     def __init__(self, inserts: int) -> None:
         self.memory = mmap.mmap(-1, 24 + 8 * inserts)
@@ -162,7 +162,7 @@ class _Shared:
         return times[: np.count_nonzero(times)]
 
 
-class _Stage:
+class _TimelineRun:
     """A filled store, the victim's handle of it, and what its clients tell."""
 
     def __init__(self, setting: Setting, pools: tuple[Any, Any], interrupt: Interrupt) -> None:
@@ -313,7 +313,7 @@ class _Stage:
 
 
 def errors_of(ends: list[Exit]) -> tuple[str, ...]:
-    """What survivors raised. Raises LimpetError if one failed for another reason than the dead."""
+    """Errors that survivors raised. Raises LimpetError if one has another cause than the death."""
     found = []
     for end in ends:
         if end.slot and end.status > 0:
@@ -385,7 +385,7 @@ def longest_run(low: npt.NDArray[np.bool_]) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _stage(setting: Setting) -> Iterator[_Stage]:
+def _prepared(setting: Setting) -> Iterator[_TimelineRun]:
     """The pool is unlinked as soon as it is mapped, so nothing is left however this ends."""
     url = f"shm://limpet-timeline-{os.getpid()}"
     with contextlib.ExitStack() as stack:
@@ -395,7 +395,7 @@ def _stage(setting: Setting) -> Iterator[_Stage]:
             doomed = stack.enter_context(DoomedPool.open(url))
         finally:
             limpet.destroy(url)
-        yield _Stage(setting, (pool, doomed), interrupt)
+        yield _TimelineRun(setting, (pool, doomed), interrupt)
 
 
 def key_of(number: int) -> bytes:

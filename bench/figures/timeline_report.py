@@ -47,7 +47,7 @@ def results_table(found: Sequence[Result]) -> Table:
         )  # fmt: skip
     shown.caption = (
         "gap: longest run of 1 ms buckets after the kill in which the survivors did less than half "
-        "of their mean before it. unlocked, recovered: after the kill; somebody must meet the lock "
+        "of their mean before it. unlocked, recovered: after the kill; a client must meet the lock "
         "first. slowest: insert of a survivor. In brackets: the same before the kill, which is the "
         f"scheduler's. blocked: survivors without an insert in the last {BLOCKED_MS} ms, or that "
         f"raised an error. {PAPER[first.moment]}"

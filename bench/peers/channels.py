@@ -30,13 +30,16 @@ import queue
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from rich.table import Table
+
 from limpet.bench.peers import mpi
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.mpi import MPI
+from limpet.cli.common import table, time_text
+from limpet.fault.inject.children import die_with_parent
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import LimpetError, ParameterError
 from limpet.stores.pool import Pool
@@ -215,7 +218,7 @@ def _accounts(pool: Pool, processes: int) -> Made:
 
 
 class _Accounts:
-    """An array whose elements are added to by who has their lock."""
+    """An array; the holder of an element's lock adds to it."""
 
     def __init__(self) -> None:
         self.array = multiprocessing.RawArray("q", ACCOUNTS)
@@ -337,7 +340,7 @@ def _answer(process: Any, pipe: Connection) -> tuple[int, int]:
 def run(
     names: tuple[str, ...], processes: tuple[int, ...], seconds: float, rounds: int
 ) -> Iterator[tuple[str, list[Result]]]:
-    """What is being done, and then the results of each case; see `steps`."""
+    """Progress, and then the results of each case; see `steps`."""
     for name in names:
         if name not in CASES:
             raise ParameterError(f"there is no case {name!r}; there is {', '.join(CASES)}")
@@ -391,3 +394,36 @@ def _results(
             Result(name, processes, contender, per_round / median, 1e6 * median / per_round, ratio)
         )
     return found
+
+
+def results_table(found: Sequence[Result]) -> Table:
+    """A row for each contender."""
+    numbers = ("processes", "operations/s", "each", "limpet is")
+    shown = table("channels against their peers", "case", "", *numbers, right=numbers)
+    for one in found:
+        ours = one.contender in (LIMPET, MPI)
+        name = one.contender if ours else f"multiprocessing.{one.contender}"
+        if one.per_second is None or one.each_us is None:
+            shown.add_row(one.case, name, str(one.processes), "missing", "", "")
+            continue
+        shown.add_row(
+            one.case, name, str(one.processes), f"{one.per_second:,.0f}",
+            time_text(1000 * one.each_us), "" if one.ratio is None else f"{one.ratio:.1f}x",
+        )  # fmt: skip
+    shown.caption = (
+        "Operations of all processes: an acquisition, a meeting of all, an item that one has put "
+        "and another got, an item that was passed on, an item that was sent to all, an addition, "
+        "a transfer. "
+        "limpet is: so many times as fast, the median over rounds of one after the other."
+    )
+    return shown
+
+
+def missing(found: Sequence[Result]) -> dict[str, str]:
+    """Why a contender was not run and how to get it, by its name."""
+    return {one.contender: one.missing for one in found if one.missing is not None}
+
+
+def as_json(found: Sequence[Result]) -> list[dict[str, Any]]:
+    """All of it."""
+    return [dataclasses.asdict(one) for one in found]

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 import limpet
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.workers import Start
+from limpet.fault.inject.children import die_with_parent
 
 CHUNK: Final = 256
 """Keys are drawn so many at a time."""
@@ -27,7 +27,7 @@ VALUE: Final = b"v" * 64
 
 @dataclasses.dataclass(frozen=True)
 class Contention:
-    """What one combination gave. `shares`: updates of each process; `longest_us`: of one update."""
+    """One combination. `shares`: updates of each process; `longest_us`: of one update."""
 
     store: str
     processes: int

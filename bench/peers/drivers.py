@@ -1,4 +1,4 @@
-"""What the measuring asks of a store: one small adapter each, and nothing of the measuring in it.
+"""Drivers: one small adapter for each store that is measured, without any measuring.
 
 Life of a driver: in the parent `missing`, `start`, `load`; in each worker process, forked after
 that, `attach`; in the parent again `stop`, which also clears up after workers that were killed.

@@ -55,7 +55,7 @@ PEERS: Final[dict[str, type[Driver]]] = {
 
 
 LOOPS: Final = ("get", "update")
-"""What runs before the mixes."""
+"""The loops that run before the mixes."""
 
 OPERATIONS_MIN: Final = 100
 LATENCY_SHARE: Final = 4
@@ -119,7 +119,7 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run gave. Every store is in just one of `versions`, `missing` and `failed`.
+    """The result of a run. Every store is in just one of `versions`, `missing` and `failed`.
 
     `missing` says why and how to get it, `failed` what happened; only the others have measurements.
     """

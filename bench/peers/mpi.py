@@ -16,8 +16,8 @@ import subprocess
 import sys
 from typing import Final
 
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.drivers import Directory
+from limpet.fault.inject.children import die_with_parent
 from limpet.shm.errors import LimpetError
 
 MPI: Final = "Open MPI"

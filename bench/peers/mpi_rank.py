@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from limpet.bench.peers.channels import ACCOUNTS, CASES
-from limpet.bench.peers.children import die_with_parent
+from limpet.fault.inject.children import die_with_parent
 
 
 class _Lock:
@@ -34,7 +34,7 @@ class _Lock:
 
 
 class _Accounts:
-    """Is added to by who has the account's lock."""
+    """The holder of an account's lock adds to it."""
 
     def __init__(self) -> None:
         world: Any = MPI.COMM_WORLD
@@ -55,7 +55,7 @@ class _Accounts:
         window.Accumulate(self.deltas[delta], rank)
 
     def total(self) -> int:
-        """What this rank's accounts have."""
+        """The sum of this rank's accounts."""
         return sum(int(memory[0]) for memory in self.own)
 
 

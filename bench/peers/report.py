@@ -26,7 +26,7 @@ _COLORS: Final = ("#3b6ea5", "#d9822b", "#5a9e6f", "#a05a8c", "#7f7f7f")
 
 
 def as_json(outcome: Outcome, machine: dict[str, Any]) -> dict[str, Any]:
-    """Parameters, machine, versions, who is missing or failed, cells, and every round."""
+    """Parameters, machine, versions, missing and failed stores, cells, and every round."""
     return {
         "benchmark": "peers",
         "format": FORMAT_VERSION,
@@ -42,7 +42,7 @@ def as_json(outcome: Outcome, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_tables(outcome: Outcome, machine: dict[str, Any], console: Console) -> None:
-    """The loops, the mixes, who is missing, and what it was measured on."""
+    """The loops, the mixes, the missing stores, and the machine."""
     found = cells(outcome)
     if found:
         console.print(_loop_table(outcome, found))

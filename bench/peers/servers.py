@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from typing import Any
 
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.drivers import (
     Connection,
     Directory,
@@ -19,6 +18,7 @@ from limpet.bench.peers.drivers import (
     package_missing,
 )
 from limpet.bench.peers.ycsb import Workload
+from limpet.fault.inject.children import die_with_parent
 
 
 class RedisDriver(Driver):

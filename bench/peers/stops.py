@@ -30,7 +30,7 @@ LOOK: Final = 64
 
 @dataclasses.dataclass(frozen=True)
 class Stops:
-    """What came of one drift. `expired`: locks of living clients that others released."""
+    """The result of one drift. `expired`: locks of living clients that others released."""
 
     drift_us: int
     processes: int

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from limpet.bench.peers import ycsb
-from limpet.bench.peers.children import die_with_parent
 from limpet.bench.peers.drivers import Connection, Driver, DriverError, Get, Put, Scan
 from limpet.bench.peers.ycsb import Operation, Workload
+from limpet.fault.inject.children import die_with_parent
 
 ANSWER_WAIT_S: Final = 120
 """A worker that has not answered for this long has failed."""
@@ -350,7 +350,7 @@ def time_each(
 
 
 def clock_cost_ns() -> float:
-    """What reading the clock adds to each operation of a latency pass."""
+    """The time that reading the clock adds to each operation of a latency pass."""
     clock = time.perf_counter_ns
     costs = []
     for _ in range(10_000):

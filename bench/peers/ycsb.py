@@ -47,7 +47,7 @@ _SCATTER: Final = 11400714819323198549  # odd, not a multiple of 5: one to one m
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What is stored and how it is asked for.
+    """Parameters of the stored records and of the operations on them.
 
     `records`: how many keys. `key_bytes`, `value_bytes`: size of each. `theta`: skew, 0 is uniform.
     `operations`: the longest stream that one process runs. `seed`: of every random choice.

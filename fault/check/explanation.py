@@ -68,7 +68,7 @@ class Explanation:
         lines += _listed("ruled out by these, whatever became of all others", self.evidence)
         lines += _listed("what they read was written by", self.sources)
         if self.failing.read is not None and not self._written():
-            lines.append("  nobody had called a write of the value that it read")
+            lines.append("  no client had called a write of the value that it read")
         return "\n".join(lines)
 
     def _written(self) -> bool:

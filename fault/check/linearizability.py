@@ -24,7 +24,7 @@ from limpet.fault.check.explanation import Explanation, explain
 from limpet.fault.check.history import Record, read_history
 from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
 from limpet.fault.check.models import KeyModel, Values
-from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.inject.children import end_with_parent
 
 BUDGET: Final = 2_000_000
 BUDGET_PER_OPERATION: Final = 500
@@ -57,7 +57,7 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class KeyReport:
-    """What was found of one key. `detail` is empty when the verdict is ok."""
+    """The verdict on one key. `detail` is empty when the verdict is ok."""
 
     key: bytes
     verdict: Verdict
@@ -69,7 +69,7 @@ class KeyReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found of a history, the keys with the worst verdicts first."""
+    """The verdicts on a history, keys with the worst verdicts first."""
 
     keys: tuple[KeyReport, ...]
 

@@ -146,7 +146,7 @@ _EFFECTS: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("delete", "missing"): (ABSENT, KEEP),
     ("delete", "unknown"): (PRESENT, ABSENT),
 }
-"""What each operation needs and leaves; UNREAD stands for its value."""
+"""The state that each operation needs, and the state after it; UNREAD stands for its value."""
 
 
 # ---- a queue -----------------------------------------------------------------------------------
@@ -183,15 +183,15 @@ class QueueModel(Model[tuple[bytes, ...], QueueOp]):
 
 FREE: Final = 0
 LEFT: Final = -1
-"""Free, since its last holder has died; all other states are who holds it, from 1 on."""
+"""Free, since its last holder has died; every other state is the holder's number, from 1."""
 
 
 class LockOp(NamedTuple):
-    """An operation on a lock by client `who`: "take", `inherited` or not (None: nobody was told);
+    """An operation on a lock by `client`: "take", `inherited` or not (None: not reported);
     "release"; "die", which frees what it holds."""
 
     kind: str
-    who: int
+    client: int
     inherited: bool | None = None
 
 
@@ -203,9 +203,9 @@ class LockModel(Model[int, LockOp]):
 
     def step(self, state: int, op: LockOp) -> int | None:
         if op.kind == "die":
-            return LEFT if state == op.who else state
+            return LEFT if state == op.client else state
         if op.kind == "release":
-            return FREE if state == op.who else None
+            return FREE if state == op.client else None
         if state not in (FREE, LEFT) or op.inherited not in (None, state == LEFT):
             return None
-        return op.who
+        return op.client

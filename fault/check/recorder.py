@@ -1,10 +1,10 @@
-"""What each client did, noted in memory that survives it.
+"""Each client's calls and results, recorded in memory that survives the client.
 
 A client notes an operation before it makes the call and completes the note after the return;
-whoever kills it in between finds the call with an unknown outcome. Each client slot has one log: an
-anonymous file (`memfd`) that the parent makes before it forks and that grows by a chunk whenever it
-is full, so no run outgrows it, nothing of it is in a file system, and it is gone with the last
-process.
+a process that kills it in between finds the call with an unknown outcome. Each client slot has one
+log: an anonymous file (`memfd`) that the parent makes before it forks and that grows by a chunk
+whenever it is full, so no run outgrows it, nothing of it is in a file system, and it is gone with
+the last process.
 
 A log, in bytes:
 
@@ -67,7 +67,7 @@ Notes = npt.NDArray[np.void]
 
 
 class Operation(enum.IntEnum):
-    """What was called."""
+    """The operation that was called."""
 
     INSERT = 1
     UPDATE = 2
@@ -79,7 +79,7 @@ class Operation(enum.IntEnum):
 class Result(enum.IntEnum):
     """How it came back. UNKNOWN: it did not, or with an error that leaves open what it did.
 
-    TORN: a get gave bytes that nobody wrote. FULL: there was no room, and nothing changed.
+    TORN: a get returned bytes that no client wrote. FULL: there was no room, and nothing changed.
     """
 
     UNKNOWN = 0

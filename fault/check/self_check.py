@@ -1,4 +1,4 @@
-"""Values that say who wrote them and prove that they are whole.
+"""Self-check values: each names its writer and proves that it is whole.
 
 A loaded value is the content of a file, known by its length and digest. A rewritten one is the same
 content and a trailer of 40 bytes, little-endian:
@@ -34,7 +34,7 @@ assert TRAILER_SIZE == 40
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-    """What a key was loaded with."""
+    """Size and digest of the content that a key was loaded with."""
 
     size: int
     digest: int
@@ -74,7 +74,7 @@ def unseal(value: bytes, key: int) -> int | None:
     return _identity_in(whole[-TRAILER_SIZE:], xxhash.xxh64(whole[:-TRAILER_SIZE]), key)
 
 
-def stamp(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
+def reseal(value: bytes, original: Original, key: int, incarnation: int, sequence: int) -> bytes:
     """The next value of `key`: the content of its whole `value` with a new trailer."""
     return seal(memoryview(value)[: original.size], key, incarnation, sequence)
 
@@ -93,7 +93,7 @@ def identify(value: bytes, original: Original, key: int) -> int | None:
 
 
 def _identity_in(trailer: memoryview, digest: xxhash.xxh64, key: int) -> int | None:
-    """What a trailer says, if it is right for content of this digest; None if it is not."""
+    """The identity in a trailer, if it is right for content of this digest; None if it is not."""
     magic, incarnation, sequence, named = _HEAD.unpack_from(trailer)
     digest.update(trailer[: _HEAD.size])
     (expected,) = _DIGEST.unpack_from(trailer, _HEAD.size)

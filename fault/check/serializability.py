@@ -11,20 +11,20 @@ Liskov and O'Neil, "Generalized isolation level definitions", 2000; Kingsbury an
 2020). These must come before those:
 
     edge          from                                  to
-    write-read    who wrote a version                   who read it
-    write-write   who wrote a version                   who overwrote it
-    read-write    who read a version                    who overwrote it
-    real time     who returned                          who was called later
+    write-read    writer of a version                   reader of that version
+    write-write   writer of a version                   the writer that overwrote it
+    read-write    reader of a version                   the writer that overwrote it
+    real time     a transaction that returned           one that was called later
 
-The history is strictly serializable exactly if these edges have no cycle, and nobody read what
-nobody, or only an aborted transaction, or later itself, wrote. Two transactions that overwrite one
-version are a cycle of two. Edges of real time are not drawn from each to each, which are n * n, but
-through a chain of the times of return: a transaction leads to its return, which leads to the next
-return; and the last return before its call leads to it.
+The history is strictly serializable exactly if these edges have no cycle, and no transaction
+read a value that was never written, or only by an aborted transaction, or later by itself. Two
+transactions that overwrite one version are a cycle of two. Edges of real time are not drawn from
+each to each, which are n * n, but through a chain of the times of return: a transaction leads to
+its return, which leads to the next return; and the last return before its call leads to it.
 
 A transaction of unknown outcome happened if one that happened read what it wrote. Any other is left
-out: nobody saw it, and leaving out what nobody saw removes edges and adds none. Aborted ones are
-left out, too; what they read may have been inconsistent.
+out: no transaction saw it, and leaving out unseen transactions removes edges and adds none. Aborted
+ones are left out, too; what they read may have been inconsistent.
 
 Known limits: a key can be deleted only once, and only if it was there at first, since "absent" is
 a value like others; transaction_model.py judges small histories in which keys come and go. A
@@ -53,7 +53,7 @@ from limpet.fault.check.transactions import (
 )
 
 EXAMPLES_MAX: Final = 5
-"""Reads of what nobody wrote that the text lists."""
+"""Reads of unwritten values that the text lists."""
 STARTS_MAX: Final = 20
 """Transactions of the first cycle from which a shorter one is looked for."""
 
@@ -86,11 +86,11 @@ class Edge:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was found of a history.
+    """The verdict on a history.
 
-    unknown: transactions of unknown outcome; happened: those of them that somebody saw. cycle: the
+    unknown: transactions of unknown outcome; happened: those of them that others saw. cycle: the
     edges that contradict each other, each from where the one before it leads. unfounded: reads of
-    what nobody wrote, in words; no cycle is looked for where there are any.
+    unwritten values, in words; no cycle is looked for where there are any.
     """
 
     transactions: int
@@ -182,7 +182,7 @@ def _find_writers(transactions: Sequence[Transaction], initial: Values) -> dict[
             item, value = version
             if item not in one.reads:
                 raise HistoryError(
-                    f"{one}: it wrote {name_of(item)} without having read it, so nobody can tell "
+                    f"{one}: it wrote {name_of(item)} without having read it, so it is unknown "
                     "which version it replaced; have every transaction read what it writes"
                 )
             if version in found or initial.get(item) == value:
@@ -215,7 +215,7 @@ def _find_unfounded(
     writers: dict[Version, int],
     initial: Values,
 ) -> list[str]:
-    """Reads of what nobody wrote, or what was taken back; only some of many."""
+    """Reads of unwritten or aborted values; only some of many."""
     found: list[str] = []
     for index in happened:
         one = transactions[index]
@@ -225,7 +225,7 @@ def _find_unfounded(
             if writer is None:
                 if initial.get(item) == value:
                     continue
-                source = "nobody wrote"
+                source = "no transaction wrote"
             elif writer == index:
                 source = "it wrote itself, and only then"
             elif transactions[writer].outcome == "aborted":
@@ -251,7 +251,7 @@ class _Order:
         self._add_times()
 
     def _add_versions(self) -> None:
-        """Of many who overwrite one version, two are enough: they are a cycle."""
+        """Of many transactions that overwrite one version, two are enough: they form a cycle."""
         writer: dict[Version, int] = {}
         overwriters: dict[Version, list[int]] = {}
         for number, one in enumerate(self._transactions):
@@ -292,7 +292,7 @@ class _Order:
         return tuple(self._edge(before, after) for before, after in pairs)
 
     def _unordered(self) -> set[int]:
-        """What is left when whatever has nothing before it is taken away, again and again."""
+        """The transactions left when those without a predecessor are removed, repeatedly."""
         before = [0] * len(self._after)
         for followers in self._after:
             for number in followers:

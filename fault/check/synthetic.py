@@ -29,7 +29,7 @@ SHARES: Final = {"get": 0.5, "put": 0.3, "update": 0.1, "insert": 0.05, "delete"
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What a synthetic history is like. Keys are drawn from Zipf(theta); times are in ns.
+    """Parameters of a synthetic history. Keys are drawn from Zipf(theta); times are in ns.
 
     kill_share: of operations cut by a kill; half of those have taken effect. values: how many
     different values there are; 0: every write has its own.

@@ -81,7 +81,7 @@ _NEEDS: Final[Mapping[tuple[str, str], Found]] = {
     ("update", "ok"): PRESENT, ("update", "missing"): ABSENT, ("update", "unknown"): PRESENT,
     ("delete", "ok"): PRESENT, ("delete", "missing"): ABSENT, ("delete", "unknown"): PRESENT,
 }  # fmt: skip
-"""What an operation on a key found, by its result. An unknown one counts if it took effect."""
+"""What an operation found, by its result. An unknown operation counts if it took effect."""
 
 
 def timed_of(record: Record) -> Timed[Step]:

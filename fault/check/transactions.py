@@ -15,8 +15,9 @@ A store stands there with its name, a key and a value in hexadecimal, two digits
 for the value of a key that is absent, or is deleted.
 
 An attempt is unknown when its client was killed before it was told what came of it: it happened as
-a whole, perhaps later, when somebody repaired it, or not at all. What an aborted one wrote must not
-be seen. An attempt that ended in a conflict is aborted, and the next one is a record of its own."""
+a whole, perhaps later, when another client repaired it, or not at all. What an aborted one wrote
+must not be seen. An attempt that ended in a conflict is aborted, and the next one is a record of
+its own."""
 
 from __future__ import annotations
 

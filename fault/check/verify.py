@@ -128,8 +128,8 @@ def _stale(reads: Notes, source: Notes, completed: Notes) -> npt.NDArray[np.bool
 
 
 def _explain(kind: str, read: np.void, source: np.void | None, names: Sequence[str]) -> str:
-    who = "after the run" if read["client"] == FINAL else f"by incarnation {read['client']}"
-    text = f"{kind}: {names[read['key']]!r}, read {who} at {read['call_ns']} ns"
+    when = "after the run" if read["client"] == FINAL else f"by incarnation {read['client']}"
+    text = f"{kind}: {names[read['key']]!r}, read {when} at {read['call_ns']} ns"
     if kind not in ("missing", "torn"):
         text += f", gave {describe(int(read['read']))}"
     if source is not None and source["value"] != LOADED:

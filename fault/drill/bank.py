@@ -2,10 +2,11 @@
 
 Transactions move money between two or three accounts of a store, or read ten accounts, or all.
 Each attempt is noted, before it can take effect, in memory that survives its client
-(`transaction_recorder`). The crew kills and stops the clients at random and puts others in their
-place. In the end all accounts are read in one transaction, the dead are recovered, and all are read
+(`transaction_recorder`). The supervisor kills and stops the clients at random and replaces them. In
+the end all accounts are read in one transaction, the dead are recovered, and all are read
 again; the money must be all there, in every transaction that read all accounts; the whole history
-must be strictly serializable, `check()` hold and nothing be leaked. Nobody may have been blocked.
+must be strictly serializable, `check()` hold and nothing be leaked. No client may have been
+blocked.
 
 A transaction may give up after many conflicts, and for want of memory where clients are stopped, as
 they hold it back. Either must have changed nothing.
@@ -14,6 +15,7 @@ they hold it back. Either must have changed nothing.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import time
@@ -26,23 +28,13 @@ from limpet.fault.check.serializability import check
 from limpet.fault.check.transaction_recorder import TransactionRecorder
 from limpet.fault.check.transactions import Transaction, name_of, write_transactions
 from limpet.fault.check.verify import FINAL
-from limpet.fault.drill.bank_report import (
-    CHECKS,
-    HISTORY,
-    INVARIANTS,
-    TOTAL,
-    UNORDERED,
-    BankParameters,
-    BankReport,
-    Counts,
-)
 from limpet.fault.drill.bank_worker import (
     LOAD,
     START,
     STORE,
     Act,
     Acts,
-    Teller,
+    BankWorker,
     account,
     balance_of,
     items,
@@ -50,9 +42,63 @@ from limpet.fault.drill.bank_worker import (
 )
 from limpet.fault.drill.counters import PUTS, Counters
 from limpet.fault.drill.drill_base import DrillBase, nameless_pool
-from limpet.fault.drill.drill_report import MOVING, Observer
+from limpet.fault.drill.drill_report import (
+    AUDIT,
+    MOVING,
+    WORKERS,
+    Observer,
+    RunParameters,
+    RunReport,
+)
 from limpet.fault.inject.interrupt import Interrupt, ended_by_signals
 from limpet.shm.errors import ParameterError, StoreCorrupt, StoreFull, TransactionConflict
+
+TOTAL: Final = "the accounts have what they had at first, whenever all are read"
+HISTORY: Final = "the history of transactions is strictly serializable"
+INVARIANTS: Final = "check(), and the store gives what the last transaction read"
+UNORDERED: Final = {"rtx-race": ("rtx-race",), "both": ("rtx-sherman", "rtx-race")}
+"""The kinds of the stores that have the accounts, where these cannot be scanned."""
+CHECKS: Final = (WORKERS, MOVING, TOTAL, HISTORY, INVARIANTS, AUDIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class BankParameters(RunParameters):
+    """Parameters of the bank drill; `parameters` are the store's.
+
+    `store`: a kind, or one of UNORDERED.
+    """
+
+    store: str = "rtx-sherman"
+    kill_rate: float = 50.0
+    nodes: int = 1
+    node_size: int = 32 << 20
+    accounts: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Transactions of the run. totals: committed ones that read every account.
+
+    aborted: attempts after which another was made, or none, as so many had failed (given_up, and
+    where clients are stopped also for want of memory). unknown: the client was killed.
+    """
+
+    transfers: int
+    reads: int
+    totals: int
+    aborted: int
+    given_up: int
+    unknown: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BankReport(RunReport):
+    """What came out."""
+
+    parameters: BankParameters
+    counts: Counts
+    judged: Judged
+
 
 EXAMPLES_MAX: Final = 5
 LOADER: Final = 0
@@ -124,12 +170,12 @@ class _Bank(DrillBase[BankParameters]):
             counter = counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
             log = self.recorder.log(slot, incarnation)
-            teller = Teller(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
-            teller.work(random.Random(self.parameters.seed << 32 | incarnation))
+            worker = BankWorker(self.pool, self.acts, incarnation, log, counter, tuple(allowed))
+            worker.work(random.Random(self.parameters.seed << 32 | incarnation))
 
-        self.run_crew(client, counters)
+        self.run_clients(client, counters)
         self.given_up = self.last.snapshot.refused()
-        if not self.crew.failed and not self.last.snapshot.operations(PUTS):
+        if not self.supervisor.failed and not self.last.snapshot.operations(PUTS):
             self.checks[MOVING].append("no transfer was committed in the whole run")
 
     def verify(self, history: str | None) -> BankReport:
@@ -202,7 +248,7 @@ class _Bank(DrillBase[BankParameters]):
         return sum(balance_of(transaction.reads[item]) for item in self.items)
 
     def _count(self, transactions: list[Transaction]) -> Counts:
-        """What the clients did."""
+        """Counts of the clients' transactions."""
         made = [one for one in transactions if one.client not in (LOADER, FINAL)]
         committed = [one for one in made if one.outcome == "committed"]
         return Counts(

@@ -1,20 +1,20 @@
-"""What a client of the bank does: transfers between accounts, and reads of some or all of them.
+"""A client of the bank drill: transfers between accounts, and reads of some or all of them.
 
     key                     value
-    account-000003          `1000 7.12`: the balance, which is never negative, and who wrote it,
+    account-000003          `1000 7.12`: the balance, which is never negative, and its writer,
                             here incarnation 7 in its 12th attempt
     account-000003/7.12     `1000`: a receipt, from the transfer that wrote the account like that
 
-So no two values of an account are equal, no two receipts have one key, and whoever has read an
-account knows a receipt that must be there. When an account has RECEIPTS_MAX of them, the next
+So no two values of an account are equal, no two receipts have one key, and a client that has read
+an account knows a receipt that must be there. When an account has RECEIPTS_MAX of them, the next
 transfer deletes them all: the store grows and shrinks.
 
 In a store that is ordered, receipts are found by a scan, and so are several accounts. In others, or
-in several stores, a receipt's value is `1000 7.11`, with who wrote the receipt before it, or who
-loaded the accounts: so each is found by the one after it, and accounts are read one by one.
+in several stores, a receipt's value is `1000 7.11`, with the writer of the receipt before it, or of
+the load: so each is found by the one after it, and accounts are read one by one.
 
-A deleted receipt stands in the history as a value of its own, which nobody can read: "absent" it
-was before it was made, and nobody looks for it after.
+A deleted receipt stands in the history as a value of its own, which no transaction can read:
+"absent" it was before it was made, and no transaction looks for it after.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from limpet.fault.drill.counters import GETS, PUTS, Counter
 STORE: Final = "accounts"
 """The name of the store that has the accounts."""
 START: Final = 1000
-"""What each account has at first."""
+"""The initial balance of each account."""
 AMOUNT_MAX: Final = 100
 SCANNED: Final = 10
 """Accounts that a scan reads."""
@@ -71,22 +71,22 @@ def end_of(name: bytes) -> bytes:
 
 
 class Seen(NamedTuple):
-    """What one attempt read and wrote, as keys and values."""
+    """Keys and values that one attempt read and wrote."""
 
     reads: dict[bytes, bytes | None]
     writes: dict[bytes, bytes]
 
 
 Act = Callable[[Any, tuple[int, int]], Seen]
-"""What a transaction does, given its handle and who it is: incarnation and attempt."""
+"""A transaction's body, given its handle and its writer: incarnation and attempt."""
 
 
 class Transfer(NamedTuple):
     """Move up to `amounts` from the payer to the payees, or back if they are negative.
 
-    `witness` is only read. It is the payer of others, who read this payer: without validation of
-    what is only read, both of two such transfers would commit (write skew). `dwell_s`: so long it
-    takes from its last read to its end, so that others come in between.
+    `witness` is only read. It is the payer of other transactions, which read this payer: without
+    validation of what is only read, both of two such transfers would commit (write skew).
+    `dwell_s`: so long it takes from its last read to its end, so that others come in between.
     """
 
     payer: bytes
@@ -97,7 +97,7 @@ class Transfer(NamedTuple):
 
 
 class Acts:
-    """What transactions do to the accounts in `stores`, whose keys are `accounts`; `scans`: whether
+    """Transactions on the accounts in `stores`, whose keys are `accounts`; `scans`: whether
     these are in one store that can be scanned."""
 
     def __init__(self, stores: Sequence[Any], accounts: Sequence[bytes], scans: bool) -> None:
@@ -216,7 +216,7 @@ def items(values: dict[bytes, Any]) -> dict[Item, Any]:
     return {(STORE, name): value for name, value in values.items()}
 
 
-class Teller:
+class BankWorker:
     """One incarnation at work. A transaction that raises one of `allowed` has changed nothing."""
 
     def __init__(

@@ -1,12 +1,12 @@
-"""The drill of bystanders: a client that only reads, or only waits, delays nobody by a lease.
+"""The drill of bystanders: a client that only reads or waits delays no other client by a lease.
 
-Clients stop at steps of their own, and the pool's lease is an hour: whoever has to wait for a lease
-is blocked, and found, on however slow a machine. For every subject (subjects.py):
+Clients stop at steps of their own, and the pool's lease is an hour: a client that has to wait for a
+lease is blocked, and found, on however slow a machine. For every subject (subjects.py):
 
     reader   stops at a step of a read; a writer makes its turns beside it
     waiter   a holder stops at a step of a change; a second client wants to make the same one, and
              stops at one of its pauses, when it waits; the holder goes on and ends; a third one
-             makes its turns beside the waiter. Where nobody has to wait, the second one ends
+             makes its turns beside the waiter. Where no client has to wait, the second one ends
     repair   a client dies at a step of a change, while another one is at work elsewhere, on a core
              of its own if there is one; a third one recovers the dead, and makes its turns. It
              pauses a few times at most: the one at work must not keep it from ending
@@ -87,7 +87,7 @@ def roles_of(subject: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of one role beside one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one role beside one subject. `failure`: what did not hold, or ""."""
 
     subject: str
     role: str
@@ -170,22 +170,22 @@ class Beside:
         return target
 
     @staticmethod
-    def _halted(pid: int, who: str) -> bool:
+    def _halted(pid: int, name: str) -> bool:
         """Wait until a client has stopped, or ended; whether it has stopped."""
-        with within(PATIENCE_S, who):
+        with within(PATIENCE_S, name):
             state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return state is not None and state.si_code == os.CLD_STOPPED
 
     @staticmethod
-    def _end(workers: Workers, pid: int, who: str) -> Exit:
+    def _end(workers: Workers, pid: int, name: str) -> Exit:
         os.kill(pid, signal.SIGCONT)
-        with within(PATIENCE_S, who):
+        with within(PATIENCE_S, name):
             ended = workers.reap(pid)
-        demand(ended.status == 0, f"{who} ended with {ended.status}: {ended.traceback}")
+        demand(ended.status == 0, f"{name} ended with {ended.status}: {ended.traceback}")
         return ended
 
-    def _beside(self, who: str) -> None:
-        with within(PATIENCE_S, who):
+    def _beside(self, name: str) -> None:
+        with within(PATIENCE_S, name):
             for _ in range(TURNS):
                 self._write()
 

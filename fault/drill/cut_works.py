@@ -1,4 +1,4 @@
-"""What a drill of cuts does over and over: every kind of store, every channel, pools, commands.
+"""The works that a drill of cuts repeats: every kind of store, every channel, pools, commands.
 
 A new kind of store is there by being registered (stores/registry.py), with the small parameters
 that suit it (fault_profile.py). Everything else has a row here: a subject is a function that takes
@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import BrokenBarrierError, PoolExists, PoolNotFound, StoreDropped, StoreFull
 from limpet.stores.channels.power_controller import PowerController
@@ -32,7 +32,7 @@ DROPPED: Final = "dropped"
 TOLERATED: Final = (
     KeyError, StoreFull, queue.Empty, queue.Full, BrokenBarrierError, PoolExists, PoolNotFound,
 )  # fmt: skip
-"""What a work may raise of its own: also since the one before it was cut."""
+"""Errors that a work may raise itself, also because the work before it was cut."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Dropping:
 
 def store_works(pool: Any, draw: random.Random, kind: str) -> Works:
     """All operations of one store of the kind."""
-    proof = proof_of(kind)
-    given: dict[str, Any] = {"capacity": 300, **proof.parameters}
+    profile = profile_of(kind)
+    given: dict[str, Any] = {"capacity": 300, **profile.parameters}
     if "sherman" in kind:
         del given["capacity"]
     store = pool.store(kind, name="cut", **given)

@@ -28,7 +28,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -36,46 +36,36 @@ from typing import Any, Final
 from limpet.fault.drill.cut_works import SUBJECTS, TOLERATED, Prepared, Work, Works
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.backends.segments import destroy
-from limpet.shm.endpoint.fabric import BUILD, Endpoint
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.hooked import MUTATING, READS, WAITS, HookedEndpoint
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import LimpetError, ReentrantUse
 from limpet.stores.pool import Pool
 
 SIGNAL: Final = signal.SIGUSR1
-VERBS: Final = (
-    "load", "store", "swap", "cas", "faa", "fetch_or", "mcas", "read", "read_into", "read_words",
-    "write", "write_words", "write_gather", "wait", "futex_wait", "futex_wake",
-)  # fmt: skip
 
 
 class Cut(BaseException):
-    """What the signal handler raises."""
+    """Raised by the signal handler."""
 
 
-class CutEndpoint(Endpoint):
+class CutEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING, *WAITS)):
     """An Endpoint that raises a signal at the `cut_at`-th side of a verb from now on (0: never)."""
 
     cut_at = 0
+
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        self.meet()
+        return words
+
+    def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
+        self.meet()
 
     def meet(self) -> None:
         if self.cut_at:
             self.cut_at -= 1
             if not self.cut_at:
                 signal.raise_signal(SIGNAL)
-
-
-def _met(name: str) -> Callable[..., Any]:
-    def verb(self: CutEndpoint, *arguments: Any) -> Any:
-        self.meet()
-        result = getattr(Endpoint, name)(self, *arguments)
-        self.meet()
-        return result
-
-    return verb
-
-
-for _name in VERBS:
-    setattr(CutEndpoint, _name, _met(_name))
 
 
 class CutPool(Pool):
@@ -99,7 +89,7 @@ class CutParameters:
 
 @dataclasses.dataclass
 class CutReport:
-    """What a drill did, and what did not hold."""
+    """The counts of a drill, and the promises that did not hold."""
 
     subject: str
     works: int = 0
@@ -130,7 +120,7 @@ class Drill:
         before = signal.signal(SIGNAL, self._on_signal)
         hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         try:
-            # `wait`: nobody is killed for what a cut has left, so that it is seen.
+            # `wait`: no process is killed for what a cut has left, so that it is seen.
             pool = CutPool.create(
                 self.url, nodes=3, node_size="8MiB", clients=16, lease_us=300_000, fence="wait"
             )

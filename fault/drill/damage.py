@@ -8,13 +8,13 @@ that opens it now (damage_work.py), with more damage in between. Demanded is
       the stacks are told
     - no allocation without bound: MEMORY bytes more than at the start are refused to a case
     - of each operation a right result, an error that is documented, or a LimpetError
-    - a right value where the kind says that its values are under a checksum (fault_profile.py). Where
-      it has none, wrong values are counted; so are keys that are missing and values that are old, as
-      no index here has a checksum of its words (docs/drills.md says why)
+    - a right value where the kind says that a checksum covers its values (fault_profile.py). Where
+      it has none, wrong values are counted; so are missing keys and old values, as no index here
+      has a checksum of its words (docs/drills.md says why)
 
 The pool is made once, and put back as it was before each case, so a case does not depend on those
 before it: `limpet drill damage KIND --seed S --case N` repeats it. Each case is a process of its
-own. Nobody may be killed by an id that happens to be in damaged memory, hence fence="wait".
+own. No process may be killed by an id that happens to be in damaged memory, hence fence="wait".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from typing import Any, Final
 import psutil
 
 from limpet.fault.drill.damage_work import Subject, subject_of
-from limpet.fault.inject.workers import end_with_parent
+from limpet.fault.inject.children import end_with_parent
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.segments import destroy
@@ -80,7 +80,7 @@ class Damage:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What came of a case. `failures`: what must not be. `wrong`: results that were silently so."""
+    """Outcome of a case. `failures`: forbidden errors. `wrong`: silent wrong results."""
 
     number: int
     damages: tuple[Damage, ...]
@@ -91,7 +91,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What the drill found for one kind; `outcomes` counts cases."""
+    """The drill's result for one kind; `outcomes` counts cases."""
 
     kind: str
     seed: int

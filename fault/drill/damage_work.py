@@ -1,4 +1,4 @@
-"""What clients do with a damaged pool, and what they judge of it, for every kind (damage.py)."""
+"""Operations of clients on a damaged pool, and their verdicts, for every kind (damage.py)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from limpet.fault.matrix.channel_kinds import CHANNELS
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken
 from limpet.shm.errors import KeyExists, LimpetError, StoreCorrupt
 from limpet.stores.pool import Pool
@@ -21,7 +21,7 @@ SIZES: Final = (0, 5, 16, 40, 100, 700, 3000)
 WAIT_S: Final = 0.02
 """Of every call of a channel that waits."""
 CASE_S: Final = 2.0
-"""What is left of a case after so long is left out: each operation that meets damage may take a
+"""Operations after so long are left out of a case: each operation that meets damage may take a
 second until it is sure of it."""
 LEASE_US: Final = 1_000
 PROBLEMS_MAX: Final = 5
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 
 
 class Findings:
-    """What came of the operations of one case."""
+    """Results of the operations of one case."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
@@ -104,7 +104,7 @@ def subject_of(kind: str) -> Subject:
 
 
 def look_around(found: Findings, pool: Pool) -> None:
-    """What can be asked of any pool."""
+    """Call the read-only methods that every pool has."""
     for call in (pool.stores, pool.clients, pool.nodes, pool.events, pool.recover, pool.audit):
         found.attempt(f"pool.{call.__name__}", call)
 
@@ -129,22 +129,22 @@ class StoreSubject(Subject):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.proof = proof_of(kind)
-        self.checksum = self.proof.checksum.text
-        self.fresh = self.proof.metadata_process
+        self.profile = profile_of(kind)
+        self.checksum = self.profile.checksum.text
+        self.fresh = self.profile.metadata_process
 
     def is_found(self, wrong: str) -> bool:
         what, _, rest = wrong.partition(": ")
-        return what == "damaged" and int(rest.split()[0]) <= self.proof.checksum.size_max
+        return what == "damaged" and int(rest.split()[0]) <= self.profile.checksum.size_max
 
     def make(self, url: str) -> int:
-        proof = self.proof
-        nodes = proof.matrix_nodes
+        profile = self.profile
+        nodes = profile.matrix_nodes
         with Pool.create(
-            url, nodes=nodes, node_size=2 * proof.matrix_node_size, clients=6, lease_us=LEASE_US,
+            url, nodes=nodes, node_size=2 * profile.matrix_node_size, clients=6, lease_us=LEASE_US,
             fence="wait",
         ) as pool:  # fmt: skip
-            store = pool.store(self.kind, name="store", **proof.damage_parameters)
+            store = pool.store(self.kind, name="store", **profile.damage_parameters)
             for number in range(KEYS):
                 store.put(key_of(number), value_of(number, 0))
             store.delete(key_of(KEYS - 1))
@@ -199,23 +199,25 @@ class _StoreWork:
         if self.found.refused or self.found.wrong or self.found.failures:
             raise Broken(f"without damage: {self.found.result()}")
 
-    def all(self, who: str) -> None:
+    def all(self, client: str) -> None:
         """Everything that a handle can do."""
         store, found = self.store, self.found
         self.read(range(KEYS))
-        found.attempt(f"{who}: get_many", lambda: store.get_many([key_of(n) for n in range(KEYS)]))
-        found.attempt(f"{who}: iteration", lambda: sum(1 for _ in store))
-        found.attempt(f"{who}: items", lambda: sum(len(value) for _, value in store.items()))
-        found.attempt(f"{who}: len", lambda: len(store))
-        found.attempt(f"{who}: check", store.check)
+        found.attempt(
+            f"{client}: get_many", lambda: store.get_many([key_of(n) for n in range(KEYS)])
+        )
+        found.attempt(f"{client}: iteration", lambda: sum(1 for _ in store))
+        found.attempt(f"{client}: items", lambda: sum(len(value) for _, value in store.items()))
+        found.attempt(f"{client}: len", lambda: len(store))
+        found.attempt(f"{client}: check", store.check)
         for number in range(self.version % 3, KEYS + 4, 3):
             self.write(number)
         self.read(range(0, KEYS + 4, 2))
         if store.ordered:
-            found.attempt(f"{who}: scan", lambda: list(store.scan(b"key-1", b"key-3")))
+            found.attempt(f"{client}: scan", lambda: list(store.scan(b"key-1", b"key-3")))
         if store.transactional:
-            found.attempt(f"{who}: transaction", lambda: self._transact(store))
-        found.attempt(f"{who}: check", store.check)
+            found.attempt(f"{client}: transaction", lambda: self._transact(store))
+        found.attempt(f"{client}: check", store.check)
 
     def _transact(self, store: Any) -> None:
         def work(tx: Any) -> None:
@@ -300,7 +302,7 @@ class ChannelSubject(Subject):
         self._fresh(found, "another", pool, "another")
         for call in (pool.channels.list, pool.channels.names):
             found.attempt(f"channels.{call.__name__}", call)
-        found.attempt("channels.memory.check", lambda: pool.channels.memory.check())
+        found.attempt("channels.catalogue.check", lambda: pool.channels.catalogue.check())
         for name in ("channel", "another"):
             found.attempt(f"remove {name}", functools.partial(pool.channels.remove, name), KeyError)
         self._fresh(found, "anew", pool, "channel")
@@ -309,12 +311,12 @@ class ChannelSubject(Subject):
                 found.attempt("closing the pool", one.close)
         return found.result()
 
-    def _fresh(self, found: Findings, who: str, pool: Pool, name: str) -> None:
-        state, handle = found.attempt(f"{who}: open", lambda: self.channel.open(pool, name))
+    def _fresh(self, found: Findings, client: str, pool: Pool, name: str) -> None:
+        state, handle = found.attempt(f"{client}: open", lambda: self.channel.open(pool, name))
         if state == "ok":
-            self._use(found, who, handle)
+            self._use(found, client, handle)
 
-    def _use(self, found: Findings, who: str, handle: Any) -> None:
+    def _use(self, found: Findings, client: str, handle: Any) -> None:
         channel = self.channel
         calls: list[tuple[str, Callable[[], Any]]] = [
             ("prepare", lambda: channel.prepare(handle)),
@@ -324,7 +326,7 @@ class ChannelSubject(Subject):
         ]
         for name, call in calls:
             with _bounded() if channel.waits_for_ever else contextlib.nullcontext():
-                found.attempt(f"{who}: {name}", call, *channel.expected)
+                found.attempt(f"{client}: {name}", call, *channel.expected)
 
 
 @contextlib.contextmanager
@@ -332,7 +334,7 @@ def _bounded() -> Iterator[None]:
     """End a wait that has no time of its own, as a user's Ctrl-C does."""
 
     def late(number: int, frame: object) -> None:
-        raise StoreCorrupt("it waits for whoever is missing")
+        raise StoreCorrupt("it waits for a missing participant")
 
     signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, 10 * WAIT_S)

@@ -2,47 +2,102 @@
 
 A pool of three nodes is filled with every file of a directory (path -> content). Workers then get
 and rewrite files in a Zipfian mix; a killer ends a random one at a given rate and a new one takes
-its place. A rewrite gets a value, checks it and puts its content back with a new trailer (`stamp`),
-so damage would be handed on, not painted over. Every get and put is in a history that survives its
-worker (`recorder`). In the end all of it is verified (`verify`): each read during the run and after
-it, the set of keys, `check()`, and `audit()` after `recover()`.
+its place. A rewrite gets a value, checks it and puts its content back with a new trailer
+(`reseal`): a damaged value stays damaged and is found. Every get and put is in a history that
+survives its worker (`recorder`). In the end all of it is verified (`verify`): each read during the
+run and after it, the set of keys, `check()`, and `audit()` after `recover()`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 import limpet
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder
 from limpet.fault.check.self_check import Original
-from limpet.fault.check.verify import FINAL, verify
+from limpet.fault.check.verify import FINAL, Verdict, verify
 from limpet.fault.drill.counters import Counters
-from limpet.fault.drill.demo_report import (
-    AUDIT,
-    CHECKS,
-    INVARIANTS,
-    KEYS,
-    READS,
-    WORKERS,
-    DemoParameters,
-    Observer,
-    Report,
-)
-from limpet.fault.drill.workload import Entry, Mix, Mixer, gets_and_puts, judge
+from limpet.fault.drill.workload import DemoWorker, Entry, ZipfWorkload, gets_and_puts, judge
 from limpet.fault.inject.interrupt import Interrupt
-from limpet.fault.inject.supervisor import Crew, Progress
+from limpet.fault.inject.supervisor import Progress, Supervisor
 from limpet.shm.backends.location import parse_url
-from limpet.shm.endpoint import backing
 from limpet.shm.errors import LimpetError, ParameterError, PoolError
 from limpet.shm.parameters import KIB, MIB
+
+WORKERS: Final = "workers ended only when killed, and all of them in the end"
+READS: Final = "every read gave a whole value that some write or the load wrote, and no stale one"
+KEYS: Final = "no key is missing, none is extra"
+INVARIANTS: Final = "check(): the invariants of the store"
+AUDIT: Final = "audit() after recover(): 0 bytes leaked"
+CHECKS: Final = (WORKERS, READS, KEYS, INVARIANTS, AUDIT)
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoParameters:
+    """Parameters of a demo. `kill_rate` is per second; `write_share` is the share of rewrites.
+
+    Keys are drawn from Zipf(theta) over all files.
+    """
+
+    url: str
+    data: Path
+    seed: int
+    store: str = "race"
+    clients: int = 4
+    seconds: float = 10.0
+    kill_rate: float = 2.0
+    write_share: float = 0.2
+    theta: float = 0.99
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "data": str(self.data)}
+
+
+class Observer(Protocol):
+    """Is told what the demo is doing, to show it."""
+
+    def loading(self, done: int, total: int) -> None:
+        """`done` of `total` bytes of files are in the pool."""
+
+    def running(self, progress: Progress) -> None:
+        """A few times a second, and once when all workers have ended."""
+
+    def verifying(self, what: str) -> None:
+        """A step of the verification begins."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The result of a demo. `checks`: for each check, the faults that it found, as text."""
+
+    parameters: DemoParameters
+    build: str
+    files: int
+    size: int
+    skipped: list[str]
+    seconds: dict[str, float]
+    last: Progress
+    kills: int
+    restarts: int
+    verdict: Verdict
+    recovered: dict[str, Any]
+    audit: dict[str, int]
+    checks: dict[str, list[str]]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return not any(self.checks.values())
+
 
 NODES: Final = 3
 BLOCK_SIZE: Final = 256 * KIB
@@ -116,12 +171,10 @@ def fit(found: dict[Path, int], parameters: DemoParameters) -> tuple[list[Path],
     location = parse_url(url)
     size, largest = sum(found.values()), max(found.values())
     each = node_size(size, largest, clients)
-    if location.scheme == "dax":
+    room = location.room()
+    if room is None or NODES * each <= room[1]:
         return list(found), each, BLOCK_SIZE
-    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
-    free = backing.room(folder)
-    if free is None or NODES * each <= free:
-        return list(found), each, BLOCK_SIZE
+    folder, free = room
     files: list[Path] = []
     size = largest = 0
     for path, bytes_ in found.items():
@@ -188,26 +241,28 @@ class _Demo:
         """Have the workers work and be killed for the given time, then end by themselves."""
         parameters = self.parameters
         shares = gets_and_puts(parameters.write_share)
-        mix = Mix(len(self.entries), parameters.theta, shares, parameters.seed)
+        mix = ZipfWorkload(len(self.entries), parameters.theta, shares, parameters.seed)
 
         def worker(slot: int, incarnation: int) -> None:
             log = self.recorder.log(slot, incarnation)
             counter = self.counters.counter(slot)
             counter.start(os.getpid(), self.pool.client_id)
-            Mixer(self.store, self.entries, incarnation, log, counter).work(mix.draw(incarnation))
+            DemoWorker(self.store, self.entries, incarnation, log, counter).work(
+                mix.draw(incarnation)
+            )
             self.pool.close()
 
         with (
             self._timed("run"),
-            Crew(
+            Supervisor(
                 worker, self.pool, self.counters, self.interrupt,
                 seed=parameters.seed, kill_rate=parameters.kill_rate,
-            ) as crew,
+            ) as supervisor,
         ):  # fmt: skip
-            crew.run(parameters.seconds, self.observer.running)
-            self.last = crew.stop(self.observer.running)
-        self.kills, self.restarts = sum(crew.kills), crew.restarts
-        self.checks[WORKERS] += crew.ends + crew.blocked
+            supervisor.run(parameters.seconds, self.observer.running)
+            self.last = supervisor.stop(self.observer.running)
+        self.kills, self.restarts = sum(supervisor.kills), supervisor.restarts
+        self.checks[WORKERS] += supervisor.ends + supervisor.blocked
 
     def verify(self) -> Report:
         """Judge everything."""

@@ -1,4 +1,4 @@
-"""What the drills share: a pool without a name, the crew's run, and looks at what it left.
+"""The base of the drills: a pool without a name, the supervisor's run, and the final checks.
 
 The pool's segments have no name once it is made: however the drill ends, they are gone.
 """
@@ -14,7 +14,7 @@ import limpet
 from limpet.fault.drill.counters import Counters
 from limpet.fault.drill.drill_report import AUDIT, MOVING, WORKERS, Observer, RunParameters
 from limpet.fault.inject.interrupt import Interrupt
-from limpet.fault.inject.supervisor import Crew, Progress
+from limpet.fault.inject.supervisor import Progress, Supervisor
 from limpet.fault.matrix.operations import Broken
 from limpet.fault.matrix.testbed import within
 from limpet.shm.errors import LimpetError
@@ -32,7 +32,7 @@ Parameters = TypeVar("Parameters", bound=RunParameters)
 
 @contextlib.contextmanager
 def nameless_pool(parameters: RunParameters, node_size: int) -> Generator[limpet.Pool, None, None]:
-    """A pool that nobody else can open, and that is gone with its last process."""
+    """A pool that no other process can open, and that is gone with its last process."""
     pool = limpet.create(
         parameters.url,
         nodes=parameters.nodes,
@@ -49,7 +49,7 @@ def nameless_pool(parameters: RunParameters, node_size: int) -> Generator[limpet
 class DrillBase(Generic[Parameters]):
     """One drill. `checks` has what was wrong with each thing that it checks, in words."""
 
-    crew: Crew
+    supervisor: Supervisor
     last: Progress
 
     def __init__(
@@ -69,7 +69,7 @@ class DrillBase(Generic[Parameters]):
         self.recovered: dict[str, Any] = {}
         self.audit: dict[str, int] = {}
 
-    def run_crew(
+    def run_clients(
         self,
         client: Callable[[int, int], None],
         counters: Counters,
@@ -88,7 +88,7 @@ class DrillBase(Generic[Parameters]):
 
         with (
             self.timed("run"),
-            Crew(
+            Supervisor(
                 target, self.pool, counters, self.interrupt,
                 seed=parameters.seed,
                 kill_rate=parameters.kill_rate,
@@ -96,13 +96,13 @@ class DrillBase(Generic[Parameters]):
                 hold_ns=(HOLD_LEASES[0] * lease_ns, HOLD_LEASES[1] * lease_ns),
                 endless=int(parameters.watch),
                 blocked_s=parameters.blocked_s,
-            ) as crew,
+            ) as supervisor,
         ):  # fmt: skip
-            self.crew = crew
-            crew.run(parameters.seconds, self.observer.running, planned)
-            self.last = crew.stop(self.observer.running)
-        self.checks[WORKERS] += crew.ends
-        self.checks[MOVING] += crew.blocked
+            self.supervisor = supervisor
+            supervisor.run(parameters.seconds, self.observer.running, planned)
+            self.last = supervisor.stop(self.observer.running)
+        self.checks[WORKERS] += supervisor.ends
+        self.checks[MOVING] += supervisor.blocked
 
     def recover(self) -> None:
         """Recover what dead clients left."""
@@ -142,18 +142,18 @@ class DrillBase(Generic[Parameters]):
 
     def outcome(self) -> dict[str, Any]:
         """The fields of a RunReport."""
-        crew = self.crew
+        supervisor = self.supervisor
         return {
             "parameters": self.parameters,
             "build": limpet.build,
             "seconds": self.seconds,
             "last": self.last,
-            "kills": sum(crew.kills),
-            "watcher_kills": sum(crew.kills[self.parameters.clients :]),
-            "restarts": crew.restarts,
-            "fenced": crew.fenced,
-            "delays": crew.delays,
-            "events_missed": crew.events.missed,
+            "kills": sum(supervisor.kills),
+            "watcher_kills": sum(supervisor.kills[self.parameters.clients :]),
+            "restarts": supervisor.restarts,
+            "fenced": supervisor.fenced,
+            "delays": supervisor.delays,
+            "events_missed": supervisor.events.missed,
             "recovered": self.recovered,
             "audit": self.audit,
             "checks": self.checks,

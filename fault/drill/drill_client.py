@@ -1,4 +1,4 @@
-"""What a drill's client does: operations of all kinds, on values that prove themselves."""
+"""A client of the store drill: operations of all kinds, on self-check values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WRITES: Final = frozenset({Operation.INSERT, Operation.UPDATE, Operation.PUT})
 class Values:
     """The values of a run: unique, whole or visibly not, of `sizes` (smallest, largest) in bytes.
 
-    Sizes are drawn evenly on a logarithmic scale; a value's content follows from who writes it.
+    Sizes are drawn evenly on a logarithmic scale; a value's content is a function of its writer.
     """
 
     def __init__(self, sizes: tuple[int, int], seed: int) -> None:
@@ -120,7 +120,7 @@ class DrillClient:
 
 
 def judge(value: bytes | None, key: int) -> tuple[Result, int, int]:
-    """What to note of a get of `key`: its result, the identity of the value, and its size."""
+    """The record of a get of `key`: its result, the identity of the value, and its size."""
     if value is None:
         return Result.MISSING, 0, 0
     number = unseal(value, key)

@@ -30,7 +30,7 @@ EXAMPLES_MAX: Final = 5
 
 
 def torn(notes: Notes, keys: Sequence[bytes]) -> list[str]:
-    """The reads that gave a value which nobody wrote, in words; only some of many."""
+    """The reads that returned an unwritten value, in words; only some of many."""
     found = notes[notes["result"] == Result.TORN]
     words = [
         f"client {note['client']} read a torn value of {keys[note['key']]!r}, "
@@ -64,7 +64,7 @@ def write(path: str | os.PathLike[str], notes: Notes, keys: Sequence[bytes]) -> 
 
 
 def value_bytes(number: int) -> bytes:
-    """What stands for the value of this identity in a history."""
+    """The text that represents the value of this identity in a history."""
     return number.to_bytes(8, "big")
 
 

@@ -1,4 +1,4 @@
-"""What a drill is told, what it says while it runs, and what comes out of it."""
+"""Parameters, progress and reports of the drills that run clients under a supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from limpet.fault.drill.timeline import Timeline
 from limpet.fault.inject.supervisor import Delays, Progress
 
 WORKERS: Final = "clients ended only as the drill ended them"
-MOVING: Final = "nobody was blocked"
+MOVING: Final = "no client was blocked"
 WHOLE: Final = "every value read was whole"
 HISTORY: Final = "the history is linearizable"
 SERVED: Final = "what is on no lost node is served"
@@ -33,7 +33,7 @@ MIX: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class RunParameters:
-    """What every drill is told. Rates are per second; sizes are in bytes.
+    """Parameters of every drill. Rates are per second; sizes are in bytes.
 
     `node_size` 0: as the rest needs. A stopped client stands still for a time from a fiftieth of
     the lease to four leases. `watch`: one more process recovers the dead, as `limpet watch` does,
@@ -62,7 +62,7 @@ class RunParameters:
 
 @dataclasses.dataclass(frozen=True)
 class DrillParameters(RunParameters):
-    """What a drill of a store does.
+    """Parameters of a drill of a store.
 
     Keys are drawn from Zipf(theta); `mix` has the share of each operation;
     `parameters` are the store's, besides those of `fault/matrix/fault_profile.py`. `losses`:
@@ -109,7 +109,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class RunReport:
-    """What came out of any drill. `checks` has what was wrong with each thing that was checked."""
+    """The result of any drill. `checks`: for each check, the faults that it found."""
 
     parameters: RunParameters
     build: str
@@ -133,7 +133,7 @@ class RunReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report(RunReport):
-    """What came out of a drill of a store."""
+    """The result of a drill of a store."""
 
     parameters: DrillParameters
     counts: Counts

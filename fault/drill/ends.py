@@ -2,7 +2,7 @@
 
 A client, forked from a warm parent, makes a change of a subject (subjects.py), and at its k-th step
 
-    exec            becomes another program, which must live on: nobody kills what is no client
+    exec            becomes another program, which must live on: no client kills it
     fork and exec   forks first; the child has all descriptors of the client, and waits
     _exit           ends without anything being closed
     abort           is ended by SIGABRT
@@ -16,7 +16,7 @@ A client, forked from a warm parent, makes a change of a subject (subjects.py), 
 for k = 1, 2, 3 ... until the change has no such step. Each time the parent then recovers the dead
 and makes its turns. It demands that this takes no time, that no client is left but its own, that
 nothing is leaked, and that a program which a client became still runs; and of a client that goes
-on, that it ends well. The lease is short, so whoever is in the way is killed if it may be.
+on, that it ends well. The lease is short, so a client that blocks another is killed if it may be.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from limpet.fault.inject.children import end_with_parent
 from limpet.fault.inject.stopping import StoppingPool
-from limpet.fault.inject.workers import Workers, end_with_parent
+from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.fault.matrix.subjects import CHANGES, opened, pool_sizes
 from limpet.fault.matrix.testbed import look_away, within
@@ -57,7 +58,7 @@ MET: Final = 77
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of one way of ending, for one subject. `failure`: what did not hold, or ""."""
+    """The outcome of one way of ending, for one subject. `failure`: what did not hold, or ""."""
 
     subject: str
     way: str

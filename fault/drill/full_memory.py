@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import Broken, demand
 from limpet.shm.backends.segments import destroy
 from limpet.shm.errors import LimpetError, ParameterError, StoreFull
@@ -40,7 +40,7 @@ NODE_SIZE: Final = 2 << 20
 BLOCK_SIZE: Final = 16 << 10
 
 Step = tuple[str, Callable[[], Any], Callable[[], Any]]
-"""What a step is called, what it does, and what is noted when it is done."""
+"""A step's name, its action, and the note made when it is done."""
 
 
 def kinds() -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def kinds() -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came out for a kind: runs; writes that were refused; reads of values meanwhile."""
+    """The result for a kind: runs; writes that were refused; reads of values meanwhile."""
 
     kind: str
     runs: int
@@ -102,7 +102,7 @@ class Run:
         self.kind = kind
         self.model: dict[bytes, bytes] = {}
         self.refused = self.reads = 0
-        self.nodes = max(2, proof_of(kind).matrix_nodes)
+        self.nodes = max(2, profile_of(kind).matrix_nodes)
         self.pool = Pool.create(
             url, nodes=self.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE, clients=CLIENTS
         )
@@ -139,20 +139,20 @@ class Run:
         raise NotImplementedError
 
     def go_on(self) -> None:
-        """What must be possible while memory is full."""
+        """Demand the operations that must work while memory is full."""
 
     def check(self) -> None:
-        """What must hold of the structure besides."""
+        """Further demands on the structure."""
 
     def look(self, when: str) -> None:
-        """Everything can be read, by everybody."""
+        """Every client can read everything."""
         states = {node["state"] for node in self.other.nodes()}
         demand(states == {"in service"}, f"{when}: nodes are {states}")
         with Pool.open(self.url, timeout_s=0) as newcomer:
-            for who, pool in (("it", self.pool), ("another", self.other), ("a third", newcomer)):
+            for reader, pool in (("it", self.pool), ("another", self.other), ("a third", newcomer)):
                 found = self.contents(pool)
                 wrong = sorted(key for key in self.model if found.get(key) != self.model[key])
-                demand(not wrong, f"{when}: {who} does not find {wrong[:4]} as they were")
+                demand(not wrong, f"{when}: {reader} does not find {wrong[:4]} as they were")
                 self.reads += len(self.model)
 
     def judge(self) -> None:
@@ -189,7 +189,7 @@ class StoreRun(Run):
         """The handle of a pool that is ours, or a new one of another."""
         if id(pool) in self.stores:
             return self.stores[id(pool)]
-        made = pool.store(self.kind, name="store", **proof_of(self.kind).matrix_parameters)
+        made = pool.store(self.kind, name="store", **profile_of(self.kind).matrix_parameters)
         if pool in (self.pool, self.other):
             self.stores[id(pool)] = made
         return made
@@ -280,7 +280,7 @@ LOOKS: Final[dict[str, Callable[[Pool, str], Any]]] = {
     "barrier": lambda pool, name: demand(not pool.barrier(name, 1).broken, f"{name} is broken"),
     "ring": lambda pool, name: pool.ring(name, 20_000),
 }
-"""What anybody finds of a channel that was used."""
+"""State that any client finds in a used channel."""
 
 
 def run(

@@ -9,7 +9,7 @@ random. Another client recovers it, and a new one takes its place. Steps, beside
     objects   settle it                          Recover KV Requests
     blocks    give back its blocks; which of     Construct Free List
               their objects are free, their used
-              bits tell whoever takes them over
+              bits tell the clients that take them over
     slot      let the epoch go on without it     -
 """
 
@@ -24,7 +24,7 @@ import traceback
 from typing import Any, Final
 
 import limpet
-from limpet.bench.peers.children import die_with_parent
+from limpet.fault.inject.children import die_with_parent
 from limpet.shm.clients.recovery import recover_client
 
 STEPS: Final = ("open", "attach", "hand", "objects", "blocks", "slot")

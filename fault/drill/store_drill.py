@@ -1,10 +1,10 @@
 """The drill: clients of a store are killed, stopped and robbed of a memory node, and judged.
 
 Clients insert, update, put, get and delete on a few thousand keys, and note each call, before it is
-made, in memory that survives them (`recorder`). The crew kills and stops them at random and puts
-others in their place. In the end every key is read, the dead are recovered, and every key is read
+made, in memory that survives them (`recorder`). The supervisor kills and stops them at random and
+replaces them. In the end every key is read, the dead are recovered, and every key is read
 again; the whole history, these reads included, must be linearizable, every value whole, `check()`
-hold and nothing be leaked. Nobody may have been blocked.
+hold and nothing be leaked. No client may have been blocked.
 
 What a lost node may do is the store's to say (`Store.losses_survived`). Up to that many, no
 operation may fail. With more, an operation may raise NodeFailed, naming a lost node, and then its
@@ -45,10 +45,10 @@ from limpet.fault.drill.drill_report import (
     Report,
 )
 from limpet.fault.drill.timeline import Timeline
-from limpet.fault.drill.workload import Mix
+from limpet.fault.drill.workload import ZipfWorkload
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.layout import NODE_STATES, object_sizes
 from limpet.shm.errors import LimpetError, NodeFailed, ParameterError, StoreFull
@@ -98,7 +98,7 @@ def run(parameters: DrillParameters, observer: Observer, history: str | None = N
 
 
 def _store_parameters(parameters: DrillParameters) -> dict[str, Any]:
-    kind = proof_of(parameters.store).parameters
+    kind = profile_of(parameters.store).parameters
     return {"capacity": 2 * parameters.keys, **kind, **parameters.parameters}
 
 
@@ -124,8 +124,8 @@ class _Drill(DrillBase[DrillParameters]):
     def work(self) -> None:
         """Have the clients work and suffer for the given time, then end."""
         counters = Counters(self.parameters.clients)
-        self.run_crew(self._client(counters), counters, self._planned())
-        if not self.crew.failed:
+        self.run_clients(self._client(counters), counters, self._planned())
+        if not self.supervisor.failed:
             self._check_done()
 
     def _check_done(self) -> None:
@@ -137,7 +137,7 @@ class _Drill(DrillBase[DrillParameters]):
 
     def _client(self, counters: Counters) -> Callable[[int, int], None]:
         parameters = self.parameters
-        mix = Mix(parameters.keys, parameters.theta, parameters.mix, parameters.seed)
+        mix = ZipfWorkload(parameters.keys, parameters.theta, parameters.mix, parameters.seed)
         values = Values(parameters.value_sizes, parameters.seed)
         allowed: list[type[Exception]] = []
         if self.exposed:
@@ -159,7 +159,7 @@ class _Drill(DrillBase[DrillParameters]):
 
     def _planned(self) -> list[tuple[float, Callable[[], None]]]:
         def lose(node: int) -> None:
-            self.losses.append((time.monotonic_ns() - self.crew.start_ns, node))
+            self.losses.append((time.monotonic_ns() - self.supervisor.start_ns, node))
             self.pool.fail_node(node)
 
         return [(at, lambda node=node: lose(node)) for at, node in self.parameters.losses]  # type: ignore[misc]
@@ -247,7 +247,7 @@ class _Drill(DrillBase[DrillParameters]):
             listed = list(self.store)
         except NodeFailed:
             if self.exposed:
-                return  # nobody can tell what was on the lost node
+                return  # the keys of the lost node are unknown
             raise
         present = (found["result"] == Result.OK) | (found["result"] == Result.TORN)
         there = {self.keys[number] for number in found["key"][present]}
@@ -258,19 +258,19 @@ class _Drill(DrillBase[DrillParameters]):
             )
 
     def _timeline(self, notes: Notes) -> Timeline:
-        crew = self.crew
-        start_ns = crew.start_ns
+        supervisor = self.supervisor
+        start_ns = supervisor.start_ns
         stopped: dict[int, int] = {}
         stops: list[tuple[int, int]] = []
-        for sent in crew.stopper.sent:
+        for sent in supervisor.stopper.sent:
             if sent.signal == signal.SIGSTOP:
                 stopped[sent.pid] = sent.time_ns
             else:
                 stops.append((stopped.pop(sent.pid) - start_ns, sent.time_ns - start_ns))
         returns = notes["return_ns"][notes["result"] != Result.UNKNOWN]
-        kills = np.array([sent.time_ns for sent in crew.killer.sent], np.int64)
+        kills = np.array([sent.time_ns for sent in supervisor.killer.sent], np.int64)
         length_ns = int(self.last.elapsed_s * SECOND_NS)
-        ended = {sent.pid: sent.time_ns - start_ns for sent in crew.killer.sent}
+        ended = {sent.pid: sent.time_ns - start_ns for sent in supervisor.killer.sent}
         stops += [(at - start_ns, ended.get(pid, at - start_ns)) for pid, at in stopped.items()]
         return Timeline(length_ns, returns - start_ns, kills - start_ns, stops, self.losses)
 

@@ -1,4 +1,5 @@
-"""The drill of throttled processes: nobody that gets on is ever killed (traps G9, G10, G11).
+"""The drill of throttled processes: no client that makes progress is ever killed (traps G9, G10,
+G11).
 
 Clients work on one subject (subjects.py) while each of them stands still now and then, for a time
 that may be longer than the pool's lease: at a random step of a turn, in the midst of an operation
@@ -8,11 +9,11 @@ its end: then it was seen to stand still in two holds that have nothing to do wi
 
     - `kill_rate`: clients are also killed, and others recover them
     - `busy`: one client more is neither stopped nor killed, and works all the time, beside every
-      repair. Nobody has a reason to kill it
+      repair. No client has a reason to kill it
 
 A client notes after each turn when that came back, in memory that survives it. The kill is dated by
-the pool's event, which is written after it; so whoever is blamed was killed without a reason, on
-however slow a machine.
+the pool's event, which is written after it; so a client that is named here was killed without a
+reason, on however slow a machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
 from limpet.fault.inject.stopping import StoppingPool
-from limpet.fault.inject.supervisor import BLOCKED_S, Crew, Progress
+from limpet.fault.inject.supervisor import BLOCKED_S, Progress, Supervisor
 from limpet.fault.inject.workers import Exit
 from limpet.fault.matrix.subjects import StoreSubject, opened, pool_sizes
 from limpet.shm.errors import ParameterError
@@ -47,7 +48,7 @@ READS_EVERY: Final = 3
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleParameters:
-    """What the drill is told. `stops_s`: the shortest stop and the longest one, in seconds."""
+    """Parameters of the drill. `stops_s`: the shortest stop and the longest one, in seconds."""
 
     subject: str
     seed: int
@@ -67,7 +68,7 @@ class ThrottleParameters:
 
 @dataclasses.dataclass(frozen=True)
 class ThrottleReport:
-    """What came out. `halts`: times that a client stood still in the midst of an operation;
+    """The result. `halts`: times that a client stopped in the midst of an operation;
     `blamed`: kills without a reason; `failures`: all that did not hold."""
 
     parameters: ThrottleParameters
@@ -140,8 +141,8 @@ class _Halts:
             self._endpoint.stop_at = self._random.randint(1, STEPS_MAX)
 
 
-class _Crew(Crew):
-    """A crew in which the worker of one slot is left alone. Others may be fenced."""
+class _SparingSupervisor(Supervisor):
+    """Leaves the worker of one slot alone. Others may be fenced."""
 
     spared: int = -1
 
@@ -201,7 +202,7 @@ def _run(
         pool.close()
 
     low, high = parameters.stops_s
-    crew = _Crew(
+    supervisor = _SparingSupervisor(
         target, pool, counters, interrupt,
         seed=parameters.seed,
         kill_rate=parameters.kill_rate,
@@ -210,15 +211,15 @@ def _run(
         blocked_s=parameters.blocked_s,
     )  # fmt: skip
     if parameters.busy:
-        crew.spared = parameters.clients
-    with crew:
-        crew.run(parameters.seconds, lambda progress: None)
-        last = crew.stop(lambda progress: None)
-    return _report(parameters, pool, crew, last, notes)
+        supervisor.spared = parameters.clients
+    with supervisor:
+        supervisor.run(parameters.seconds, lambda progress: None)
+        last = supervisor.stop(lambda progress: None)
+    return _report(parameters, pool, supervisor, last, notes)
 
 
 def _report(
-    parameters: ThrottleParameters, pool: Any, crew: Crew, last: Progress, notes: _Notes
+    parameters: ThrottleParameters, pool: Any, supervisor: Supervisor, last: Progress, notes: _Notes
 ) -> ThrottleReport:
     clocks_ns = time.time_ns() - time.monotonic_ns()
     lease_ns = 1_000_000 * parameters.lease_ms
@@ -233,7 +234,7 @@ def _report(
                 f"process {event['pid']} was killed as standing still {since_ns / 1e6:.1f} ms "
                 f"after a turn of it had come back; the lease is {parameters.lease_ms} ms"
             )
-    failures = [*crew.ends, *crew.blocked, *blamed]
+    failures = [*supervisor.ends, *supervisor.blocked, *blamed]
     turns = sum(last.snapshot.operations(kind) for kind in (GETS, PUTS))
     if not failures:
         failures += _aftermath(parameters, pool)
@@ -243,8 +244,8 @@ def _report(
         parameters,
         turns=turns,
         halts=notes.halts,
-        stops=sum(sent.signal == signal.SIGSTOP for sent in crew.stopper.sent),
-        kills=sum(crew.kills),
+        stops=sum(sent.signal == signal.SIGSTOP for sent in supervisor.stopper.sent),
+        kills=sum(supervisor.kills),
         fenced=len(fenced),
         blamed=tuple(blamed),
         failures=tuple(failures),
@@ -252,7 +253,7 @@ def _report(
 
 
 def _aftermath(parameters: ThrottleParameters, pool: Any) -> list[str]:
-    """What is wrong with what the run has left."""
+    """Faults in the state that the run left."""
     pool.recover()
     for store in pool.stores():
         if store["name"] == "subject":

@@ -1,4 +1,4 @@
-"""What a demo worker does: gets and rewrites of stamped values in a Zipfian mix, all noted."""
+"""A demo worker: recorded gets and rewrites of self-check values, with Zipfian keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from limpet.fault.check.recorder import Log, Operation, Result
-from limpet.fault.check.self_check import Original, identify, identity, stamp
+from limpet.fault.check.self_check import Original, identify, identity, reseal
 from limpet.fault.drill.counters import GETS, PUTS, Counter
 
 BATCH: Final = 64
@@ -20,7 +20,7 @@ BATCH: Final = 64
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A key and what it was loaded with."""
+    """A key, with size and digest of the content that it was loaded with."""
 
     key: bytes
     original: Original
@@ -31,7 +31,7 @@ def gets_and_puts(put_share: float) -> dict[Operation, float]:
     return {Operation.GET: 1 - put_share, Operation.PUT: put_share}
 
 
-class Mix:
+class ZipfWorkload:
     """A stream of operations: keys from Zipf(theta), whose ranks `seed` shuffles over all keys;
     not `shuffled`: the key is the rank.
 
@@ -66,7 +66,7 @@ class Mix:
             )  # fmt: skip
 
 
-class Mixer:
+class DemoWorker:
     """One worker at work on `store`. A wrong value is noted, and not put back."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Mixer:
     def _put(self, key: int, value: bytes) -> None:
         entry = self._entries[key]
         self._sequence += 1
-        value = stamp(value, entry.original, key, self._incarnation, self._sequence)
+        value = reseal(value, entry.original, key, self._incarnation, self._sequence)
         self._log.call(Operation.PUT, key, identity(self._incarnation, self._sequence))
         start = time.perf_counter_ns()
         self._store.put(entry.key, value)
@@ -113,7 +113,7 @@ class Mixer:
 
 
 def judge(value: bytes | None, original: Original, key: int) -> tuple[Result, int]:
-    """What to note of a get of `key`: its result, and the identity of the value."""
+    """The record of a get of `key`: its result, and the identity of the value."""
     if value is None:
         return Result.MISSING, 0
     number = identify(value, original, key)

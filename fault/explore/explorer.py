@@ -1,12 +1,12 @@
 """The explorer: the shipped code of a store under many schedules of a few clients, with crashes.
 
-Each schedule is a run on a stage (sim_cluster.py): a small program, drawn or given, and departures
-from the default order of steps (schedule.py). After each run the living have finished; then the
-dead are recovered, and
+Each schedule is a run on a simulated cluster (sim_cluster.py): a small program, drawn or given, and
+departures from the default order of steps (schedule.py). After each run, when the living clients
+have finished, the dead clients are recovered, and
     - no operation raised NodeFailed, unless more memory nodes failed than the store survives
     - every client came to its end within a bounded number of steps, and raised nothing unforeseen
     - the history is linearizable, with reads by a survivor before and after recovery
-    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by nobody
+    - `check()` holds, and `audit()` finds nothing leaked, and nothing held by no client
 
 One seed drives everything: run NUMBER of SEED is the same wherever and however often it is run. A
 run that fails is shrunk to a shorter program and fewer departures that fail alike, and the command
@@ -52,7 +52,7 @@ from limpet.fault.explore.schedule import (
     draw_faults,
     schedule_text,
 )
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_exhaustive import Budget, exhaustive
 from limpet.fault.explore.sim_program import (
     REPLACE,
@@ -67,8 +67,8 @@ from limpet.fault.explore.sim_program import (
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.fault.explore.sim_shrink import NOT_REPEATABLE, shrink
 from limpet.fault.explore.sim_trace import trace_lines
-from limpet.fault.inject.workers import end_with_parent
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.inject.children import end_with_parent
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import ParameterError
 from limpet.stores.registry import KINDS, store_class
 
@@ -84,7 +84,7 @@ TRANSACTION_STEPS: Final = 4
 
 @dataclasses.dataclass(frozen=True)
 class Exploration:
-    """What is explored. `program` and the drawn ones: see `sim_program`.
+    """Parameters of an exploration. `program` and the drawn ones: see `sim_program`.
 
     `schedules`: how many runs; of the exhaustive strategy, at most so many for each of `programs`.
     `crashes`, `stalls`, `node_failures`: in one run, at most. `nodes`: of the pool; by default as
@@ -152,7 +152,7 @@ class Exploration:
     def node_count(self) -> int:
         """How many memory nodes the pool has."""
         least = self.node_failures + 1 if self.node_failures else 1
-        return self.nodes or max(proof_of(self.store).explorer_nodes, least)
+        return self.nodes or max(profile_of(self.store).explorer_nodes, least)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What came of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
+    """The result of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
     were given new memory): those that took place.
 
     `unfinished`: exhaustive programs that have more schedules than were run.
@@ -239,9 +239,9 @@ class Tally:
 # ---- single runs ---------------------------------------------------------------------------------
 
 
-def stage_of(parameters: Exploration) -> Stage:
-    """The stage on which runs with these parameters take place."""
-    return Stage(
+def cluster_of(parameters: Exploration) -> SimulatedCluster:
+    """The cluster on which runs with these parameters take place."""
+    return SimulatedCluster(
         parameters.store,
         parameters.clients,
         nodes=parameters.node_count,
@@ -254,13 +254,13 @@ def stage_of(parameters: Exploration) -> Stage:
     )
 
 
-def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
+def numbered_run(cluster: SimulatedCluster, parameters: Exploration, number: int) -> Run:
     """Run `number` of the parameters' seed, with a random strategy."""
     rng, program = _draw(parameters, number)
-    counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, stage.nodes)
-    op_steps = _op_steps(stage)
+    counts = Faults(parameters.crashes, parameters.stalls, parameters.node_failures, cluster.nodes)
+    op_steps = _op_steps(cluster)
     replaces = any(REPLACED in calls for calls in program)
-    longer: dict[object, int] = {REPLACED: _replace_steps(stage)} if replaces else {}
+    longer: dict[object, int] = {REPLACED: _replace_steps(cluster)} if replaces else {}
     for call in {call for calls in program for call in calls if call.kind == TRANSACT}:
         longer[call] = TRANSACTION_STEPS * op_steps
     faults: Schedule = draw_faults(rng, program, counts, op_steps, longer)
@@ -270,25 +270,25 @@ def numbered_run(stage: Stage, parameters: Exploration, number: int) -> Run:
     else:
         length = sum(longer.get(call, op_steps) for calls in program for call in calls)
         chooser = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
-    return Run(stage, program, chooser).go()
+    return Run(cluster, program, chooser).go()
 
 
-def _op_steps(stage: Stage) -> int:
-    """How many steps an operation takes at most when nobody disturbs it."""
-    if not stage.op_steps:
+def _op_steps(cluster: SimulatedCluster) -> int:
+    """The most steps of an operation without interference."""
+    if not cluster.op_steps:
         watch = Longest({})
-        Run(stage, parse_program(MEASURED), watch).go()
-        stage.op_steps = max(OP_STEPS_MIN, watch.steps)
-    return stage.op_steps
+        Run(cluster, parse_program(MEASURED), watch).go()
+        cluster.op_steps = max(OP_STEPS_MIN, watch.steps)
+    return cluster.op_steps
 
 
-def _replace_steps(stage: Stage) -> int:
-    """How many steps it takes to replace a node when nobody disturbs it."""
-    if not stage.replace_steps:
-        watch = Longest({Point(0, 0, 1): (Action(FAIL, stage.nodes - 1),)})
-        Run(stage, ((REPLACED,),), watch).go()
-        stage.replace_steps = watch.steps
-    return stage.replace_steps
+def _replace_steps(cluster: SimulatedCluster) -> int:
+    """Steps of replacing a node without interference."""
+    if not cluster.replace_steps:
+        watch = Longest({Point(0, 0, 1): (Action(FAIL, cluster.nodes - 1),)})
+        Run(cluster, ((REPLACED,),), watch).go()
+        cluster.replace_steps = watch.steps
+    return cluster.replace_steps
 
 
 def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]:
@@ -308,27 +308,29 @@ def _draw(parameters: Exploration, number: int) -> tuple[random.Random, Program]
 
 
 def run_batch(parameters: Exploration, numbers: range) -> Tally:
-    """The runs of these numbers (exhaustive: of these programs), on a stage of their own.
+    """The runs of these numbers (exhaustive: of these programs), on a cluster of their own.
 
-    Ends after `failures_max` failures, or when nobody wants it any more.
+    Ends after `failures_max` failures, or when the caller stops iterating.
     """
     tally = Tally()
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as cluster:
         for number in numbers:
-            for run in _runs(stage, parameters, number, tally):
+            for run in _runs(cluster, parameters, number, tally):
                 tally.add(number, run)
                 if len(tally.failed) >= parameters.failures_max or _unwanted[0]:
                     return tally
     return tally
 
 
-def _runs(stage: Stage, parameters: Exploration, number: int, tally: Tally) -> Iterator[Run]:
+def _runs(
+    cluster: SimulatedCluster, parameters: Exploration, number: int, tally: Tally
+) -> Iterator[Run]:
     if parameters.strategy != "exhaustive":
-        yield numbered_run(stage, parameters, number)
+        yield numbered_run(cluster, parameters, number)
         return
     _, program = _draw(parameters, number)
     budget = Budget(parameters.bound, min(1, parameters.crashes), parameters.node_failures)
-    complete = yield from exhaustive(stage, program, budget, parameters.schedules)
+    complete = yield from exhaustive(cluster, program, budget, parameters.schedules)
     tally.unfinished += not complete
 
 
@@ -386,9 +388,9 @@ def explore(
     seconds = time.monotonic() - start
     failures: tuple[Failure, ...] = ()
     if total.failed:
-        with stage_of(parameters) as stage:
+        with cluster_of(parameters) as cluster:
             failures = tuple(
-                describe(stage, parameters, *failed)
+                describe(cluster, parameters, *failed)
                 for failed in sorted(total.failed, key=lambda f: f[0])[: parameters.failures_max]
             )
     return Report(
@@ -406,7 +408,7 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
         "limpet", "drill", "explore", parameters.store, "--clients", str(parameters.clients),
         "--program", program, "--schedule", schedule,
     ]  # fmt: skip
-    if parameters.node_count != proof_of(parameters.store).explorer_nodes:
+    if parameters.node_count != profile_of(parameters.store).explorer_nodes:
         words += ["--nodes", str(parameters.node_count)]
     for name, value in parameters.parameters.items():
         words += ["--parameter", f"{name}={json.dumps(value)}"]
@@ -424,7 +426,7 @@ def command_of(parameters: Exploration, program: str, schedule: str) -> str:
 
 
 def describe(
-    stage: Stage,
+    cluster: SimulatedCluster,
     parameters: Exploration,
     number: int,
     what: str,
@@ -432,16 +434,16 @@ def describe(
     schedule: Schedule,
 ) -> Failure:
     """Shrink a run that failed, and say how to repeat it."""
-    run = shrink(stage, program, schedule, what)
+    run = shrink(cluster, program, schedule, what)
     texts = program_text(run.program), schedule_text(run.schedule)
     return Failure(
         number, run.failure, *texts, command_of(parameters, *texts), run.digest(),
-        tuple(trace_lines(stage, run.trace)),
+        tuple(trace_lines(cluster, run.trace)),
     )  # fmt: skip
 
 
 def explore_one(parameters: Exploration, schedule: Schedule) -> tuple[Run, list[str]]:
     """Run the parameters' program with a schedule; the run, and its steps as text."""
-    with stage_of(parameters) as stage:
-        run = replay(stage, parse_program(parameters.program), schedule)
-        return run, trace_lines(stage, run.trace)
+    with cluster_of(parameters) as cluster:
+        run = replay(cluster, parse_program(parameters.program), schedule)
+        return run, trace_lines(cluster, run.trace)

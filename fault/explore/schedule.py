@@ -1,17 +1,17 @@
-"""Schedules of simulated clients: what one is, how it is written down, and who makes them up.
+"""Schedules of simulated clients: their contents, their text form, and the choosers that draw them.
 
 A schedule says where a run departs from the default. The default: a client goes on until it has
-finished or spins, then comes the next one in the order of their numbers; nobody dies or stalls, and
-every verb is done at once. A departure is bound to a point: client, operation, step, that is, "when
-client 1, in its operation 0, is about to do its step 12". So points of one client stay what they
-are when something else is left out, which is what makes shrinking work.
+finished or spins, then comes the next one in the order of their numbers; no client dies or stalls,
+and every verb is done at once. A departure is bound to a point: client, operation, step, that is,
+"when client 1, in its operation 0, is about to do its step 12". So points of one client stay what
+they are when something else is left out, which is what makes shrinking work.
 
 As text, departures are separated by commas: `1.0.12>2,2.0.3x0,0.1.7/2`
     >C   client C goes on instead
     xC   client C dies, here and now
-    sC   client C stalls: it is not scheduled until it is woken, or nobody else is left
+    sC   client C stalls: it is not scheduled until it is woken, or no other client is left
     wC   client C is woken
-    fN   memory node N fails: it is marked in the control segment, for everybody to see
+    fN   memory node N fails: it is marked in the control segment, where every client sees it
     mN   memory node N fails without notice: its memory is gone
     /W   of the verb that comes now, W words are done; the rest is a step of its own
 The end of a client is a point, too: step 1 of the operation after its last.
@@ -95,10 +95,10 @@ def parse_schedule(text: str) -> Schedule:
 
 
 class Chooser(Protocol):
-    """Decides at every point of a run. `run` and `player` are those of `sim_stage`."""
+    """Decides at every point of a run. `run`: a `Run`; `client`: a `SimulatedClient`."""
 
-    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        """The departures at the point at which `player` is."""
+    def at(self, run: Any, client: Any, verb: str, addr: int, words: int) -> Actions:
+        """The departures at the point at which `client` is."""
 
 
 class Replay:
@@ -107,8 +107,8 @@ class Replay:
     def __init__(self, schedule: Mapping[Point, Actions]) -> None:
         self.schedule = schedule
 
-    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        return self.schedule.get(Point(player.number, player.op, player.step), NOTHING)
+    def at(self, run: Any, client: Any, verb: str, addr: int, words: int) -> Actions:
+        return self.schedule.get(Point(client.number, client.op, client.step), NOTHING)
 
 
 class Longest(Replay):
@@ -116,9 +116,9 @@ class Longest(Replay):
 
     steps = 0
 
-    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        self.steps = max(self.steps, player.step)
-        return super().at(run, player, verb, addr, words)
+    def at(self, run: Any, client: Any, verb: str, addr: int, words: int) -> Actions:
+        self.steps = max(self.steps, client.step)
+        return super().at(run, client, verb, addr, words)
 
 
 class Faults(NamedTuple):
@@ -168,17 +168,17 @@ def draw_faults(
 
 
 class _Random:
-    """What the random choosers share: faults at points drawn beforehand, and cuts."""
+    """Base of the random choosers: faults at points drawn beforehand, and cuts."""
 
     def __init__(self, rng: random.Random, faults: Schedule) -> None:
         self.rng = rng
         self.faults = faults
         self.cuts = rng.choice((0.0, 0.1, 0.5))
 
-    def disturb(self, player: Any, words: int) -> list[Action]:
+    def disturb(self, client: Any, words: int) -> list[Action]:
         actions: list[Action] = []
         if self.faults:
-            actions += self.faults.get((player.number, player.op, player.step), NOTHING)  # type: ignore[call-overload]
+            actions += self.faults.get((client.number, client.op, client.step), NOTHING)  # type: ignore[call-overload]
         if words > 1 and self.rng.random() < self.cuts:
             few = self.rng.random() < 0.5
             actions.append(Action(CUT, self.rng.randrange(1, min(words, 5) if few else words)))
@@ -192,12 +192,12 @@ class RandomWalk(_Random):
         super().__init__(rng, faults)
         self.restlessness = rng.choice((0.03, 0.1, 0.3, 1.0))
 
-    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
+    def at(self, run: Any, client: Any, verb: str, addr: int, words: int) -> Actions:
         rng = self.rng
-        actions = self.disturb(player, words)
+        actions = self.disturb(client, words)
         if rng.random() < self.restlessness:
-            target = rng.choice(run.runnable() or [player])
-            if target is not player:
+            target = rng.choice(run.runnable() or [client])
+            if target is not client:
                 actions.append(Action(SWITCH, target.number))
         return actions
 
@@ -216,24 +216,24 @@ class Priorities(_Random):
         self.highest: Any = None
         """Of those in `able`."""
 
-    def _fall(self, player: Any) -> None:
+    def _fall(self, client: Any) -> None:
         self.lowest -= 1
-        self.priorities[player.number] = self.lowest
+        self.priorities[client.number] = self.lowest
         self.able = None
 
-    def at(self, run: Any, player: Any, verb: str, addr: int, words: int) -> Actions:
-        actions = self.disturb(player, words)
+    def at(self, run: Any, client: Any, verb: str, addr: int, words: int) -> Actions:
+        actions = self.disturb(client, words)
         if verb == PAUSE:
-            self._fall(player)
+            self._fall(client)
         while self.changes and run.steps >= self.changes[0]:
             self.changes.pop(0)
-            self._fall(player)
+            self._fall(client)
         able = run.runnable()
         if able is not self.able:
             self.able, self.highest = able, max(able, key=self._priority, default=None)
-        if self.highest not in (player, None):
+        if self.highest not in (client, None):
             actions.append(Action(SWITCH, self.highest.number))
         return actions
 
-    def _priority(self, player: Any) -> int:
-        return int(self.priorities[player.number])
+    def _priority(self, client: Any) -> int:
+        return int(self.priorities[client.number])

@@ -1,15 +1,15 @@
-"""The stage of an exploration: a small pool with simulated clients, put back for every run.
+"""A simulated cluster: a small pool with simulated clients, restored before every run.
 
 All clients live in this process. Each has a pool handle of its own on the same mapped segments, a
 client slot of its own with a simulated pid, and runs its part of a program in a greenlet. The
-founder, an ordinary client, prepares everything and inspects what is left. The pool's segments are
-unlinked as soon as they are mapped, so nothing is left behind however the process ends.
+setup client, an ordinary client, prepares the pool and inspects it after a run. The pool's segments
+are unlinked as soon as they are mapped, so nothing is left behind however the process ends.
 
-A run starts from an image: all of the memory, and what each client knows privately of its blocks,
+A run starts from an image: all of the memory, and each client's private knowledge of its blocks,
 are put back as they were after the preparation. Each client then has two keys or so in a block of
 few objects, and one free object: by the second write, memory is recycled. (With several memory
-nodes, keys fall on them by chance, and memory is less scarce.) On a `scarce` stage there is no free
-block besides, and the first client hoards an empty one.
+nodes, keys fall on them by chance, and memory is less scarce.) In a `scarce` cluster there is no
+other free block, and the first client owns an empty one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from limpet.fault.explore.sim_program import ABSENT, PRESENT, VALUE_SIZE
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.alloc.allocator import Slab
+from limpet.shm.backends.file import FilePlace
 from limpet.shm.backends.node import MemoryNode
-from limpet.shm.backends.probe import Place
 from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
@@ -70,7 +70,7 @@ class Endless(BaseException):
 
 
 class SurvivorEndpoint(Endpoint):
-    """The founder's view of the memory. In a run, `paused` is called in place of a pause."""
+    """The setup client's view of the memory. In a run, `paused` is called in place of a pause."""
 
     def __init__(self) -> None:
         self.paused: Callable[[], None] | None = None
@@ -95,11 +95,11 @@ class SurvivorEndpoint(Endpoint):
 
 
 class NodesMemory:
-    """What became of the nodes' memory in a run. In life, that is the segments with names."""
+    """The nodes' memory in a run. Outside the simulator, named segments have this role."""
 
     def __init__(self) -> None:
         self.gone: set[int] = set()
-        """Nodes whose memory is gone, whether anybody knows or not."""
+        """Nodes whose memory is gone, known to the clients or not."""
         self.given: dict[tuple[int, int], MemoryNode] = {}
         """New memory, by node and generation."""
 
@@ -108,13 +108,13 @@ class NodesMemory:
         name = f"node {node}, generation {generation}"
         fd = os.memfd_create(f"limpet {name}")
         os.ftruncate(fd, size)
-        made = MemoryNode(name, node, size, Place(Path(f"/proc/self/fd/{fd}")), fd, generation)
+        made = MemoryNode(name, node, size, FilePlace(Path(f"/proc/self/fd/{fd}")), fd, generation)
         self.given[node, generation] = made
         self.gone.discard(node)
         return made
 
     def forget(self) -> None:
-        """Be at the start of a run. Nobody uses what nodes were given."""
+        """Return to the start of a run. No client uses the new memory any more."""
         self.gone.clear()
         for segment in self.given.values():
             segment.close()
@@ -127,7 +127,7 @@ class Unlocked(Watcher):
     locks_tell = False
 
 
-class StagePool(Pool):
+class RestorablePool(Pool):
     """A pool handle whose memory can be copied and put back."""
 
     endpoint_class: type[Endpoint] = SurvivorEndpoint
@@ -137,7 +137,7 @@ class StagePool(Pool):
         super().__init__(*args, **options)
         self._first = list(self._segments)
         self.nodes_memory = NodesMemory()
-        """Set by the stage, which has one for all."""
+        """Set by the cluster, which has one for all."""
 
     def _wire(self, latency_ns: int) -> None:
         super()._wire(latency_ns)
@@ -187,16 +187,21 @@ class StagePool(Pool):
         return True
 
 
-class SimulatedPool(StagePool):
+class SimulatedPool(RestorablePool):
     """The pool handle of a simulated client."""
 
     endpoint_class = SimulatedEndpoint
     endpoint: SimulatedEndpoint
 
     @classmethod
-    def beside(cls, founder: StagePool) -> Self:
-        """Another client, on the founder's mappings."""
-        return cls(founder.url, list(founder._segments), founder.parameters, founder.uuid)
+    def beside(cls, setup_client: RestorablePool) -> Self:
+        """Another client, on the setup client's mappings."""
+        return cls(
+            setup_client.url,
+            list(setup_client._segments),
+            setup_client.parameters,
+            setup_client.uuid,
+        )
 
     def begin(self) -> None:
         """Called at the start of a run, when memory is as it was."""
@@ -210,10 +215,10 @@ class CachedPool(SimulatedPool):
     endpoint: CachedEndpoint
 
     @classmethod
-    def beside(cls, founder: StagePool) -> Self:
-        made = cls.open(founder.url)
-        for mine, shared in zip(made._segments[:-1], founder._segments[:-1], strict=True):
-            start = founder.parameters.coherent_bytes
+    def beside(cls, setup_client: RestorablePool) -> Self:
+        made = cls.open(setup_client.url)
+        for mine, shared in zip(made._segments[:-1], setup_client._segments[:-1], strict=True):
+            start = setup_client.parameters.coherent_bytes
             made.endpoint.cover(mine.index, mine.map, shared.map, start)
         return made
 
@@ -222,7 +227,7 @@ class CachedPool(SimulatedPool):
         self.endpoint.fill()
 
 
-class Player:
+class SimulatedClient:
     """A simulated client, and where it is in the run."""
 
     def __init__(self, number: int, pool: SimulatedPool) -> None:
@@ -253,7 +258,7 @@ class Player:
     def know_blocks(self) -> None:
         """Know the blocks that are ours at the start, and that all their unused objects are free.
 
-        Nobody is inside an operation.
+        No client is inside an operation.
         """
         allocator = self.pool.allocator
         allocator.forget()
@@ -269,7 +274,7 @@ SMALL_NODES: Final = {"node_size": 320, "key_size": 16}
 """Parameters of a tree whose leaves have few entries."""
 
 
-class Stage:
+class SimulatedCluster:
     """A prepared pool with `clients` simulated clients of a store of this kind.
 
     `nodes`: memory nodes; by default as many as suit the kind. `parameters` of the store, besides
@@ -293,12 +298,12 @@ class Stage:
         apart: bool = False,
         pool_class: type[SimulatedPool] | None = None,
     ) -> None:
-        proof = proof_of(kind)
+        profile = profile_of(kind)
         self.kind = kind
-        self.nodes = nodes or proof.explorer_nodes
+        self.nodes = nodes or profile.explorer_nodes
         self.apart = apart
         self.parameters = {
-            **proof.explorer_parameters,
+            **profile.explorer_parameters,
             **(SMALL_NODES if apart and kind == "rtx-sherman" else {}),
             **(parameters or {}),
         }
@@ -312,14 +317,14 @@ class Stage:
         log = logging.getLogger("limpet")
         self._restore_log = (log.setLevel, log.level)
         log.setLevel(logging.ERROR)  # every kill is on purpose here
-        self.pools: list[StagePool] = []
+        self.pools: list[RestorablePool] = []
         self.image: list[bytes] = []
         self.nodes_memory = NodesMemory()
         self.op_steps = 0
-        """How many steps an operation takes; set by who has counted them."""
+        """Steps of an operation; the explorer sets it after a measuring run."""
         self.replace_steps = 0
         """Likewise, to replace a node."""
-        size = self._node_size(proof.explorer_node_size, clients)
+        size = self._node_size(profile.explorer_node_size, clients)
         try:
             while not self._is_made(size, clients, coherent, pool_class):
                 size *= 2
@@ -331,15 +336,15 @@ class Stage:
         self, size: int, clients: int, coherent: bool, pool_class: type[SimulatedPool]
     ) -> bool:
         """Make the pool, with nodes of this size, and prepare it; False: that takes larger ones."""
-        url = f"shm://limpet-stage-{os.getpid()}-{next(_numbers)}"
-        founder = StagePool.create(
+        url = f"shm://limpet-cluster-{os.getpid()}-{next(_numbers)}"
+        setup_client = RestorablePool.create(
             url, nodes=self.nodes, node_size=size, block_size=BLOCK_SIZE,
             clients=clients + 2, lease_us=LEASE_US, fence=self.fence, coherent=coherent,
             coherent_bytes=0 if coherent else size // 2,
         )  # fmt: skip
-        self.pools.append(founder)
+        self.pools.append(setup_client)
         try:
-            self.players = [Player(i, self._join(pool_class)) for i in range(clients)]
+            self.clients = [SimulatedClient(i, self._join(pool_class)) for i in range(clients)]
         finally:
             destroy(url)
         try:
@@ -355,7 +360,7 @@ class Stage:
         return True
 
     def _node_size(self, least: int, clients: int) -> int:
-        """Bytes of a node: with replicas, so many that everybody can have the heads of groups."""
+        """Bytes of a node: with replicas, room for the primaries of every client."""
         replicas = self.parameters.get("replicas", 1)
         blocks = replicas * (clients + 3) if isinstance(replicas, int) and replicas > 1 else 0
         size = least
@@ -368,16 +373,16 @@ class Stage:
         return label.ljust(self.value_size, b".")
 
     def label_of(self, value: bytes) -> bytes:
-        """The label of a value; the value itself when nobody can have written it."""
+        """The label of a value; the value itself when no client can have written it."""
         label = value.rstrip(b".")
         return label if value == self.value_of(label) else value
 
     @property
-    def founder(self) -> StagePool:
+    def setup_client(self) -> RestorablePool:
         return self.pools[0]
 
     def _join(self, pool_class: type[SimulatedPool]) -> SimulatedPool:
-        pool = pool_class.beside(self.founder)
+        pool = pool_class.beside(self.setup_client)
         self.pools.append(pool)
         return pool
 
@@ -387,13 +392,13 @@ class Stage:
             pool.membership.now = lambda: self.clock
             pool.nodes_memory = self.nodes_memory
         self._open_stores()
-        for player in self.players:
-            names = [b"filler %d.%d" % (player.number, n) for n in range(OBJECTS - 1)]
-            if player.number < len(PRESENT):
-                names[0] = PRESENT[player.number]
+        for client in self.clients:
+            names = [b"filler %d.%d" % (client.number, n) for n in range(OBJECTS - 1)]
+            if client.number < len(PRESENT):
+                names[0] = PRESENT[client.number]
             for name in names:
-                player.store.put(name, self.value_of(INITIAL))
-        for key in PRESENT[len(self.players) :]:
+                client.store.put(name, self.value_of(INITIAL))
+        for key in PRESENT[len(self.clients) :]:
             self.store.put(key, self.value_of(INITIAL))
         if self.apart and self.store.ordered:
             for key in PRESENT + ABSENT:
@@ -401,55 +406,55 @@ class Stage:
                     self.store.put(b"%s beside%d" % (key, number), bytes(16))
         if self.scarce:
             self._use_up()
-        for player in self.players:
-            self._disguise(player)
-            player.slabs = [
+        for client in self.clients:
+            self._disguise(client)
+            client.slabs = [
                 (slab.node, slab.block, slab.size_class, slab.replicas)
-                for slabs in player.pool.allocator.slabs.values()
+                for slabs in client.pool.allocator.slabs.values()
                 for slab in slabs
             ]
-        client = self.founder.client
-        self._founder = (client.ident, client.slot, client.word)
-        self.image = self.founder.image()
+        own = self.setup_client.client
+        self._setup_identity = (own.ident, own.slot, own.word)
+        self.image = self.setup_client.image()
 
     def _open_stores(self) -> None:
-        self.store = self.founder.store(self.kind, name="store", **self.parameters)
-        for player in self.players:
-            player.store = player.pool.store(self.kind, name="store")
+        self.store = self.setup_client.store(self.kind, name="store", **self.parameters)
+        for client in self.clients:
+            client.store = client.pool.store(self.kind, name="store")
 
     def _use_up(self) -> None:
-        """Have the first player own an empty block, and regions take all blocks that are free."""
-        hoarder = self.players[0].store
+        """Have the first client own an empty block, and regions take all blocks that are free."""
+        hoarder = self.clients[0].store
         for name in (b"hoard 0", b"hoard 1"):
             hoarder.put(name, self.value_of(INITIAL))
         for name in (b"hoard 0", b"hoard 1"):
             hoarder.delete(name)
-        founder = self.founder
+        setup_client = self.setup_client
 
         def fill() -> None:
             for node in range(self.nodes):
-                kinds = founder.blocks.words(node) >> np.uint64(60)
+                kinds = setup_client.blocks.words(node) >> np.uint64(60)
                 free = np.flatnonzero(kinds == FREE)
                 for run in np.split(free, np.flatnonzero(np.diff(free) > 1) + 1):
                     if len(run):
                         size = len(run) * BLOCK_SIZE
-                        founder.regions.obtain(node, f"{INTERNAL}filler {run[0]}", size)
+                        setup_client.regions.obtain(node, f"{INTERNAL}filler {run[0]}", size)
 
-        founder.exclusively(fill)
+        setup_client.exclusively(fill)
 
-    def _disguise(self, player: Player) -> None:
-        """Have the player's slot say that it is another process."""
-        client = player.pool.client
-        incarnation = client.word & (1 << 36) - 1
-        word = state_word(LIVE, player.pid, incarnation)
-        self.founder.endpoint.store(client.slot, word)
-        slot = client.ident >> 36
-        assert client.slot == slot_address(slot)
-        player.identity = (client_id(slot, word), client.slot, word)
+    def _disguise(self, client: SimulatedClient) -> None:
+        """Have the client's slot say that it is another process."""
+        place = client.pool.client
+        incarnation = place.word & (1 << 36) - 1
+        word = state_word(LIVE, client.pid, incarnation)
+        self.setup_client.endpoint.store(place.slot, word)
+        slot = place.ident >> 36
+        assert place.slot == slot_address(slot)
+        client.identity = (client_id(slot, word), place.slot, word)
 
     def _end_process(self, pid: int) -> None:
         assert self.run is not None
-        self.run.crash(self.players[pid - PID_FIRST])
+        self.run.crash(self.clients[pid - PID_FIRST])
 
     def reset(self) -> None:
         """Put memory and clients back to the start of a run."""
@@ -462,27 +467,27 @@ class Stage:
             for pool in self.pools:
                 pool.put_back()
         self._rewind()
-        for player in self.players:
-            player.pool.begin()
-            player.know_blocks()
-            player.store.forget()
+        for client in self.clients:
+            client.pool.begin()
+            client.know_blocks()
+            client.store.forget()
         self.store.forget()
 
     def _rewind(self) -> None:
         """Put back all but what handles remember. The nodes have the memory that they had first."""
-        self.founder.restore(self.image)
+        self.setup_client.restore(self.image)
         self.nodes_memory.forget()
         self.processes.gone.clear()
-        self.founder.client.assume(*self._founder)
-        self.founder.allocator.forget()
-        self.founder.endpoint.ticks = 0
+        self.setup_client.client.assume(*self._setup_identity)
+        self.setup_client.allocator.forget()
+        self.setup_client.endpoint.ticks = 0
         for pool in self.pools:
             pool.membership.forget()
             pool.clock.forget()
-        for player in self.players:
-            player.begin()
-            player.pool.client.assume(*player.identity)
-            player.endpoint.end()
+        for client in self.clients:
+            client.begin()
+            client.pool.client.assume(*client.identity)
+            client.endpoint.end()
 
     def close(self) -> None:
         """Forget the pool."""
@@ -493,7 +498,7 @@ class Stage:
         for pool in reversed(self.pools):
             pool.close()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> SimulatedCluster:
         return self
 
     def __exit__(self, *exception: object) -> None:

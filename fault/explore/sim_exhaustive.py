@@ -4,7 +4,7 @@ Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding fo
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
 where one more could be. Giving way is no preemption where a client has not begun, spins, or has
 ended. There is none before a verb that no other client can see: on the client's own hand. Verbs
-stay whole, and nobody stalls.
+stay whole, and no client stalls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from limpet.fault.explore.schedule import (
     Replay,
     Schedule,
 )
-from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.fault.explore.sim_program import Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.endpoint.layout import SLOT_SIZE
@@ -52,36 +52,38 @@ class Branches(Replay):
         self.found: list[tuple[Point, Action, Budget]] = []
         """Point, action, and what is left of the budget then."""
 
-    def at(self, run: Run, player: Player, verb: str, addr: int, words: int) -> Actions:
-        point = Point(player.number, player.op, player.step)
+    def at(self, run: Run, client: SimulatedClient, verb: str, addr: int, words: int) -> Actions:
+        point = Point(client.number, client.op, client.step)
         actions = self.schedule.get(point, NOTHING)
         if actions:
             self.left -= 1
         elif not self.left:
-            self._branch(run, player, verb, addr, point)
+            self._branch(run, client, verb, addr, point)
         return actions
 
-    def _branch(self, run: Run, player: Player, verb: str, addr: int, point: Point) -> None:
+    def _branch(
+        self, run: Run, client: SimulatedClient, verb: str, addr: int, point: Point
+    ) -> None:
         free = verb in (PAUSE, END) or point[1:] == (0, 1)
-        slot = player.identity[1]
+        slot = client.identity[1]
         hidden = slot + HAND <= addr < slot + SLOT_SIZE
         preemptions, crashes, failures = self.budget
         if free or (preemptions and not hidden):
             rest = self.budget._replace(preemptions=preemptions - (not free))
             for other in run.runnable():
-                if other is not player:
+                if other is not client:
                     self.found.append((point, Action(SWITCH, other.number), rest))
         if crashes and verb != END:
             rest = self.budget._replace(crashes=crashes - 1)
-            self.found.append((point, Action(CRASH, player.number), rest))
+            self.found.append((point, Action(CRASH, client.number), rest))
         if failures and not hidden:
             rest = self.budget._replace(node_failures=failures - 1)
-            for node in set(range(run.stage.nodes)) - run.failed:
+            for node in set(range(run.cluster.nodes)) - run.failed:
                 self.found += [(point, Action(kind, node), rest) for kind in (FAIL, GONE)]
 
 
 def exhaustive(
-    stage: Stage, program: Program, budget: Budget, limit: int
+    cluster: SimulatedCluster, program: Program, budget: Budget, limit: int
 ) -> Generator[Run, None, bool]:
     """All runs of a program with at most so many departures, up to `limit` runs.
 
@@ -93,7 +95,7 @@ def exhaustive(
             break
         schedule, left = waiting.popleft()
         branches = Branches(schedule, left)
-        yield Run(stage, program, branches).go()
+        yield Run(cluster, program, branches).go()
         for point, action, rest in branches.found:
             if len(waiting) < limit:
                 waiting.append(({**schedule, point: (action,)}, rest))

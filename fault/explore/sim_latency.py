@@ -6,7 +6,7 @@ What is charged
                               `byte_ns` a byte, and its answer takes `one_way_ns`
     an atomic                 besides, waits until the word is free, and keeps it for `contended_ns`
     `wait()`                  the client goes on when the last answer of the phase is there
-    a verb in the background  as above, but nobody waits for its answer; so too for verbs of the
+    a verb in the background  as above, but no client waits for its answer; so too for verbs of the
                               foreground that no `wait()` follows
     the control segment       `local_ns`: it stands for what the papers keep in the client, or in a
                               service beside the data path

@@ -77,8 +77,8 @@ def draw_program(
 ) -> Program:
     """A random program on one or two keys; with `transactions` on all of them, half of it these.
 
-    `recover`: somebody may recover the dead meanwhile. `replace`: somebody gives nodes that are
-    lost new memory, in an operation more; and perhaps somebody does after that one died at it.
+    `recover`: a client may recover the dead meanwhile. `replace`: a client gives lost nodes new
+    memory, in one more operation; perhaps another one repeats that after a death in it.
     """
     keys = rng.sample(PRESENT + ABSENT, 1 if rng.random() < 0.6 else 2)
     program = [

@@ -1,4 +1,4 @@
-"""The shared queue on a stage: many schedules of a few producers and consumers, some of which die.
+"""The shared queue in the simulator: many schedules of a few producers and consumers; some die.
 
 A program's calls are `put`, of a value of its own, and `get`, both without waiting for others; of
 those with the key LARGE the value takes an object. After a run, what is left is got; then
@@ -19,11 +19,11 @@ from limpet.fault.check.history import Record
 from limpet.fault.check.linearize import BudgetExceeded, Search, Timed, events_of
 from limpet.fault.check.models import QueueModel, QueueOp
 from limpet.fault.explore.schedule import Faults, Priorities, RandomWalk, draw_faults
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.errors import LimpetError
-from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.queue.shared_queue import SharedQueue
 
 LARGE: Final = b"L"
 ITEM_SIZE: Final = 24
@@ -32,8 +32,8 @@ OP_STEPS: Final = 30
 BUDGET: Final = 200_000
 
 
-class Staged:
-    """What a stage takes for a store."""
+class QueueHandle:
+    """A queue handle that the cluster uses in place of a store."""
 
     losses_survived = 0
 
@@ -44,8 +44,8 @@ class Staged:
         """The handle knows nothing that is not in memory, but its row, which is there at first."""
 
 
-class QueueStage(Stage):
-    """A stage with a queue of the class `cls`."""
+class QueueCluster(SimulatedCluster):
+    """A cluster with a queue of the class `cls`."""
 
     def __init__(self, clients: int, maxsize: int, cls: Any = SharedQueue) -> None:
         self.cls = cls
@@ -55,15 +55,15 @@ class QueueStage(Stage):
     def _prepare(self) -> None:
         super()._prepare()
         self.reset()
-        self.store = self._open(self.founder)
-        for player in self.players:
-            player.store = self._open(player.pool)
-            player.store.queue.patience = 2
-        self.image = self.founder.image()
+        self.store = self._open(self.setup_client)
+        for client in self.clients:
+            client.store = self._open(client.pool)
+            client.store.queue.patience = 2
+        self.image = self.setup_client.image()
 
-    def _open(self, pool: Any) -> Staged:
+    def _open(self, pool: Any) -> QueueHandle:
         given = {"maxsize": self.maxsize, "item_size": ITEM_SIZE, "codec": "bytes"}
-        return Staged(pool.channels.open(self.cls, "queue", **given))
+        return QueueHandle(pool.channels.open(self.cls, "queue", **given))
 
 
 class QueueRun(Run):
@@ -86,22 +86,22 @@ class QueueRun(Run):
         self.history[index] = called._replace(read=read, result=result, return_ns=self._tick())
 
     def _take_all(self) -> None:
-        """As one who comes afterwards."""
-        one = len(self.players)
+        """Empty the queue as a client that comes afterwards."""
+        one = len(self.clients)
         while self.history[-1].result != "missing" or self.history[-1].client < one:
-            self._perform(self.stage.store, one, "get", b"", None)
+            self._perform(self.cluster.store, one, "get", b"", None)
 
     def _inspect(self) -> str:
-        founder, store = self.stage.founder, self.stage.store
+        setup_client, store = self.cluster.setup_client, self.cluster.store
         try:
             self._take_all()
-            founder.recover()
-            self._perform(store, len(self.players), "put", b"", b"last")
+            setup_client.recover()
+            self._perform(store, len(self.clients), "put", b"", b"last")
             self._take_all()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"
         given = {value.rstrip(b".") for value in store.queue.lost()}
-        left = {record.read for record in self.history if record.client == len(self.players)}
+        left = {record.read for record in self.history if record.client == len(self.clients)}
         if given & left:
             return f"in the queue, and lost: {given & left}"
         read = {record.read for record in self.history}
@@ -112,14 +112,14 @@ class QueueRun(Run):
         }
         if gone:
             return f"neither got nor given back: {gone}"
-        audit = founder.audit()
+        audit = setup_client.audit()
         if audit["leaked"] or audit["held"]:
             return f"leaked: {audit}"
         return judged(self.history)
 
 
 def judged(history: list[Record]) -> str:
-    """What is wrong with a history of a queue; "": nothing."""
+    """The fault in a history of a queue, as text; "" if there is none."""
     got = Counter(record.read for record in history if record.read is not None)
     lost = {
         record.value
@@ -163,14 +163,14 @@ def draw_calls(rng: random.Random, clients: int, ops: int) -> Program:
     )
 
 
-def numbered_run(stage: QueueStage, number: int, *, crashes: int = 1, ops: int = 3) -> Run:
+def numbered_run(cluster: QueueCluster, number: int, *, crashes: int = 1, ops: int = 3) -> Run:
     """Run `number`: the same wherever and however often it is run."""
     rng = random.Random(number)
-    program = draw_calls(rng, len(stage.players), ops)
-    faults = draw_faults(rng, program, Faults(crashes, 1, 0, stage.nodes), OP_STEPS)
+    program = draw_calls(rng, len(cluster.clients), ops)
+    faults = draw_faults(rng, program, Faults(crashes, 1, 0, cluster.nodes), OP_STEPS)
     if number & 1:
         length = OP_STEPS * ops * len(program)
         chooser: Any = Priorities(rng, faults, len(program), rng.randint(1, 5), length)
     else:
         chooser = RandomWalk(rng, faults)
-    return QueueRun(stage, program, chooser).go()
+    return QueueRun(cluster, program, chooser).go()

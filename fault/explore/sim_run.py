@@ -1,13 +1,13 @@
-"""One run of a program by the simulated clients of a stage, under a schedule, and its inspection.
+"""One run of a program by the simulated clients of a cluster, under a schedule, and its inspection.
 
 Every client runs in a greenlet. Before each verb the running one calls `turn`, where the schedule's
 departures are taken; it goes on, or another one does. Time is simulated: a verb takes about a
 microsecond, a pause a sixteenth of a lease.
 
 A memory node fails as in life, in one of two ways: it is marked in the control segment, or it is
-gone, and nobody knows before a verb on it raises NodeFailed. A store that does not survive so many
-may raise it then, and the operation has an unknown outcome; everything else must hold. A client may
-give it new memory; then it is in service again, and may fail again.
+gone, and no client knows before a verb on it raises NodeFailed. A store that does not survive so
+many may raise it then, and the operation has an unknown outcome; everything else must hold. A
+client may give it new memory; then it is in service again, and may fail again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import traceback
 from collections import deque
 from typing import Any, Final
 
-from greenlet import getcurrent, greenlet
-
 from limpet.fault.check.history import Record
 from limpet.fault.check.linearizability import check
+from limpet.fault.explore.greenlets import getcurrent, greenlet
 from limpet.fault.explore.schedule import (
     CRASH,
     CUT,
@@ -41,9 +40,9 @@ from limpet.fault.explore.sim_cluster import (
     LEASE_US,
     PAUSES_MAX,
     Endless,
-    Player,
+    SimulatedClient,
+    SimulatedCluster,
     SimulatedPool,
-    Stage,
 )
 from limpet.fault.explore.sim_program import (
     ABSENT,
@@ -69,80 +68,83 @@ Label = bytes | None
 
 
 class Run:
-    """One run of a program on a stage. `go` runs it; `failure` then says what broke, or is "".
+    """One run of a program on a cluster. `go` runs it; `failure` then says what broke, or is "".
 
     `schedule`: the departures that were taken. `trace`: every step that was done.
     """
 
-    def __init__(self, stage: Stage, program: Program, chooser: Chooser) -> None:
-        self.stage = stage
+    def __init__(self, cluster: SimulatedCluster, program: Program, chooser: Chooser) -> None:
+        self.cluster = cluster
         self.program = program
         self.chooser = chooser
-        self.players = stage.players[: len(program)]
+        self.clients = cluster.clients[: len(program)]
         self.steps = 0
         self.schedule: Schedule = {}
         self.trace: list[Step] = []
         self.history: list[Record] = []
-        self.transactions = TransactionHistory(stage, self._tick)
+        self.transactions = TransactionHistory(cluster, self._tick)
         self.failure = ""
         self.failed: set[int] = set()
         """The memory nodes that failed, once or more often."""
         self.replaced = 0
         """How often a node was given new memory."""
-        self._gone = stage.nodes_memory.gone
+        self._gone = cluster.nodes_memory.gone
         self._too_many = False
-        self._able: list[Player] | None = None
+        self._able: list[SimulatedClient] | None = None
         self._time = 0
         self._pauses = 0
         self._patience = 0.0
-        self._next: Player | None = None
+        self._next: SimulatedClient | None = None
         self._hub = getcurrent()
 
     # ---- the scheduler --------------------------------------------------------------------------
 
-    def runnable(self) -> list[Player]:
-        """The players that can go on."""
+    def runnable(self) -> list[SimulatedClient]:
+        """The clients that can go on."""
         if self._able is None:
-            self._able = [p for p in self.players if not (p.finished or p.dead or p.stalled)]
+            self._able = [p for p in self.clients if not (p.finished or p.dead or p.stalled)]
         return self._able
 
     def turn(self, endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
-        """The scheduler: called by the running player before each verb."""
-        player = self.players[endpoint.number]
-        if player.dead:
+        """The scheduler: called by the running client before each verb."""
+        client = self.clients[endpoint.number]
+        if client.dead:
             raise Crashed
         if verb is WAIT:
             return words
-        self.stage.clock += VERB_S if verb is not PAUSE else PAUSE_S
+        self.cluster.clock += VERB_S if verb is not PAUSE else PAUSE_S
         self.steps += 1
-        player.step += 1
+        client.step += 1
         if self.steps > STEPS_MAX and not self.failure:
             self.failure = f"no end: still at work after {STEPS_MAX} steps"
             self._hub.switch()
-        actions = self.chooser.at(self, player, verb, addr, words)
-        target = player
+        actions = self.chooser.at(self, client, verb, addr, words)
+        target = client
         if actions:
-            target, words = self._depart(player, actions, words)
+            target, words = self._depart(client, actions, words)
         if verb is PAUSE and self._tired():
             self._rouse()
-        if target is player and (verb is PAUSE or player.dead or player.stalled):
-            target = self._after(player) or player
-            if target is player and (player.dead or player.stalled):
+        if target is client and (verb is PAUSE or client.dead or client.stalled):
+            target = self._after(client) or client
+            if target is client and (client.dead or client.stalled):
                 self._hub.switch()
-        if target is not player:
+        if target is not client:
             target.greenlet.switch()
-        if player.dead:
+        if client.dead:
             raise Crashed
         if self._gone and addr >> NODE_SHIFT in self._gone and verb is not PAUSE:
             raise NodeFailed(addr >> NODE_SHIFT, "its memory is gone (simulated)")
         return words
 
-    def _depart(self, player: Player, actions: Actions, words: int) -> tuple[Player, int]:
-        """Do what a schedule says at a point; who goes on, and with how many words.
+    def _depart(
+        self, client: SimulatedClient, actions: Actions, words: int
+    ) -> tuple[SimulatedClient, int]:
+        """Do what a schedule says at a point; returns the client that goes on, and its number of
+        words.
 
-        What changes nothing (the death of one who has ended) is not in the run's schedule.
+        An action without effect (the death of a client that has ended) is left out of the schedule.
         """
-        target = player
+        target = client
         self._able = None
         taken = []
         for action in actions:
@@ -152,8 +154,8 @@ class Run:
                 words = min(words, max(1, number))
             elif kind in (FAIL, GONE):
                 done = self._fail(number, kind == GONE)
-            elif number < len(self.players) and not self.players[number].ended:
-                other = self.players[number]
+            elif number < len(self.clients) and not self.clients[number].ended:
+                other = self.clients[number]
                 done = True
                 if kind == CRASH:
                     self.crash(other)
@@ -161,7 +163,7 @@ class Run:
                     done = not other.stalled
                     if done:
                         other.stalled = True
-                        self._patience = self.stage.clock + 4e-6 * LEASE_US
+                        self._patience = self.cluster.clock + 4e-6 * LEASE_US
                 elif kind == WAKE:
                     done, other.stalled = other.stalled, False
                 elif other.stalled:
@@ -173,23 +175,23 @@ class Run:
             if done:
                 taken.append(action)
         if taken:
-            self.schedule[Point(player.number, player.op, player.step)] = tuple(taken)
+            self.schedule[Point(client.number, client.op, client.step)] = tuple(taken)
         return target, words
 
-    def _after(self, player: Player | None) -> Player | None:
-        """The player that goes on by default when `player` cannot: the next, or one that stalls."""
-        start = -1 if player is None else player.number
-        count = len(self.players)
+    def _after(self, client: SimulatedClient | None) -> SimulatedClient | None:
+        """The client that goes on by default when `client` cannot: the next, or one that stalls."""
+        start = -1 if client is None else client.number
+        count = len(self.clients)
         tired = self._tired()
-        order = [self.players[(start + i) % count] for i in range(1, count + 1)]
+        order = [self.clients[(start + i) % count] for i in range(1, count + 1)]
         for other in order:
             if tired and other.stalled and not (other.finished or other.dead):
-                other.stalled = False  # nobody may end it, so the others wait for it
+                other.stalled = False  # no client may kill it, so the others wait for it
                 self._able = None
-            if not (other.finished or other.dead or other.stalled) and other is not player:
+            if not (other.finished or other.dead or other.stalled) and other is not client:
                 return other
-        if player is not None and not (player.finished or player.dead or player.stalled):
-            return player
+        if client is not None and not (client.finished or client.dead or client.stalled):
+            return client
         for other in order:
             if other.stalled and not (other.finished or other.dead):
                 other.stalled = False
@@ -198,37 +200,37 @@ class Run:
         return None
 
     def _tired(self) -> bool:
-        """Whether who stalls has done so for long, and nobody may end it: so the others wait."""
-        return self.stage.fence == "wait" and self.stage.clock > self._patience
+        """Whether the fence policy is `wait` and stalled clients have been waited for too long."""
+        return self.cluster.fence == "wait" and self.cluster.clock > self._patience
 
     def _rouse(self) -> None:
-        """Wake those that stall, though somebody who only spins could go on."""
-        for player in self.players:
-            if player.stalled and not player.ended:
-                player.stalled = False
+        """Wake the stalled clients, although a client that only spins could go on."""
+        for client in self.clients:
+            if client.stalled and not client.ended:
+                client.stalled = False
                 self._able = None
 
-    def crash(self, player: Player) -> None:
-        """The player is dead from now on: it is never resumed, but to unwind without a verb."""
-        if not player.finished:
-            player.dead = True
+    def crash(self, client: SimulatedClient) -> None:
+        """The client is dead from now on: it is never resumed, but to unwind without a verb."""
+        if not client.finished:
+            client.dead = True
             self._able = None
-            self.stage.processes.gone.add(player.pid)
+            self.cluster.processes.gone.add(client.pid)
 
     def _fail(self, node: int, gone: bool) -> bool:
         """A memory node fails in one way, unless it has or there is none; whether it did."""
-        view = self.stage.founder.view
-        if node >= self.stage.nodes or (gone and node in self._gone):
+        view = self.cluster.setup_client.view
+        if node >= self.cluster.nodes or (gone and node in self._gone):
             return False
         if gone:
             self._gone.add(node)
         elif view.states()[node] == IN_SERVICE:
-            self.stage.founder.fail_node(node)
+            self.cluster.setup_client.fail_node(node)
         else:
             return False
         self.failed.add(node)
         lost = {n for n, state in enumerate(view.states()) if state != IN_SERVICE} | self._gone
-        self._too_many |= len(lost) > self.stage.store.losses_survived
+        self._too_many |= len(lost) > self.cluster.store.losses_survived
         return True
 
     def _borne(self, what: str, error: NodeFailed) -> str:
@@ -236,55 +238,55 @@ class Run:
         if error.node not in self.failed:
             return f"node: {what} says of node {error.node}, which is in service: {error}"
         if not self._too_many:
-            survived = self.stage.store.losses_survived
+            survived = self.cluster.store.losses_survived
             return f"node: {what} raised NodeFailed, though the store survives {survived}: {error}"
         return ""
 
-    # ---- the players ----------------------------------------------------------------------------
+    # ---- the clients ----------------------------------------------------------------------------
 
-    def _life(self, player: Player, calls: tuple[Call, ...]) -> None:
+    def _life(self, client: SimulatedClient, calls: tuple[Call, ...]) -> None:
         try:
-            for player.op, call in enumerate(calls):
-                player.step = 0
-                self._call(player, call)
+            for client.op, call in enumerate(calls):
+                client.step = 0
+                self._call(client, call)
         except Crashed:
             pass
         except Exception:
-            self.failure = self.failure or f"client {player.number}: {traceback.format_exc()}"
+            self.failure = self.failure or f"client {client.number}: {traceback.format_exc()}"
         finally:
-            player.finished = True
+            client.finished = True
             self._able = None
-        if not player.dead and not self.failure:
-            player.op, player.step = len(calls), 1
-            actions = self.chooser.at(self, player, END, 0, 1)
+        if not client.dead and not self.failure:
+            client.op, client.step = len(calls), 1
+            actions = self.chooser.at(self, client, END, 0, 1)
             if actions:
-                target, _ = self._depart(player, actions, 1)
-                self._next = None if target is player else target
+                target, _ = self._depart(client, actions, 1)
+                self._next = None if target is client else target
 
     def _tick(self) -> int:
         self._time += 1
         return self._time
 
-    def _call(self, player: Player, call: Call) -> None:
+    def _call(self, client: SimulatedClient, call: Call) -> None:
         if call.kind == RECOVER:
-            player.pool.recover()
+            client.pool.recover()
             return
         if call.kind == REPLACE:
-            for node in range(self.stage.nodes):
-                self._replace(player.pool, node)
+            for node in range(self.cluster.nodes):
+                self._replace(client.pool, node)
             return
         if call.kind == TRANSACT:
-            name = b"%d.%d" % (player.number, player.op)
+            name = b"%d.%d" % (client.number, client.op)
             try:
-                self.transactions.run(player, call.key, name, PRESENT + ABSENT)
+                self.transactions.run(client, call.key, name, PRESENT + ABSENT)
             except NodeFailed as error:
                 self.failure = self.failure or self._borne(f"transaction {name!r}", error)
             return
-        label = b"%d.%d" % (player.number, player.op) if call.kind in WRITES else None
-        self._perform(player.store, player.number, call.kind, call.key, label)
+        label = b"%d.%d" % (client.number, client.op) if call.kind in WRITES else None
+        self._perform(client.store, client.number, call.kind, call.key, label)
 
     def _replace(self, pool: SimulatedPool, node: int) -> None:
-        """As one would who has been told that the node is lost: mark it, and give it memory."""
+        """Mark the node failed and give it memory, as an operator does after the loss of a node."""
         if node in self._gone:
             pool.fail_node(node)
         if pool.view.states()[node] == IN_SERVICE:
@@ -293,7 +295,7 @@ class Run:
             pool.replace_node(node)
             self.replaced += 1
         except ParameterError:
-            if pool.view.states()[node] != IN_SERVICE:  # or somebody else has replaced it
+            if pool.view.states()[node] != IN_SERVICE:  # or another client has replaced it
                 raise
         except NodeFailed as error:
             self.failure = self.failure or self._borne(f"replacing node {node}", error)
@@ -308,13 +310,13 @@ class Run:
             if kind == "get":
                 value = store.get(key)
                 read, result = (
-                    (None, "missing") if value is None else (self.stage.label_of(value), "ok")
+                    (None, "missing") if value is None else (self.cluster.label_of(value), "ok")
                 )
             elif kind == "delete":
                 store.delete(key)
             else:
                 assert label is not None
-                getattr(store, kind)(key, self.stage.value_of(label))
+                getattr(store, kind)(key, self.cluster.value_of(label))
         except KeyExists:
             result = "exists"
         except KeyError:
@@ -327,39 +329,39 @@ class Run:
     # ---- the run --------------------------------------------------------------------------------
 
     def go(self) -> Run:
-        """Run the program from the stage's image to its end, and inspect what is left."""
-        stage = self.stage
-        stage.reset()
-        stage.run = self
-        stage.founder.endpoint.paused = self._survivor_paused
+        """Run the program from the cluster's image to its end, and inspect what is left."""
+        cluster = self.cluster
+        cluster.reset()
+        cluster.run = self
+        cluster.setup_client.endpoint.paused = self._survivor_paused
         try:
             try:
                 self._play()
             finally:
                 self._unwind()
-            for player in self.players:
-                player.stalled = False
+            for client in self.clients:
+                client.stalled = False
             if not self.failure:
                 self.failure = self._inspect()
         except Endless:
             self.failure = self.failure or f"no end: the survivor waits, {PAUSES_MAX} pauses long"
         finally:
-            stage.founder.endpoint.paused = None
-        stage.run = None
+            cluster.setup_client.endpoint.paused = None
+        cluster.run = None
         return self
 
     def _survivor_paused(self) -> None:
         self._pauses += 1
         if self._pauses > PAUSES_MAX:
             raise Endless
-        self.stage.clock += PAUSE_S
+        self.cluster.clock += PAUSE_S
 
     def _play(self) -> None:
-        for player, calls in zip(self.players, self.program, strict=True):
-            player.endpoint.turn = self.turn
-            player.endpoint.gone = self._gone
-            player.endpoint.trace = self.trace
-            player.greenlet = greenlet(functools.partial(self._life, player, calls))
+        for client, calls in zip(self.clients, self.program, strict=True):
+            client.endpoint.turn = self.turn
+            client.endpoint.gone = self._gone
+            client.endpoint.trace = self.trace
+            client.greenlet = greenlet(functools.partial(self._life, client, calls))
         last = self._after(None)
         while last is not None and not self.failure:
             self._next = None
@@ -368,44 +370,44 @@ class Run:
 
     def _unwind(self) -> None:
         """Let those that are dead, or never come to their end, leave their operations."""
-        for player in self.players:
-            if player.greenlet:  # started, and not at its end
-                player.dead = True
-                player.greenlet.throw(Crashed)
-            player.endpoint.turn = at_once
-            player.endpoint.gone = frozenset()
-            player.endpoint.trace = deque(maxlen=0)
+        for client in self.clients:
+            if client.greenlet:  # started, and not at its end
+                client.dead = True
+                client.greenlet.throw(Crashed)
+            client.endpoint.turn = at_once
+            client.endpoint.gone = frozenset()
+            client.endpoint.trace = deque(maxlen=0)
 
     def _inspect(self) -> str:
-        founder, store = self.stage.founder, self.stage.store
+        setup_client, store = self.cluster.setup_client, self.cluster.store
         for node in self._gone:
-            founder.fail_node(node)  # it looks at the memory itself, which is still there
+            setup_client.fail_node(node)  # it looks at the memory itself, which is still there
         keys = sorted({record.key for record in self.history})
         if self.transactions.done:
             keys = [*PRESENT, *ABSENT]
         try:
             for look in ("before recovery", "after recovery"):
                 for key in keys:
-                    self._perform(store, len(self.players), "get", key, None)
+                    self._perform(store, len(self.clients), "get", key, None)
                 if look == "before recovery":
-                    founder.recover()
+                    setup_client.recover()
             wrong = self._wrong_history()
             if wrong:
                 return f"history: {wrong}"
             self.failure = self.failure or self._checked(store)
             if self.failure:
                 return self.failure
-            audit = founder.audit()
+            audit = setup_client.audit()
         except LimpetError as error:
             return f"check: {type(error).__name__}: {error}"
         if audit["leaked"] and not self._left_for_good():
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
-            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+            return f"held: {audit['held']} bytes by no living client: {audit}"
         return self._read_from_new_memory(keys) if self.replaced else ""
 
     def _wrong_history(self) -> str:
-        """What is wrong with what all operations came to, or "" if nothing is."""
+        """The fault in the results of all operations, as text; "" if there is none."""
         initial = dict.fromkeys(PRESENT, INITIAL)
         if self.transactions.done:
             return self.transactions.wrong(self.history, initial)
@@ -413,25 +415,25 @@ class Run:
         return "" if report.ok else report.bad()[0].detail
 
     def _read_from_new_memory(self, keys: list[bytes]) -> str:
-        """What is wrong with what nodes that were replaced have: others are lost, and all is read.
+        """The fault in the contents of replaced nodes: other nodes are lost, and every key is read.
 
         As many others as the store survives, or "" if that is none.
         """
-        founder, store = self.stage.founder, self.stage.store
-        lost = sum(state != IN_SERVICE for state in founder.view.states())
+        setup_client, store = self.cluster.setup_client, self.cluster.store
+        lost = sum(state != IN_SERVICE for state in setup_client.view.states())
         left = 0 if self._too_many else store.losses_survived - lost
-        others = [node for node in range(self.stage.nodes) if node not in self.failed][:left]
+        others = [node for node in range(self.cluster.nodes) if node not in self.failed][:left]
         for node in others:
-            founder.fail_node(node)
+            setup_client.fail_node(node)
         self.failed.update(others)
         for key in keys if others else ():
-            self._perform(store, len(self.players), "get", key, None)
+            self._perform(store, len(self.clients), "get", key, None)
         wrong = self._wrong_history()
         return f"new memory: {wrong}" if wrong else self.failure
 
     def _left_for_good(self) -> bool:
         """Whether objects may be in use whose links went with all replicas of their table."""
-        return self._too_many and bool(self.stage.store.losses_survived)
+        return self._too_many and bool(self.cluster.store.losses_survived)
 
     def _checked(self, store: Any) -> str:
         try:
@@ -450,6 +452,6 @@ class Run:
         return found.hexdigest()
 
 
-def replay(stage: Stage, program: Program, schedule: Schedule) -> Run:
+def replay(cluster: SimulatedCluster, program: Program, schedule: Schedule) -> Run:
     """Run a program with the departures of a schedule."""
-    return Run(stage, program, Replay(schedule)).go()
+    return Run(cluster, program, Replay(schedule)).go()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from limpet.fault.explore.schedule import Action, Point, Schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import Call, Program
 from limpet.fault.explore.sim_run import Run, replay
 
 NOT_REPEATABLE: Final = "not repeatable"
-"""What a failure is called that its own schedule does not show again."""
+"""Names a failure that its own schedule does not repeat."""
 TRIALS_MAX: Final = 3000
 """Runs that shrinking takes, at most."""
 
 
 def kind_of(failure: str) -> str:
-    """What was broken, without the particulars."""
+    """The promise that was broken, without the particulars."""
     return failure.partition(":")[0]
 
 
@@ -37,16 +37,16 @@ def without_call(
     return tuple(shorter), kept
 
 
-def shrink(stage: Stage, program: Program, schedule: Schedule, what: str) -> Run:
+def shrink(cluster: SimulatedCluster, program: Program, schedule: Schedule, what: str) -> Run:
     """The shortest program and schedule found that fail as these do, with `what`; the run of them.
 
     The departures are split into single actions and left out, first many at a time, and so are
     operations, until nothing more can be.
 
     A run whose replay does not fail as `what` says is not shrunk: one seed is to drive everything,
-    so that is a defect of the explorer or of the stage, and the replay's failure says so.
+    so that is a defect of the explorer or of the cluster, and the replay's failure says so.
     """
-    best = replay(stage, program, schedule)
+    best = replay(cluster, program, schedule)
     wanted = kind_of(what)
     if kind_of(best.failure) != wanted:
         best.failure = (
@@ -61,7 +61,7 @@ def shrink(stage: Stage, program: Program, schedule: Schedule, what: str) -> Run
     def better(program: Program, schedule: Schedule) -> bool:
         nonlocal best, trials
         trials += 1
-        run = replay(stage, program, schedule)
+        run = replay(cluster, program, schedule)
         if kind_of(run.failure) != wanted:
             return False
         best = run

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from greenlet import getcurrent, greenlet
 
 from limpet.fault.check.recorder import Operation
-from limpet.fault.drill.workload import Mix, gets_and_puts
-from limpet.fault.explore.sim_cluster import SimulatedPool, StagePool
+from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
+from limpet.fault.explore.greenlets import getcurrent, greenlet
+from limpet.fault.explore.sim_cluster import RestorablePool, SimulatedPool
 from limpet.fault.explore.sim_latency import LatencyModel
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.simulated import (
@@ -49,13 +49,14 @@ SCATTER: Final = 61_803_399
 WARM_UP_NS: Final = 2000
 """How much later than its answer, in the warm-up, the next operation begins."""
 EPOCH_S: Final = float(1 << 30)
-"""What leases take for the time at 0 ns: later than any real clock."""
+"""The leases' time at 0 ns: later than any real clock."""
 _numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """What the clients do: `ops` operations each, on `keys` keys drawn from Zipf(`theta`).
+    """Parameters of a workload: `ops` operations of each client, on `keys` keys drawn from
+    Zipf(`theta`).
 
     `write_share` of them are updates, the others gets. Sizes in bytes. The keys are there at first.
     `warm_up`: operations of each client before, in turn and not counted; if there are any, each
@@ -125,7 +126,7 @@ class KindResult:
 
 @dataclasses.dataclass(frozen=True)
 class TimedReport:
-    """What came of a workload; `throughput` in operations a (virtual) second, of all clients.
+    """The result of a workload; `throughput` in operations a (virtual) second, of all clients.
 
     `busy_throughput`: the same, until the first client has done all of its own, so of clients that
     are all at work; `throughput` is also of the time in which the last one is alone.
@@ -249,7 +250,7 @@ class World:
     def run(self) -> None:
         """Let every client do its operations."""
         shares = gets_and_puts(self.workload.write_share)
-        mix = Mix(
+        mix = ZipfWorkload(
             self.workload.keys, self.workload.theta, shares, self.workload.seed,
             shuffled=not self.workload.latest,
         )  # fmt: skip
@@ -359,21 +360,21 @@ def peopled(world: World) -> Iterator[None]:
     """Make the workload's pool, its store with the keys, and its clients; gone with the body."""
     workload = world.workload
     url = f"shm://limpet-time-{os.getpid()}-{next(_numbers)}"
-    pools: list[StagePool] = []
+    pools: list[RestorablePool] = []
     try:
-        founder = StagePool.create(
+        setup_client = RestorablePool.create(
             url, nodes=workload.nodes, node_size=NODE_SIZE, block_size=BLOCK_SIZE,
             clients=workload.clients + 2,
         )  # fmt: skip
-        pools.append(founder)
+        pools.append(setup_client)
         try:
-            parameters = {**proof_of(workload.store).parameters, **workload.parameters}
-            store = founder.store(workload.store, name="store", **parameters)
+            parameters = {**profile_of(workload.store).parameters, **workload.parameters}
+            store = setup_client.store(workload.store, name="store", **parameters)
             for number in range(workload.keys):
                 store.put(key_of(workload, number), bytes(workload.value_size))
-            founder.retire()
+            setup_client.retire()
             for number in range(workload.clients):
-                pool = TimedPool.beside(founder)
+                pool = TimedPool.beside(setup_client)
                 pools.append(pool)
                 world.clients.append(
                     TimedClient(number, pool, pool.store(workload.store, name="store"))

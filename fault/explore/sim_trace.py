@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
@@ -32,12 +32,12 @@ _FIELDS: Final = {
 }  # fmt: skip
 
 
-def place(stage: Stage, addr: int) -> str:
-    """What lies at an address of the stage's pool."""
+def place(cluster: SimulatedCluster, addr: int) -> str:
+    """Names the object at an address of the cluster's pool."""
     node, offset = addr >> NODE_SHIFT, addr & OFFSET_MASK
     if node == CONTROL_NODE:
-        return _control_place(stage, addr)
-    heap, layout = stage.founder.heap, stage.founder.layout
+        return _control_place(cluster, addr)
+    heap, layout = cluster.setup_client.heap, cluster.setup_client.layout
     if offset < layout.block_table:
         return f"node {node}, directory + {offset - layout.region_directory}"
     if offset < layout.bitmaps:
@@ -49,32 +49,32 @@ def place(stage: Stage, addr: int) -> str:
     return f"node {node}, block {block} + {within & (1 << heap.block_shift) - 1}"
 
 
-def _control_place(stage: Stage, addr: int) -> str:
+def _control_place(cluster: SimulatedCluster, addr: int) -> str:
     if addr in _WORDS:
         return _WORDS[addr]
     if addr < CLIENT_SLOTS:
         if NODE_STATES <= addr < NODE_STATES + 2048:
             return f"state of node {(addr - NODE_STATES) // 8}"
         return "event ring" if addr >= EVENT_RING else f"control segment + {addr & OFFSET_MASK}"
-    catalogue = catalogue_address(stage.founder.parameters.clients)
+    catalogue = catalogue_address(cluster.setup_client.parameters.clients)
     if addr >= catalogue:
         return f"catalogue + {addr - catalogue}"
     field = (addr - CLIENT_SLOTS) % SLOT_SIZE
-    owner = next((p.number for p in stage.players if p.identity[1] == addr - field), None)
-    whose = "founder" if owner is None else f"client {owner}"
+    owner = next((p.number for p in cluster.clients if p.identity[1] == addr - field), None)
+    whose = "setup client" if owner is None else f"client {owner}"
     if field >= slots.HAND:
         index, word = divmod(field - slots.HAND, 16)
         return f"{whose}: hand[{index}] {'link' if word else 'object'}"
     return f"{whose}: {_FIELDS.get(field, f'slot + {field}')}"
 
 
-def trace_lines(stage: Stage, trace: Iterable[Step]) -> list[str]:
+def trace_lines(cluster: SimulatedCluster, trace: Iterable[Step]) -> list[str]:
     """A line for each step: client, verb, what lies there, and what came of it."""
     lines = []
     for client, verb, addr, outcome, value in trace:
         text = f"client {client}: {verb:8} "
         if verb != PAUSE:
-            text += place(stage, addr)
+            text += place(cluster, addr)
         if verb == LOAD:
             text += f" is {value:#x}"
         elif verb in (STORE, SWAP):

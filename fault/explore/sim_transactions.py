@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limpet.fault.check.history import Record
-    from limpet.fault.explore.sim_cluster import Player, Stage
+    from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 
 STEPS: Final = "gpiudx"
 WORD: Final = re.compile(r"(?:[gpiudx][a-d]|s)+")
@@ -64,12 +64,14 @@ def draw_steps(rng: random.Random, keys: tuple[bytes, ...]) -> bytes:
 
 
 class Attempt:
-    """What the function of one attempt does by `tx`: what it has read and written so far."""
+    """One attempt of a transaction: the values that it has read and written so far by `tx`."""
 
-    def __init__(self, tx: Any, player: Player, stage: Stage, name: bytes) -> None:
+    def __init__(
+        self, tx: Any, client: SimulatedClient, cluster: SimulatedCluster, name: bytes
+    ) -> None:
         self.tx = tx
-        self.store = player.store
-        self.stage = stage
+        self.store = client.store
+        self.cluster = cluster
         self.name = name
         self.reads: dict[bytes, Found] = {}
         self.writes: dict[bytes, bytes | None] = {}
@@ -82,7 +84,7 @@ class Attempt:
             elif letter == "g":
                 self._found(key, self._label(self.tx.get(self.store, key)))
             elif letter in "px":
-                self.tx.put(self.store, key, self.stage.value_of(value))
+                self.tx.put(self.store, key, self.cluster.value_of(value))
                 if letter == "x":
                     self.tx.delete(self.store, key)
                 self.writes[key] = value if letter == "p" else None
@@ -96,7 +98,7 @@ class Attempt:
                 self.tx.delete(self.store, key)
             else:
                 change = self.tx.insert if letter == "i" else self.tx.update
-                change(self.store, key, self.stage.value_of(label))
+                change(self.store, key, self.cluster.value_of(label))
         except KeyExists:
             self._found(key, PRESENT)
         except KeyError:
@@ -114,7 +116,7 @@ class Attempt:
             self._found(key, self._label(there.get(key)))
 
     def _label(self, value: bytes | None) -> bytes | None:
-        return None if value is None else self.stage.label_of(value)
+        return None if value is None else self.cluster.label_of(value)
 
     def _found(self, key: bytes, found: Found) -> None:
         """A key was found so; unless the transaction finds what it has written itself."""
@@ -133,15 +135,17 @@ class Attempt:
 class TransactionHistory:
     """The transactions of a run. `tick`: the time, which goes on with each look at it."""
 
-    def __init__(self, stage: Stage, tick: Callable[[], int]) -> None:
-        self.stage = stage
+    def __init__(self, cluster: SimulatedCluster, tick: Callable[[], int]) -> None:
+        self.cluster = cluster
         self.tick = tick
         self.read: list[Timed[Step]] = []
-        """What attempts read."""
+        """The values that attempts read."""
         self.done: list[tuple[int, int | None, Step]] = []
         """When each transaction was called and returned, and what it did."""
 
-    def run(self, player: Player, text: bytes, name: bytes, keys: tuple[bytes, ...]) -> None:
+    def run(
+        self, client: SimulatedClient, text: bytes, name: bytes, keys: tuple[bytes, ...]
+    ) -> None:
         """Do a transaction."""
         called, number = self.tick(), len(self.done)
         self.done.append((called, None, step_of({}, {})))
@@ -152,14 +156,14 @@ class TransactionHistory:
             # What is recalled was read before the function is called, after the last attempt began.
             start, began[0] = began[0], self.tick()
             self.done[number] = called, None, step_of({}, {})  # the last attempt did nothing
-            attempt = Attempt(tx, player, self.stage, b"%s.%d" % (name, began[0]))
+            attempt = Attempt(tx, client, self.cluster, b"%s.%d" % (name, began[0]))
             attempt.do(steps, keys)
             since = start if tx.recalls() else began[0]
             self.read.append(Timed(step_of(attempt.reads, {}), since, self.tick()))
             self.done[number] = called, None, step_of(attempt.reads, attempt.writes)
 
         try:
-            player.pool.transaction(work, attempts=ATTEMPTS)
+            client.pool.transaction(work, attempts=ATTEMPTS)
         except TransactionConflict:
             self.done[number] = called, self.tick(), step_of({}, {})
         else:

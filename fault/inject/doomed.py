@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.hooked import ATOMICS, HookedEndpoint
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.stores.pool import Pool
 
@@ -26,39 +26,16 @@ LONG: Final = 10
 """An operation of so many times the steps of the one before it is a long one."""
 
 
-class DoomedEndpoint(Endpoint):
+class DoomedEndpoint(HookedEndpoint, verbs=ATOMICS):
     """An Endpoint that calls `watch`, if there is one, before each atomic verb on a memory node."""
 
     def __init__(self) -> None:
         self.watch: Callable[[], None] | None = None
 
-    def _step(self, addr: int) -> None:
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
         if self.watch is not None and addr >> NODE_SHIFT != CONTROL_NODE:
             self.watch()
-
-    def store(self, addr: int, value: int) -> int:
-        self._step(addr)
-        return super().store(addr, value)
-
-    def swap(self, addr: int, value: int) -> int:
-        self._step(addr)
-        return super().swap(addr, value)
-
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self._step(addr)
-        return super().cas(addr, expected, desired)
-
-    def faa(self, addr: int, delta: int) -> int:
-        self._step(addr)
-        return super().faa(addr, delta)
-
-    def fetch_or(self, addr: int, bits: int) -> int:
-        self._step(addr)
-        return super().fetch_or(addr, bits)
-
-    def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
-        self._step(addr)
-        return super().mcas(addr, compare, swap, compare_mask, swap_mask)
+        return words
 
 
 class DoomedPool(Pool):

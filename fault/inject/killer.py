@@ -4,7 +4,7 @@ Only `Victims` are signalled: processes that were given by pid and are held by a
 that a pid which was reused is never hit. Nothing here has a thread; the owner calls `step()` when
 `due_ns` has come. The gaps between kills (and between stops) are drawn evenly from half to one and
 a half times the mean gap, and the victims evenly from those that are there; both follow from the
-seed (and from who is there).
+seed (and from the processes that live).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Sent:
-    """A signal that was sent: when (CLOCK_MONOTONIC, before the sending), to whom, which."""
+    """A signal that was sent: its time (CLOCK_MONOTONIC, before the sending), pid and number."""
 
     time_ns: int
     pid: int
@@ -182,7 +182,7 @@ class ProcessStopper:
         self._ever.add(pid)
 
     def wake_all(self) -> None:
-        """Let everybody go on, and stop nobody any more."""
+        """Continue every stopped process, and stop no more."""
         self._pace.due_ns = None
         for pid in list(self.stopped):
             self._wake(pid)

@@ -1,11 +1,10 @@
-"""The workers of a run: started, killed, stopped, replaced, watched and ended. Demo and drill share
-it.
+"""The supervisor of a run's workers: it starts, kills, stops, replaces, watches and ends them.
 
-A worker may end in these ways only: by a kill that the crew sent; by being fenced, if the crew had
-stopped it and the pool's policy is to kill; of its own accord, with status 0, when it was asked to.
-Then a replacement takes its slot, while the run lasts. Anything else, and a worker that makes no
-progress for `blocked_s` while it is not stopped, is a failure, and ends the run; so is one that
-does not end within that time when it is asked to.
+Demo and drills share it. A worker may end in three ways only: by a kill that the supervisor sent;
+by being fenced, if the supervisor had stopped it and the pool's policy is to kill; by itself, with
+status 0, when it was asked to. Then a replacement takes its slot, while the run lasts. Any other
+end is a failure, and ends the run. So is a worker that makes no progress for `blocked_s` while it
+is not stopped, and a worker that does not end within that time when it is asked to.
 
 The pool's events say which client repaired which, and how long that took. Delays are measured from
 the moment before SIGKILL is sent, so they include the dying. Wall-clock times of events are turned
@@ -64,7 +63,7 @@ class Progress:
 
     `memory` is what a worker has in memory for itself, in bytes: what the pool and the parent share
     with it is not in it. `repairs` is how many dead clients a worker has recovered, and `recovered`
-    how many anybody has; `killed`, `stops` and `fenced` count all processes.
+    the count of all workers; `killed`, `stops` and `fenced` count all processes.
     """
 
     elapsed_s: float
@@ -83,7 +82,7 @@ class Progress:
 class Delays:
     """Times from SIGKILL, in ns, one element a death.
 
-    dead: the parent saw it; noticed: somebody began to recover the client; repaired: that was done.
+    dead: the parent saw it; noticed: a client began to recover the dead one; repaired: it was done.
     """
 
     dead: list[int] = dataclasses.field(default_factory=list)
@@ -122,7 +121,7 @@ class EventLog:
         return self._lost + len(self._gaps)
 
 
-class Crew:
+class Supervisor:
     """One run's workers; `target(slot, incarnation)` is what each does. A context manager.
 
     Slots count from 0. Those up to the number of rows in `counters` are workers that heed its stop
@@ -171,7 +170,7 @@ class Crew:
         self._repairs: dict[int, int] = {}
         self._moved: dict[int, tuple[int, int]] = {}
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -218,7 +217,7 @@ class Crew:
         self._settle()
 
     def stop(self, observer: Callable[[Progress], None]) -> Progress:
-        """Have everybody end; the last progress, with the pids and memory of those at work."""
+        """Have all workers end; returns the last progress, with pids and memory before the end."""
         self._stopping = True
         last = self.progress()
         self.counters.stop()
@@ -244,7 +243,7 @@ class Crew:
         self._interrupt.check()
 
     def _settle(self) -> None:
-        """Replace those who were killed and are still dying."""
+        """Replace the killed workers that are still dying."""
         while self._killed and not self.failed:
             self._wait(SECOND_NS)
 
@@ -282,7 +281,7 @@ class Crew:
         how = f"ended with status {gone.status}"
         if gone.status < 0:
             name = signal.Signals(-gone.status).name
-            how = f"was ended by {name}, which nobody here sent; events: {self.pool.events()}"
+            how = f"was ended by {name}, which this run did not send; events: {self.pool.events()}"
         text = f"worker {gone.slot} (pid {gone.pid}) {how}\n{gone.traceback}"
         self.ends.append(text.rstrip())
 
@@ -304,7 +303,7 @@ class Crew:
     # ---- what is known --------------------------------------------------------------------------
 
     def note_events(self) -> None:
-        """Take up from the pool's events who recovered whom; before a slot is taken over."""
+        """Read from the pool's events which client recovered which, before a slot is reused."""
         snapshot = self.counters.read()
         for slot in range(self.clients):
             self._slot_of[snapshot.client(slot)] = slot

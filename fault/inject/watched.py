@@ -25,7 +25,7 @@ def run_watched(
 ) -> None:
     """Run `work(tell)` in a forked child, which calls `tell` with what it is about to do.
 
-    Raises Broken when it failed or did not end; `describe` makes of what it told last who it was,
+    Raises Broken when it failed or did not end; `describe` turns its last message into its name,
     and where. `work` sets the fuse of its endpoint, to `steps_max`.
     """
     with (
@@ -40,17 +40,17 @@ def run_watched(
             end_after(PATIENCE_S, stacks)
             work(tell)
 
-        who = describe("its beginning")
+        name = describe("its beginning")
         try:
-            with within(2 * PATIENCE_S, who), Workers(target) as crew:
-                ended = crew.reap(crew.start(0))
+            with within(2 * PATIENCE_S, name), Workers(target) as workers:
+                ended = workers.reap(workers.start(0))
         except Broken as error:
             raise Broken(f"{error}: {_text(told)}") from error
-        who = describe(_text(told))
-        demand(ended.status != -signal.SIGKILL, f"{who} did not end within {steps_max} steps")
+        name = describe(_text(told))
+        demand(ended.status != -signal.SIGKILL, f"{name} did not end within {steps_max} steps")
         if ended.status:
             why = ended.traceback or _text(stacks)
-            raise Broken(f"{who} failed with {ended.status}: {why}")
+            raise Broken(f"{name} failed with {ended.status}: {why}")
 
 
 def end_after(seconds: float, stacks: IO[str]) -> None:

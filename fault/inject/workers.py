@@ -1,18 +1,17 @@
 """Worker processes forked from a warm parent, so that a start costs a fork and no import.
 
-A worker lives no longer than its parent: the kernel kills it when the parent ends, however that
-comes (PR_SET_PDEATHSIG); nobody knows its pid before that is so, since one that is stopped earlier
-would stand still for ever if its parent were killed. It ignores Ctrl-C and hang-up, which a
-terminal sends to everyone; its parent ends it. It has a lower priority than its parent, which must
-get its turn at once to kill, wake or replace one. What kills a worker from inside (an exception) is
-kept: its traceback is in the `Exit`.
+A worker lives no longer than its parent: the kernel kills it when the parent ends, however it ends
+(PR_SET_PDEATHSIG). `start` returns the pid only after that is set, since a worker that was stopped
+earlier would stay stopped for ever if its parent were killed. A worker ignores Ctrl-C and hang-up,
+which a terminal sends to all processes; its parent ends it. Its priority is lower than that of its
+parent, which must run at once to kill, wake or replace a worker. If an exception ends a worker, its
+traceback is in the `Exit`.
 
 Start workers from the main thread: the kernel ties PR_SET_PDEATHSIG to the thread that forked.
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import select
@@ -22,11 +21,10 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
+from limpet.fault.inject.children import end_with_parent
 from limpet.fault.inject.interrupt import SIGNALS
 
 NICE: Final = 5
-_PR_SET_PDEATHSIG: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,14 +135,6 @@ class Workers:
 
     def __exit__(self, *exc: object) -> None:
         self.end()
-
-
-def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of this pid, ends."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _run(

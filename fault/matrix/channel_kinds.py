@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from limpet.fault.matrix.operations import demand
 from limpet.shm.errors import BrokenBarrierError, TasksLost
+from limpet.stores.channels.atomic_var import AtomicVar
+from limpet.stores.channels.owned_var import OwnedVar
 from limpet.stores.channels.power_controller import PowerController
 from limpet.stores.channels.rendezvous import Rendezvous
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 from limpet.stores.pool import Pool
 
 Judge = Callable[[Any, float], None]
@@ -38,7 +40,7 @@ class Channels:
     the survivor. `judge(handle, patience_s)` demands that a killed call happened or did not.
     `round(handle, patience_s)` demands what a client may rely on that is alone. `release(handle)`:
     what a client does after that, where the next one can come only then. `fresh`: needs a new pool
-    each time. `waits_for_ever`: by its paper it waits for whoever is missing, with no time that
+    each time. `waits_for_ever`: by its paper it waits for a missing participant, with no time that
     could be given.
     """
 
@@ -202,7 +204,7 @@ def _locked_again(handle: Any) -> None:
 
 def _condition(handle: Any, patience_s: float) -> None:
     demand(handle.acquire(timeout=patience_s), "the condition's lock was not to be had")
-    demand(not handle.wait(0), "nobody has notified, and wait() says so")
+    demand(not handle.wait(0), "wait() returned True without a notification")
     handle.notify_all()
     demand(handle.wait_for(lambda: 7, patience_s) == 7, "wait_for() returned something else")
     handle.release()

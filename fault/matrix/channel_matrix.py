@@ -24,9 +24,9 @@ from typing import Any, Final
 from limpet.fault.inject.watched import run_watched
 from limpet.fault.matrix.channel_kinds import CHANNELS
 from limpet.fault.matrix.crash_matrix import DISTANT, LATE_MAX, LIMIT, chosen
-from limpet.fault.matrix.matrix_result import Findings, Result
+from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import demand
-from limpet.fault.matrix.testbed import PATIENCE_S, PoolScene, look_away, within
+from limpet.fault.matrix.testbed import PATIENCE_S, PoolTestbed, look_away, within
 from limpet.shm.backends.segments import destroy
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import LimpetError
@@ -50,7 +50,7 @@ def calls_of(kind: str) -> list[str]:
     return [*CHANNELS[kind].calls, *NAMES]
 
 
-class ChannelScene(PoolScene):
+class ChannelTestbed(PoolTestbed):
     """A small pool with one channel, the survivor's handle of it, and victims."""
 
     def __init__(self, url: str, kind: str) -> None:
@@ -138,7 +138,7 @@ class ChannelScene(PoolScene):
     def inspect(self) -> None:
         """Demand that nothing is leaked, held, or dead in the pool."""
         self.account(1)
-        self.pool.channels.memory.check()
+        self.pool.channels.catalogue.check()
 
 
 class ChannelMatrix:
@@ -151,20 +151,20 @@ class ChannelMatrix:
         self,
         kind: str,
         limit: int | None = LIMIT,
-        scene: Callable[[str, str], ChannelScene] = ChannelScene,
+        testbed: Callable[[str, str], ChannelTestbed] = ChannelTestbed,
     ) -> None:
         self.kind = kind
         self.limit = limit
-        self._make_scene = scene
+        self._make_testbed = testbed
 
     @contextlib.contextmanager
-    def scene(self) -> Iterator[ChannelScene]:
+    def testbed(self) -> Iterator[ChannelTestbed]:
         """A new pool, gone afterwards."""
         url = f"shm://limpet-matrix-{os.getpid()}-c{next(_count)}"
         made = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
-                made = self._make_scene(url, self.kind)
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
+                made = self._make_testbed(url, self.kind)
             yield made
         finally:
             if made is not None:
@@ -173,28 +173,28 @@ class ChannelMatrix:
                 destroy(url)
 
     def steps(self, call: str) -> int:
-        """How many steps the call takes when nobody disturbs it."""
-        with self.scene() as scene:
-            scene.prepare(call)
-            demand(not scene.run(scene.victim(call, DISTANT)), "the fuse was too short")
-            return scene.told(1)
+        """Steps of the call without interference."""
+        with self.testbed() as testbed:
+            testbed.prepare(call)
+            demand(not testbed.run(testbed.victim(call, DISTANT)), "the fuse was too short")
+            return testbed.told(1)
 
-    def run(self, call: str, dimension: str, step: int | None = None) -> Result:
+    def run(self, call: str, dimension: str, step: int | None = None) -> MatrixResult:
         """The call, killed at its steps, or at one of them only."""
-        found = Findings(self.kind, call, dimension)
+        found = ResultCollector(self.kind, call, dimension)
         found.steps = found.counted("undisturbed", lambda: self.steps(call)) or 0
         if not found.steps and not found.failures:
             found.failures.append("undisturbed: it has no step to be killed at")
         waiting = [*chosen(found.steps, self.limit), found.steps + 1] if step is None else [step]
         while waiting and not found.full and found.steps:
             found.at = f"k={waiting[0]}"
-            with found.judging(), self.scene() as scene:
-                alone = scene.channel.fresh
+            with found.judging(), self.testbed() as testbed:
+                alone = testbed.channel.fresh
                 while waiting:
                     k = waiting.pop(0)
                     found.at = f"k={k}"
                     found.runs += 1
-                    if self._once(scene, call, dimension, k):
+                    if self._once(testbed, call, dimension, k):
                         found.tried.add(k)
                         if not waiting and step is None:
                             demand(k < found.steps + LATE_MAX, f"{call} does not end")
@@ -203,23 +203,23 @@ class ChannelMatrix:
                         break
         return found.result()
 
-    def _once(self, scene: ChannelScene, call: str, dimension: str, k: int) -> bool:
-        with within(PATIENCE_S, "the survivor, who prepares the channel"):
-            scene.prepare(call)
-        died = scene.run(scene.victim(call, k))
+    def _once(self, testbed: ChannelTestbed, call: str, dimension: str, k: int) -> bool:
+        with within(PATIENCE_S, "the survivor, which prepares the channel"):
+            testbed.prepare(call)
+        died = testbed.run(testbed.victim(call, k))
         with within(PATIENCE_S, "the survivor"):
             if dimension == "killed":
-                scene.judge(call)
-                scene.round(call)
-            scene.pool.recover()
+                testbed.judge(call)
+                testbed.round(call)
+            testbed.pool.recover()
             if dimension == "killed":
-                scene.inspect()
-        scene.succeed(call)
+                testbed.inspect()
+        testbed.succeed(call)
         with within(PATIENCE_S, "the survivor, after the successor"):
-            scene.round(call)
-            scene.tidy(call)
-            scene.pool.recover()
-            scene.inspect()
+            testbed.round(call)
+            testbed.tidy(call)
+            testbed.pool.recover()
+            testbed.inspect()
         return died
 
 
@@ -229,8 +229,8 @@ def run(
     limit: int | None = LIMIT,
     dimensions: Sequence[str] | None = None,
     step: int | None = None,
-) -> Iterator[Result]:
-    """Every dimension of every call of a kind of channel; a Result for each. As matrix.run."""
+) -> Iterator[MatrixResult]:
+    """A MatrixResult for every dimension of every call of a channel kind. As crash_matrix.run."""
     matrix = ChannelMatrix(kind, limit)
     for call in calls or calls_of(kind):
         for dimension in DIMENSIONS if dimensions is None else dimensions:

@@ -1,7 +1,7 @@
-"""What a dead client left in memory: which of the named crash points (`# CRASH(name):`) it shows.
+"""Crash evidence: the named crash points (`# CRASH(name):`) that a dead client's memory shows.
 
-Looked at by a survivor, after the death and before any recovery. A name is seen when memory is in
-the state that the comment at the crash point describes; how it came there is not asked.
+A survivor looks after the death and before any recovery. A crash point is seen when memory is in
+the state that the comment at the crash point describes, however memory came into that state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.catalogue.directory import CLAIMED, PLANNED
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _TAG: Final = re.compile(r"# CRASH\(([a-z-]+)\):")
 UNLINKED: Final = "unlinked"
-"""No crash point, but what `seen` says of an object in hand, in use, whose link names nothing."""
+"""No crash point: `seen` reports an object in the journal, in use, whose link names nothing."""
 OWNER: Final = "owner"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -54,12 +54,12 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 def defined(kind: str) -> dict[str, str]:
     """Every named crash point that a client of this kind may come by, and the file it is in."""
     package = "/".join(kind_named(kind).module.split(".")[2:-1])
-    sources = proof_of(kind).sources or (f"{package}/*.py",)
+    sources = profile_of(kind).sources or (f"{package}/*.py",)
     files = [*_ROOT.glob("shm/**/*.py"), *_ROOT.glob("stores/*.py")]
     files += [path for each in sources for path in (_ROOT / "stores").glob(each)]
     found = {}
     for path in sorted(files):
-        for name in set(_TAG.findall(path.read_text())) - proof_of(kind).not_met:
+        for name in set(_TAG.findall(path.read_text())) - profile_of(kind).not_met:
             found[name] = str(path.relative_to(_ROOT))
     return found
 
@@ -159,7 +159,7 @@ def _in_blocks(pool: Pool, ident: int) -> set[str]:
 
 
 def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
-    """What a pending block of a dead client shows: its mirrors are there, or not all of them."""
+    """The crash point of a dead client's pending block: all of its mirrors exist, or not all."""
     replicas = replicas_of(word)
     if replicas == 1:
         return "pending-run"

@@ -11,9 +11,9 @@ parent is the survivor. For every k = 1, 2, ... until the operation survives, it
 
 Dimensions                                                                      runs for a step
     killed           as above; once with recovery first, once with the work     2
-    killed twice     the victim at step k, then whoever recovers it at its      the recoverer's
-                     step j, then a third one recovers both                     steps, and 1
-    stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
+    killed twice     the victim at step k, then the client that recovers it at its      the
+                     recoverer's step j, then a third one recovers both                     steps,
+    and 1 stopped, wait    SIGSTOP at step k (stopping.py), work around it,           1
                      SIGCONT, and it goes on
     stopped, killed  SIGSTOP at step k, then fenced as the pool's policy does   1
     node lost        a memory node is lost at step k, or the victim and then    nodes times ways
@@ -24,7 +24,7 @@ Dimensions                                                                      
 One more row has an insert that meets the remains of another one of the same key, and is killed
 itself. With a `limit`, each of these takes as many steps of an operation as make no more runs than
 that: the first ones, the last ones, and as many evenly in between, which are the words of one long
-write. Without, all steps. A `Result` says how many there are and how many were taken.
+write. Without, all steps. A `MatrixResult` says how many there are and how many were taken.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix import crash_evidence as remains
-from limpet.fault.matrix import successor
-from limpet.fault.matrix.fault_profile import proof_of
-from limpet.fault.matrix.matrix_result import Findings, Result
+from limpet.fault.matrix import crash_evidence, successor
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.node_loss import WAYS, crowded, one_run
 from limpet.fault.matrix.operations import KEY, NEW, OPERATIONS, RIVAL, Operation, demand
-from limpet.fault.matrix.testbed import PATIENCE_S, Scene, short, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
 from limpet.shm.backends.segments import destroy
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.errors import LimpetError
@@ -53,14 +52,14 @@ from limpet.stores.registry import kind_named
 DISTANT: Final = 1 << 60
 LIMIT: Final = 400
 LATE_MAX: Final = 500
-"""By how many steps an operation may be longer than when nobody disturbed it."""
+"""By how many steps interference may lengthen an operation."""
 DIMENSIONS: Final = (
     "killed", "killed twice", "stopped, wait", "stopped, killed", "node lost", "succeeded",
 )  # fmt: skip
 PAST: Final = "insert past the dead"
 ONCE: Final[Mapping[str, Any]] = {"": None}
 FIRST: Final[Mapping[str, Any]] = {", recovery first": "recover", ", work first": "work"}
-"""What the survivor does first after a death."""
+"""The survivor's first action after a death."""
 
 
 def chosen(steps: int, limit: int | None, cost: int = 1) -> list[int]:
@@ -86,46 +85,46 @@ class Matrix:
     """Runs operations of one store kind through the dimensions. In the main thread only.
 
     `limit`: runs of one dimension of one operation, about; None: at every step. `step`: at this
-    one only. `scene` makes the pools.
+    one only. `testbed` makes the pools.
     """
 
     def __init__(
         self,
         kind: str,
         limit: int | None = LIMIT,
-        scene: Callable[[str, str, str], Scene] = Scene,
+        testbed: Callable[[str, str, str], StoreTestbed] = StoreTestbed,
         step: int | None = None,
     ) -> None:
         kind_named(kind)  # raises for one that there is not
         self.kind = kind
         self.limit = limit
         self.step = step
-        self._make_scene = scene
+        self._make_testbed = testbed
         self._count = 0
 
     @contextlib.contextmanager
-    def scene(self, operation: Operation, fence: str = "kill") -> Iterator[Scene]:
+    def testbed(self, operation: Operation, fence: str = "kill") -> Iterator[StoreTestbed]:
         """A new pool for this operation, gone afterwards."""
         self._count += 1
         url = f"shm://limpet-matrix-{os.getpid()}-{self._count}"
-        scene = None
+        testbed = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
-                scene = self._make_scene(url, self.kind, fence)
-                operation.prepare(scene.pool, scene.store)
-            yield scene
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
+                testbed = self._make_testbed(url, self.kind, fence)
+                operation.prepare(testbed.pool, testbed.store)
+            yield testbed
         finally:
-            if scene is not None:
-                scene.close()
+            if testbed is not None:
+                testbed.close()
             with contextlib.suppress(LimpetError):
                 destroy(url)
 
     def steps(self, operation: Operation) -> int:
-        """How many steps the operation takes when nobody disturbs it."""
-        with self.scene(operation) as scene:
-            scene.reset(operation)
-            demand(not scene.run(scene.victim(operation, DISTANT)), "the fuse was too short")
-            return scene.told(1)
+        """Steps of the operation without interference."""
+        with self.testbed(operation) as testbed:
+            testbed.reset(operation)
+            demand(not testbed.run(testbed.victim(operation, DISTANT)), "the fuse was too short")
+            return testbed.told(1)
 
     def chosen(self, steps: int, cost: int = 1) -> list[int]:
         """The steps that are taken, of so many, when each of them costs `cost` runs."""
@@ -135,9 +134,9 @@ class Matrix:
         """The steps that are swept: those, and one that is expected to be outlived."""
         return [*self.chosen(steps, cost), steps + 1] if self.step is None else [self.step]
 
-    def _begin(self, operation: Operation, dimension: str) -> Findings:
+    def _begin(self, operation: Operation, dimension: str) -> ResultCollector:
         """The findings of a dimension, with the operation's steps counted."""
-        found = Findings(self.kind, operation.name, dimension)
+        found = ResultCollector(self.kind, operation.name, dimension)
         found.steps = found.counted("undisturbed", lambda: self.steps(operation)) or 0
         if not found.steps and not operation.reads and not found.failures:
             found.failures.append("undisturbed: it has no step to be killed at")
@@ -145,15 +144,15 @@ class Matrix:
 
     def _sweep(
         self,
-        found: Findings,
+        found: ResultCollector,
         operation: Operation,
         at: str,
         ks: Sequence[int],
-        one: Callable[[Scene, int, Any], bool],
+        one: Callable[[StoreTestbed, int, Any], bool],
         variants: Mapping[str, Any] = ONCE,
         fence: str = "kill",
     ) -> set[int]:
-        """Run `one(scene, k, variant)` at each of `ks`, and on until a run outlives its fault.
+        """Run `one(testbed, k, variant)` at each of `ks`, and on until a run outlives its fault.
 
         The last of `ks` is expected to be outlived, and all before not. `one` says whether the
         fault took place; the steps at which it did are returned. A new pool is taken after each
@@ -165,15 +164,15 @@ class Matrix:
         while done < len(runs) and not found.full:
             first = done
             found.at = f"{at}{runs[done][0]}{runs[done][1]}"
-            with found.judging(), self.scene(operation, fence) as scene:
+            with found.judging(), self.testbed(operation, fence) as testbed:
                 while done < len(runs):
                     k, label = runs[done]
                     found.at = f"{at}{k}{label}"
                     found.runs += 1
                     done += 1
-                    with within(PATIENCE_S, "the survivor, who sets the key's value"):
-                        scene.reset(operation)
-                    if one(scene, k, variants[label]):
+                    with within(PATIENCE_S, "the survivor, which sets the key's value"):
+                        testbed.reset(operation)
+                    if one(testbed, k, variants[label]):
                         struck.add(k)
                     elif k < ks[-1] and done - 1 > first:
                         done -= 1
@@ -186,7 +185,7 @@ class Matrix:
             done = max(done, first + 1)
         return struck
 
-    def run(self, operation: Operation, dimension: str) -> Result:
+    def run(self, operation: Operation, dimension: str) -> MatrixResult:
         """One dimension of one operation."""
         if dimension.startswith("stopped"):
             return self.stopped(operation, "wait" if dimension == "stopped, wait" else "kill")
@@ -198,14 +197,14 @@ class Matrix:
         }
         return rows[dimension](operation)
 
-    def killed(self, operation: Operation) -> Result:
+    def killed(self, operation: Operation) -> MatrixResult:
         """Killed at steps of its own."""
         found = self._begin(operation, "killed")
 
-        def one(scene: Scene, k: int, first: str) -> bool:
-            died = scene.run(scene.victim(operation, k))
-            found.seen |= scene.seen()
-            scene.aftermath(operation, _possible(operation, died), first)
+        def one(testbed: StoreTestbed, k: int, first: str) -> bool:
+            died = testbed.run(testbed.victim(operation, k))
+            found.seen |= testbed.seen()
+            testbed.aftermath(operation, _possible(operation, died), first)
             return died
 
         if not found.failures:
@@ -213,14 +212,14 @@ class Matrix:
             found.tried = self._sweep(found, operation, "k=", ks, one, FIRST)
         return found.result()
 
-    def killed_twice(self, operation: Operation) -> Result:
-        """Killed at steps of its own, and who recovers it at each of theirs."""
+    def killed_twice(self, operation: Operation) -> MatrixResult:
+        """Kill the victim at some of its steps, and its recoverer at each of its own steps."""
         found = self._begin(operation, "killed twice")
 
-        def second(scene: Scene, j: int, died: bool) -> bool:
-            again = scene.run(scene.recoverer(j))
-            found.seen |= scene.seen()
-            scene.aftermath(operation, _possible(operation, died), "recover")
+        def second(testbed: StoreTestbed, j: int, died: bool) -> bool:
+            again = testbed.run(testbed.recoverer(j))
+            found.seen |= testbed.seen()
+            testbed.aftermath(operation, _possible(operation, died), "recover")
             return again
 
         if not found.failures:
@@ -232,20 +231,20 @@ class Matrix:
                 self._then(found, operation, k, second, "kj")
         return found.result()
 
-    def past_the_dead(self, steps_of_first: Sequence[int] = ()) -> Result:
+    def past_the_dead(self, steps_of_first: Sequence[int] = ()) -> MatrixResult:
         """An insert meets the remains of another one of the same key, and is killed itself."""
         first = OPERATIONS["insert"]
         past = dataclasses.replace(first, run=lambda pool, kv: kv.insert(KEY, RIVAL))
         found = self._begin(first, "killed twice")
         found.operation = PAST
 
-        def second(scene: Scene, k: int, died: bool) -> bool:
-            dead = scene.dead()
-            before = scene.seen()
-            again = scene.run(scene.victim(past, k))
-            if "tentative-link" in before and remains.UNLINKED in scene.seen(dead):
+        def second(testbed: StoreTestbed, k: int, died: bool) -> bool:
+            dead = testbed.dead()
+            before = testbed.seen()
+            again = testbed.run(testbed.victim(past, k))
+            if "tentative-link" in before and crash_evidence.UNLINKED in testbed.seen(dead):
                 found.seen.add("kicked")
-            scene.aftermath(first, {None, NEW, RIVAL}, ("recover", "work")[k & 1])
+            testbed.aftermath(first, {None, NEW, RIVAL}, ("recover", "work")[k & 1])
             return again
 
         if not found.failures:
@@ -256,28 +255,28 @@ class Matrix:
 
     def _then(
         self,
-        found: Findings,
+        found: ResultCollector,
         operation: Operation,
         k: int,
-        second: Callable[[Scene, int, bool], bool],
+        second: Callable[[StoreTestbed, int, bool], bool],
         letters: str,
     ) -> int:
-        """Have a victim die at step k, and `second(scene, j, died)` at each j of its own steps.
+        """Have a victim die at step k, and `second(testbed, j, died)` at each j of its own steps.
 
         Returns how many runs that takes.
         """
 
-        def one(scene: Scene, j: int, _: Any) -> bool:
-            died = scene.run(scene.victim(operation, k))
+        def one(testbed: StoreTestbed, j: int, _: Any) -> bool:
+            died = testbed.run(testbed.victim(operation, k))
             if died:
                 found.tried.add(k)
-            return second(scene, j, died) and (died or k > found.steps)
+            return second(testbed, j, died) and (died or k > found.steps)
 
         def count() -> int:
-            with self.scene(operation) as scene:
-                scene.reset(operation)
-                one(scene, DISTANT, None)
-                return scene.told(1)
+            with self.testbed(operation) as testbed:
+                testbed.reset(operation)
+                one(testbed, DISTANT, None)
+                return testbed.told(1)
 
         at = f"{letters[0]}={k}, {letters[1]}="
         steps = None if found.full else found.counted(f"{at}never", count)
@@ -290,12 +289,12 @@ class Matrix:
         found.next_tried += len(struck)
         return len(js)
 
-    def stopped(self, operation: Operation, fence: str) -> Result:
+    def stopped(self, operation: Operation, fence: str) -> MatrixResult:
         """Stopped at its steps, worked around, then woken (`wait`) or fenced (`kill`)."""
         found = self._begin(operation, "stopped, wait" if fence == "wait" else "stopped, killed")
 
-        def one(scene: Scene, k: int, _: Any) -> bool:
-            return self._stop_once(scene, operation, k, fence, *scene.stopping)
+        def one(testbed: StoreTestbed, k: int, _: Any) -> bool:
+            return self._stop_once(testbed, operation, k, fence, *testbed.stopping)
 
         if not found.failures:
             ks = self._swept(found.steps)
@@ -303,58 +302,58 @@ class Matrix:
                 found.tried = self._sweep(found, operation, "k=", ks, one, fence=fence)
         return found.result()
 
-    def node_lost(self, operation: Operation) -> Result:
+    def node_lost(self, operation: Operation) -> MatrixResult:
         """A memory node is lost at its steps, each in every way, with or without a death."""
         operation = crowded(operation)
         found = self._begin(operation, "node lost")
         variants = {
             f", node {node}, {way}": (node, way)
-            for node in range(proof_of(self.kind).matrix_nodes)
+            for node in range(profile_of(self.kind).matrix_nodes)
             for way in WAYS
         }
 
-        def one(scene: Scene, k: int, how: Any) -> bool:
-            return one_run(scene, operation, k, *how)
+        def one(testbed: StoreTestbed, k: int, how: Any) -> bool:
+            return one_run(testbed, operation, k, *how)
 
         if not found.failures:
             ks = self._swept(found.steps, len(variants))
             found.tried = self._sweep(found, operation, "k=", ks, one, variants)
         return found.result()
 
-    def succeeded(self, operation: Operation) -> Result:
+    def succeeded(self, operation: Operation) -> MatrixResult:
         """Killed at steps of its own, recovered, and succeeded in its slot by a new client."""
         found = self._begin(operation, "succeeded")
         if not found.failures:
             ks = self._swept(found.steps, len(successor.FIRST))
             found.tried = self._sweep(
                 found, operation, "k=", ks,
-                lambda scene, k, first: successor.one_run(scene, operation, k, first),
+                lambda testbed, k, first: successor.one_run(testbed, operation, k, first),
                 successor.FIRST,
             )  # fmt: skip
         return found.result()
 
     def _stop_once(
-        self, scene: Scene, operation: Operation, k: int, fence: str, pool: Any, store: Any
+        self, testbed: StoreTestbed, operation: Operation, k: int, fence: str, pool: Any, store: Any
     ) -> bool:
         """One run; whether the victim was stopped."""
-        with Workers(scene.victim(operation, k, pool, store)) as workers:
+        with Workers(testbed.victim(operation, k, pool, store)) as workers:
             pid = workers.start(0)
             with within(PATIENCE_S, "the victim"):
                 state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             stopped = state is not None and state.si_code == os.CLD_STOPPED
             first = operation.after
-            waits = fence == "wait" and proof_of(self.kind).waits_for_stopped
+            waits = fence == "wait" and profile_of(self.kind).waits_for_stopped
             if stopped:
                 with within(PATIENCE_S, "the survivor"):
                     if not waits:
-                        first = scene.work({operation.before, operation.after})
-                    scene.store.check()
-                    recovered = scene.pool.recover()["clients"]
+                        first = testbed.work({operation.before, operation.after})
+                    testbed.store.check()
+                    recovered = testbed.pool.recover()["clients"]
                     demand(not recovered, f"a living client was recovered: {recovered}")
-                    audit = scene.pool.audit()
+                    audit = testbed.pool.audit()
                     demand(not audit["leaked"], f"while it is stopped: {audit}")
                     if fence == "kill":
-                        self._fence(scene, pid)
+                        self._fence(testbed, pid)
                     else:
                         os.kill(pid, signal.SIGCONT)
             with within(PATIENCE_S, "the victim that was woken"):
@@ -365,28 +364,28 @@ class Matrix:
             f"the victim ended with {ended.status}: {ended.traceback}",
         )
         if stopped and not killed:
-            value = scene.store.get(KEY)
+            value = testbed.store.get(KEY)
             due: set[bytes | None] = {operation.after if waits else b"survivor 3"}
             if operation.before != operation.after and first == operation.before:
                 # it had not taken effect when it was stopped, so now it has, or was refused
-                taken = {operation.after} if scene.told(2) == 1 else due
+                taken = {operation.after} if testbed.told(2) == 1 else due
                 # an update that loses to another one has taken effect, just before it
-                due = taken | due if scene.store.replicated else taken
+                due = taken | due if testbed.store.replicated else taken
             demand(value in due, f"after it was woken the key has {short(value)}")
         with within(PATIENCE_S, "the survivor"):
-            operation.finish(scene.pool, scene.store)
-            value = scene.store.get(KEY)
-            scene.pool.recover()
-            demand(scene.store.get(KEY) == value, "recovery changed the key's value")
-            scene.inspect(len(scene.doors))
+            operation.finish(testbed.pool, testbed.store)
+            value = testbed.store.get(KEY)
+            testbed.pool.recover()
+            demand(testbed.store.get(KEY) == value, "recovery changed the key's value")
+            testbed.inspect(len(testbed.handles))
         return stopped
 
     @staticmethod
-    def _fence(scene: Scene, pid: int) -> None:
-        pool = scene.pool
+    def _fence(testbed: StoreTestbed, pid: int) -> None:
+        pool = testbed.pool
         slots = [c["slot"] for c in pool.clients() if c["pid"] == pid and c["state"] == "live"]
         if not slots:
-            # It has not joined yet, or has left: nobody waits for it.
+            # It has not joined yet, or has left: no client waits for it.
             os.kill(pid, signal.SIGKILL)
             return
         word = pool.endpoint.load(slot_address(slots[0]))
@@ -413,10 +412,12 @@ def quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def uncovered(results: Iterable[Result]) -> set[str]:
+def uncovered(results: Iterable[MatrixResult]) -> set[str]:
     """The crash points of these results' kinds that no victim showed."""
     kept = list(results)
-    points = set().union(*(remains.defined(kind) for kind in {result.store for result in kept}))
+    points = set().union(
+        *(crash_evidence.defined(kind) for kind in {result.store for result in kept})
+    )
     return points.difference(*(result.seen for result in kept))
 
 
@@ -426,8 +427,8 @@ def run(
     limit: int | None = LIMIT,
     dimensions: Sequence[str] | None = None,
     step: int | None = None,
-) -> Iterator[Result]:
-    """Every dimension of every operation of a store kind; a Result for each.
+) -> Iterator[MatrixResult]:
+    """Every dimension of every operation of a store kind; a MatrixResult for each.
 
     `dimensions`: only these. `step`: only that one of each operation.
     """

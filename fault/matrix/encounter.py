@@ -38,12 +38,13 @@ from limpet.fault.check.linearizability import check
 from limpet.fault.inject.stopping import StoppingEndpoint, StoppingPool, stop
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.crash_matrix import Matrix, quiet
-from limpet.fault.matrix.fault_profile import proof_of
-from limpet.fault.matrix.matrix_result import Findings, Result
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult, ResultCollector
 from limpet.fault.matrix.operations import BYSTANDER, KEY, OLD, demand
-from limpet.fault.matrix.testbed import PATIENCE_S, Scene, look_away, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, within
 from limpet.shm.backends.location import parse_url
 from limpet.shm.backends.segments import destroy
+from limpet.shm.endpoint.hooked import READS, size_of
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.errors import KeyExists, LimpetError
@@ -60,16 +61,16 @@ STOPPED, KILLED, SURVIVOR, HEIR = 0, 1, 2, 3
 WAITING: Final = 2
 """Number of the third client."""
 CROWD: Final = (BYSTANDER, *(b"bystander %d" % number for number in range(7)))
-"""Keys that nobody is to touch, on every node."""
+"""Keys that no operation may touch, on every node."""
 DISTANT: Final = 1 << 40
 CALLED, RETURNED, RESULT, READ, STEPS, SLOT = range(6)
-"""What a client tells, in words of `shared`: result and value by number, from 1 on."""
+"""The words of `shared` that a client writes: result and value by number, from 1 on."""
 LATER: Final = 1 << 14
 """Where it tells, times its number and 1, of each step whether it is a later word of a write."""
 
 
 class Meeting(NamedTuple):
-    """What the two clients do to the key, which has a value before, or none; who comes `first`."""
+    """Operations of two clients on a key, present or absent before; which client is `first`."""
 
     stopped: str
     killed: str
@@ -96,42 +97,33 @@ def kinds() -> list[str]:
     return [kind for kind in KINDS if store_class(kind).replicated]
 
 
-def run(kind: str, failures: int, limit: int | None) -> Iterator[Result]:
-    """Every meeting of a kind, with that many lost memory nodes; a Result for each."""
+def run(kind: str, failures: int, limit: int | None) -> Iterator[MatrixResult]:
+    """Every meeting of a kind, with that many lost memory nodes; a MatrixResult for each."""
     for meeting in MEETINGS:
         yield Encounter(kind, failures, limit).meet(meeting)
 
 
-class CountingEndpoint(StoppingEndpoint):
+class CountingEndpoint(StoppingEndpoint, verbs=("load", "read_words")):
     """Notes of each step, while it is to stop somewhere, whether it is a later word of a write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.later: list[bool] = []
-        self._words = 0
+        self._rest = -1
+        """Where a write goes on of which a part is done."""
         self.nodes: set[int] = set()
-        """What was read, since that was emptied."""
+        """The words that were read since the last `clear`."""
 
-    def _step(self) -> None:
-        if self.stop_at:
-            self.later.append(self._words > 1)
-            self._words += self._words > 0
-        super()._step()
-
-    def load(self, addr: int) -> int:
-        self.nodes.add(addr >> NODE_SHIFT)
-        return super().load(addr)
-
-    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        self.nodes.add(addr >> NODE_SHIFT)
-        return super().read_words(addr, words, count, start)
-
-    def write(self, addr: int, data: Any) -> int:
-        self._words = 1
-        try:
-            return super().write(addr, data)
-        finally:
-            self._words = 0
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if verb in READS:
+            self.nodes.add(addr >> NODE_SHIFT)
+            return words
+        armed = self.stop_at
+        part = super().on_verb(verb, addr, words)
+        if armed:
+            self.later += [addr == self._rest] + [True] * (part - 1)
+            self._rest = addr + size_of(addr, part) if part < words else -1
+        return part
 
 
 class CountingPool(StoppingPool):
@@ -139,27 +131,27 @@ class CountingPool(StoppingPool):
     endpoint: CountingEndpoint
 
 
-class Cluster(Scene):
+class EncounterTestbed(StoreTestbed):
     """A pool with a store that survives the loss of `failures` nodes, the survivor and its keys.
 
-    Nobody is fenced: a client that was stopped goes on.
+    No client is fenced: a stopped client goes on.
     """
 
     def __init__(self, url: str, kind: str, failures: int) -> None:
         self.kind = kind
         self.url = url
-        proof = proof_of(kind)
+        profile = profile_of(kind)
         self.pool = Pool.create(
-            url, nodes=2 * failures + 1, node_size=proof.matrix_node_size, clients=8,
+            url, nodes=2 * failures + 1, node_size=profile.matrix_node_size, clients=8,
             lease_us=1_000, fence="wait",
         )  # fmt: skip
-        self.doors = [self.pool]
+        self.handles = [self.pool]
         self.shared = mmap.mmap(-1, 1 << 16)
         self.wanted = BYSTANDER
         """The key that the third client asks for."""
         self.majorities = bool(store_class(kind).majorities)
         replicas = 2 * failures + 1 if self.majorities else failures + 1
-        parameters = {**proof.matrix_parameters, "replicas": replicas}
+        parameters = {**profile.matrix_parameters, "replicas": replicas}
         self.store = self.pool.store(kind, name="store", **parameters)
         survived = self.store.losses_survived
         demand(survived >= failures, f"{replicas} replicas survive {survived} lost nodes")
@@ -180,47 +172,47 @@ class Cluster(Scene):
     @functools.cached_property
     def stopping(self) -> tuple[CountingPool, Any]:
         pool = CountingPool.open(self.url)
-        self.doors.append(pool)
+        self.handles.append(pool)
         return pool, pool.store(self.kind, name="store")
 
     # ---- the two clients ------------------------------------------------------------------------
 
     def clients(self, meeting: Meeting, steps: Sequence[int]) -> Callable[[int, int], None]:
-        """What the client of each number does, with the step that it is stopped or killed at.
+        """The body of the client of each number, with the step that it is stopped or killed at.
 
         One that is to be killed beyond all of its steps notes what they are.
         """
         stopping = self.stopping
 
-        def target(who: int, incarnation: int) -> None:
-            if who == WAITING:
+        def target(number: int, incarnation: int) -> None:
+            if number == WAITING:
                 look_away(self.pool)
                 self.store.get(self.wanted)
                 os._exit(0)
-            counts = who == STOPPED or steps[who] == DISTANT
+            counts = number == STOPPED or steps[number] == DISTANT
             pool, store = stopping if counts else (self.pool, self.store)
             endpoint: Any = pool.endpoint
             look_away(pool)
-            for value in (VALUES[who + 1], FIRST, FIRST):
+            for value in (VALUES[number + 1], FIRST, FIRST):
                 store.put(KEY, value)
                 store.get(KEY)
             stop()
-            self.note(who, SLOT, pool.client.ident >> INCARNATION_BITS)
+            self.note(number, SLOT, pool.client.ident >> INCARNATION_BITS)
             fault = "stop_at" if counts else "fuse"
-            setattr(endpoint, fault, steps[who])
-            op = (meeting.stopped, meeting.killed)[who]
-            self.note(who, CALLED, time.monotonic_ns())
-            result, read = perform(store, op, (OF_STOPPED, OF_KILLED)[who])
-            self.note(who, RETURNED, time.monotonic_ns())
+            setattr(endpoint, fault, steps[number])
+            op = (meeting.stopped, meeting.killed)[number]
+            self.note(number, CALLED, time.monotonic_ns())
+            result, read = perform(store, op, (OF_STOPPED, OF_KILLED)[number])
+            self.note(number, RETURNED, time.monotonic_ns())
             left = getattr(endpoint, fault)
             setattr(endpoint, fault, 0)
-            self.note(who, STEPS, steps[who] - left if left else 0)
+            self.note(number, STEPS, steps[number] - left if left else 0)
             if counts:
-                at = LATER * (1 + who)
+                at = LATER * (1 + number)
                 self.shared[at : at + len(endpoint.later)] = bytes(endpoint.later)
-            self.note(who, RESULT, RESULTS.index(result) + 1)
+            self.note(number, RESULT, RESULTS.index(result) + 1)
             if read is not None:
-                self.note(who, READ, VALUES.index(read) + 1)
+                self.note(number, READ, VALUES.index(read) + 1)
             os._exit(0)
 
         return target
@@ -240,24 +232,24 @@ class Cluster(Scene):
         for key in served:
             demand(self.store.get(key) == OLD, f"{key!r} has lost its value")
 
-    def note(self, who: int, what: int, value: int) -> None:
-        self.tell(8 * who + what, value)
+    def note(self, number: int, what: int, value: int) -> None:
+        self.tell(8 * number + what, value)
 
-    def noted(self, who: int, what: int) -> int:
-        return self.told(8 * who + what)
+    def noted(self, number: int, what: int) -> int:
+        return self.told(8 * number + what)
 
-    def record(self, who: int, op: str, died: bool) -> Record:
-        """What a client did, for the history."""
-        read = self.noted(who, READ)
+    def record(self, number: int, op: str, died: bool) -> Record:
+        """A client's operation, for the history."""
+        read = self.noted(number, READ)
         return Record(
-            who,
+            number,
             op,
             KEY,
-            _value_of(op, (OF_STOPPED, OF_KILLED)[who]),
-            "unknown" if died else RESULTS[self.noted(who, RESULT) - 1],
+            _value_of(op, (OF_STOPPED, OF_KILLED)[number]),
+            "unknown" if died else RESULTS[self.noted(number, RESULT) - 1],
             VALUES[read - 1] if read and not died else None,
-            self.noted(who, CALLED),
-            None if died else self.noted(who, RETURNED),
+            self.noted(number, CALLED),
+            None if died else self.noted(number, RETURNED),
         )
 
     # ---- the survivor ---------------------------------------------------------------------------
@@ -268,18 +260,18 @@ class Cluster(Scene):
                 os.truncate(parse_url(self.url).path(node), 0)
             self.pool.fail_node(node)
 
-    def did(self, who: int, store: Any, *ops: str) -> list[Record]:
+    def did(self, number: int, store: Any, *ops: str) -> list[Record]:
         """Have the survivor, or the heir, do that to the key."""
         done = []
         for op in ops:
             called = time.monotonic_ns()
-            result, read = perform(store, op, VALUES[who + 1])
-            value = _value_of(op, VALUES[who + 1])
-            done.append(Record(who, op, KEY, value, result, read, called, time.monotonic_ns()))
+            result, read = perform(store, op, VALUES[number + 1])
+            value = _value_of(op, VALUES[number + 1])
+            done.append(Record(number, op, KEY, value, result, read, called, time.monotonic_ns()))
         return done
 
     def inherit(self) -> list[Record]:
-        """What an heir of the killed client did to the key."""
+        """The operations of a successor of the killed client on the key."""
         slot = self.noted(KILLED, SLOT)
         heir = Pool.open(self.url)
         try:
@@ -300,7 +292,7 @@ class Cluster(Scene):
         whole += self.did(SURVIVOR, self.store, *after)
         report = check(whole, initial={KEY: FIRST} if present else None, processes=1)
         demand(report.ok, f"it is not linearizable: {'; '.join(map(str, whole))}")
-        self.inspect(len(self.doors))
+        self.inspect(len(self.handles))
 
 
 def perform(store: Any, op: str, value: bytes) -> tuple[str, bytes | None]:
@@ -331,13 +323,13 @@ class Encounter:
         self._count = 0
 
     @contextlib.contextmanager
-    def _cluster(self) -> Iterator[Cluster]:
+    def _cluster(self) -> Iterator[EncounterTestbed]:
         self._count += 1
         url = f"shm://limpet-matrix-{os.getpid()}-e{self._count}"
         cluster = None
         try:
-            with within(PATIENCE_S, "the survivor, who prepares a pool"):
-                cluster = Cluster(url, self.kind, self.failures)
+            with within(PATIENCE_S, "the survivor, which prepares a pool"):
+                cluster = EncounterTestbed(url, self.kind, self.failures)
             yield cluster
         finally:
             if cluster is not None:
@@ -356,11 +348,13 @@ class Encounter:
         places = self._matrix.chosen(len(telling), math.isqrt(self.limit))
         return [*(telling[place - 1] for place in places), steps + 1]
 
-    def meet(self, meeting: Meeting, ks: Sequence[int] = (), js: Sequence[int] = ()) -> Result:
+    def meet(
+        self, meeting: Meeting, ks: Sequence[int] = (), js: Sequence[int] = ()
+    ) -> MatrixResult:
         """Have the clients meet at each of the chosen steps of both; or at `ks` of the first one,
         and at `js` of the second."""
         what = f"{self.failures} node{'s' * (self.failures > 1)} lost"
-        found = Findings(self.kind, str(meeting), what)
+        found = ResultCollector(self.kind, str(meeting), what)
         undisturbed = found.counted("undisturbed", lambda: self.steps(meeting))
         found.steps, _, later = undisturbed or (0, 0, b"")
         if not found.steps and not found.failures:
@@ -379,7 +373,7 @@ class Encounter:
                     found.tried.add(k)
         return found.result()
 
-    def _ways(self, found: Findings) -> list[tuple[tuple[int, ...], bool]]:
+    def _ways(self, found: ResultCollector) -> list[tuple[tuple[int, ...], bool]]:
         """Which nodes are lost in the next runs, and whether their memory is."""
         count = len(self.choices)
         if self.limit is not None:
@@ -399,7 +393,13 @@ class Encounter:
             return steps, cluster.noted(1 - first, STEPS), cluster.shared[at : at + steps]
 
     def _run(
-        self, found: Findings, meeting: Meeting, k: int, j: int, nodes: tuple[int, ...], gone: bool
+        self,
+        found: ResultCollector,
+        meeting: Meeting,
+        k: int,
+        j: int,
+        nodes: tuple[int, ...],
+        gone: bool,
     ) -> tuple[bool, bool]:
         """One run, noted; whether the first and the second of the clients were struck."""
         how = "gone" if gone else "marked"
@@ -412,7 +412,13 @@ class Encounter:
         return struck
 
     def _once(
-        self, cluster: Cluster, meeting: Meeting, k: int, j: int, nodes: tuple[int, ...], gone: bool
+        self,
+        cluster: EncounterTestbed,
+        meeting: Meeting,
+        k: int,
+        j: int,
+        nodes: tuple[int, ...],
+        gone: bool,
     ) -> tuple[bool, bool]:
         steps = (k, j) if meeting.first == STOPPED else (j, k)
         struck = [False, False]
@@ -420,18 +426,18 @@ class Encounter:
         with Workers(cluster.clients(meeting, steps)) as workers:
             pids = {}
             with within(PATIENCE_S, "a client, before they meet"):
-                for who in (KILLED, STOPPED):
-                    pids[who] = workers.start(who)
-                    demand(_stops(pids[who]), f"client {who} did not get so far")
+                for number in (KILLED, STOPPED):
+                    pids[number] = workers.start(number)
+                    demand(_stops(pids[number]), f"client {number} did not get so far")
                 if not meeting.present:
                     cluster.store.delete(KEY)
             with within(PATIENCE_S, "a client, as they meet"):
-                for who in order:
-                    os.kill(pids[who], signal.SIGCONT)
-                    if who == STOPPED:
-                        struck[who] = _stops(pids[who])
+                for number in order:
+                    os.kill(pids[number], signal.SIGCONT)
+                    if number == STOPPED:
+                        struck[number] = _stops(pids[number])
                     else:
-                        struck[who] = self._end(workers, pids[who], (0, -signal.SIGKILL))
+                        struck[number] = self._end(workers, pids[number], (0, -signal.SIGKILL))
             cluster.lose(nodes, gone)
             with within(PATIENCE_S, "the survivor, while the client is stopped"):
                 cluster.serve(workers, nodes)

@@ -1,7 +1,7 @@
-"""How each kind of store is put to the proof: the small pools and parameters that suit it.
+"""Fault profiles: the small pools and parameters with which each kind of store is tested.
 
-A kind without a row here is proved with the defaults. How many failed memory nodes it survives the
-store says itself (`Store.losses_survived`).
+A kind without a row here is tested with the defaults. `Store.losses_survived` says how many failed
+memory nodes a store survives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
-"""The named crash points of who replaces a node: tests/stores/test_replaced_nodes.py."""
+"""The named crash points of a client that replaces a node: tests/stores/test_replaced_nodes.py."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
     "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
 }  # fmt: skip
@@ -30,7 +30,7 @@ class Checksum:
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
+class FaultProfile:
     """`matrix_...` is for the crash matrix, `explorer_...` for the explorer; sizes in bytes.
 
     `..._capacity` is the store's. The matrix wants a small one, as making it is steps, too; the
@@ -57,7 +57,8 @@ class Proof:
     not_met: frozenset[str] = OF_REPLICAS
     waits_for_stopped: bool = False
     """By its paper, clients wait for one that stands still while it holds a lock. So where it is
-    not killed for that (the matrix's "stopped, wait"), nobody works around it until it is woken."""
+    not killed for that (the matrix's "stopped, wait"), no client can work around it until it is
+    woken."""
 
     checksum: Checksum = Checksum(
         text="none: a value is in an object that a link names, which has its key and sizes"
@@ -98,7 +99,7 @@ _ROWS: Final = Checksum(
     "objects, which have none",
 )
 _WHOLE: Final = Checksum(1 << 40, "of the value, in its buffer or beside it")
-_REPLICATED: Final = Proof(
+_REPLICATED: Final = FaultProfile(
     {"replicas": 2},
     matrix_nodes=3,
     capacity_never=1 << 20,
@@ -107,7 +108,7 @@ _REPLICATED: Final = Proof(
     explorer={"groups": 2},  # so that keys meet
     not_met=OF_OTHERS | OF_GROWTH,
 )
-_MAJORITIES: Final = Proof(
+_MAJORITIES: Final = FaultProfile(
     {"replicas": 3, "writers": 8},
     matrix_node_size=2 << 20,
     capacity_never=1 << 20,
@@ -123,21 +124,22 @@ OF_LOGS: Final = frozenset({
     "noted", "published", "locked", "decided", "installing", "releasing", "over",
     "aborted", "taken-over", "copied",
 })  # fmt: skip
-"""Named crash points of transactions with a log, which single operations seldom need, and of who
-meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have them."""
-PROOFS: Final = {
-    "race": Proof(
+"""Named crash points of transactions with a log, which single operations seldom need, and of a
+client that meets a lock: tests/stores/test_sherman_nodes.py and tests/fault/test_rtx_traps.py have
+them."""
+FAULT_PROFILES: Final = {
+    "race": FaultProfile(
         capacity_never=1 << 20,
         explorer={"groups": 2, "bucket_size": 1},  # so that subtables are split
         not_met=OF_REPLICAS | OF_GROWTH,
     ),
-    "rtx-race": Proof(
+    "rtx-race": FaultProfile(
         capacity_never=1 << 20,
         sources=("rtx/*.py", "race/*.py"),
         explorer={"groups": 2, "bucket_size": 1, "drift_us": 0, "each_us": 1},
         not_met=OF_REPLICAS | OF_GROWTH | OF_LOGS | {"leaf-locked", "leaf-installed"},
     ),
-    "dtx-race": Proof(
+    "dtx-race": FaultProfile(
         capacity_never=1 << 20,
         sources=("baselines/dtx/[!s]*.py", "baselines/dtx/stop.py", "race/*.py"),
         explorer={"groups": 2, "bucket_size": 1},
@@ -149,20 +151,20 @@ PROOFS: Final = {
     "fusee-nc": _REPLICATED,
     "swarm": _MAJORITIES,
     "dm-abd": _MAJORITIES,
-    "clover": Proof(
+    "clover": FaultProfile(
         metadata_process=True,
         capacity_never=30_000,
         explorer_capacity=16,
         not_met=OF_REPLICAS | {"tentative-link"},
     ),
-    "rcuckoo": Proof(
+    "rcuckoo": FaultProfile(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=5000,
         not_met=OF_REPLICAS | {"tentative-link", "moving"},
         checksum=_ROWS,
         waits_for_stopped=True,
     ),
-    "loco": Proof(
+    "loco": FaultProfile(
         {"value_size": 16, "locks": 4, "tracker": 16},  # some of the values are in objects
         capacity_never=5000,
         explorer_capacity=16,
@@ -171,7 +173,7 @@ PROOFS: Final = {
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
-    "rtx-sherman": Proof(
+    "rtx-sherman": FaultProfile(
         {"value_size": 16},  # so that some of the values are in extents
         capacity_never=60_000,
         sources=("sherman/transactional.py", "rtx/[!hr]*.py", "rtx/re*.py"),
@@ -182,7 +184,7 @@ PROOFS: Final = {
         explorer={"drift_us": 0, "each_us": 2},  # so that leases are over while their owners work
         not_met=OF_REPLICAS | OF_LOGS | {"tentative-link"},
     ),
-    "dtx-sherman": Proof(
+    "dtx-sherman": FaultProfile(
         {"value_size": 16},
         capacity_never=60_000,
         sources=("baselines/dtx/[!r]*.py", "sherman/in_place_commit.py"),
@@ -190,21 +192,21 @@ PROOFS: Final = {
         not_met=OF_REPLICAS | {"tentative-link"},
         waits_for_stopped=True,
     ),
-    "sherman": Proof(
+    "sherman": FaultProfile(
         {"value_size": 16},
         capacity_never=60_000,
         sources=("sherman/in_place_commit.py",),
         checksum=_ROWS,
         waits_for_stopped=True,
     ),
-    "pdpm": Proof(
+    "pdpm": FaultProfile(
         not_met=OF_REPLICAS | {"tentative-link"}, checksum=_WHOLE, waits_for_stopped=True
     ),
-    "raw": Proof({"room": 4096}, checksum=Checksum(text="none, and no lock")),
+    "raw": FaultProfile({"room": 4096}, checksum=Checksum(text="none, and no lock")),
 }
-_DEFAULT: Final = Proof()
+_DEFAULT: Final = FaultProfile()
 
 
-def proof_of(kind: str) -> Proof:
-    """How this kind is proved."""
-    return PROOFS.get(kind, _DEFAULT)
+def profile_of(kind: str) -> FaultProfile:
+    """The fault profile of this kind."""
+    return FAULT_PROFILES.get(kind, _DEFAULT)

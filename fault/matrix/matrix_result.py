@@ -1,4 +1,4 @@
-"""What the crash matrix finds: failures as lines of text, and how many of the steps were taken."""
+"""Results of the crash matrix: failures as lines of text, and how many steps were tried."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from limpet.fault.inject.interrupt import Interrupted
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.operations import Broken
 from limpet.shm.errors import LimpetError
 
@@ -18,8 +18,8 @@ Counted = TypeVar("Counted")
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
-    """What one dimension of the matrix found for one operation of one store.
+class MatrixResult:
+    """The result of one dimension of the matrix for one operation of one store.
 
     `steps` of the operation, and how many of them were `tried`: the fault took place there.
     `next_steps`, `next_tried`: likewise of those that met the victims and died in turn, all
@@ -49,8 +49,8 @@ class Result:
         return self.tried == self.steps and self.next_tried == self.next_steps
 
 
-class Findings:
-    """A Result in the making. `at`: which run is being made."""
+class ResultCollector:
+    """A MatrixResult in the making. `at`: which run is being made."""
 
     def __init__(self, store: str, operation: str, dimension: str) -> None:
         self.store = store
@@ -78,28 +78,28 @@ class Findings:
             self.failures.append(f"{self.at}: {_told(error)}")
 
     def counted(self, at: str, count: Callable[[], Counted]) -> Counted | None:
-        """What `count()` returns; None if it failed, which is noted."""
+        """The result of `count()`; None if it failed, which is noted."""
         self.at = at
         with self.judging():
             return count()
         return None
 
-    def result(self) -> Result:
-        """What was found. A fault that never took place is a failure, too."""
+    def result(self) -> MatrixResult:
+        """The result. A fault that never took place is a failure, too."""
         steps = max(self.steps, *self.tried, 0)
         if steps and not self.tried and not self.failures:
             self.failures.append(f"the fault took place at none of {steps} steps")
-        seen = self.seen - {remains.UNLINKED}
-        if remains.UNLINKED in self.seen and self.operation == "delete":
+        seen = self.seen - {crash_evidence.UNLINKED}
+        if crash_evidence.UNLINKED in self.seen and self.operation == "delete":
             seen.add("deleted")
-        return Result(
+        return MatrixResult(
             self.store, self.operation, self.dimension, steps, len(self.tried),
             self.next_steps, self.next_tried, self.runs, frozenset(seen), tuple(self.failures),
         )  # fmt: skip
 
 
 def _told(error: Exception) -> str:
-    """The error in a line; with its place, unless that says nothing to who reads the verdict."""
+    """The error in a line; with its source line, unless it is an error of limpet or a demand."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, Broken | LimpetError):
         return text

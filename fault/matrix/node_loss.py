@@ -1,11 +1,11 @@
 """The crash matrix where a memory node is lost: in an operation, with or without a death.
 
-The victim is forked as ever, and loses the node for everybody at its k-th step; or it dies there,
-and the node is lost then, before anybody recovers. The node is marked failed in the control
+The victim is forked as ever, and loses the node for all clients at its k-th step; or it dies there,
+and the node is lost then, before any recovery. The node is marked failed in the control
 segment, or its memory is gone: the segment is cut to nothing, and the next one to touch it gets
 SIGBUS, which the fabric turns into NodeFailed.
 
-Demanded of a store that survives the loss of a node: that nothing is to be noticed but by who died.
+Demanded of a store that survives the loss of a node: that only the dead client notices the loss.
 Of others: an operation may raise NodeFailed for that node, and then happened or did not; what is
 not on the node is served, can be written, and nothing is wrong with it or leaked.
 """
@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.fault.inject.workers import Workers
 from limpet.fault.matrix.operations import KEY, OLD, Operation, demand
-from limpet.fault.matrix.testbed import PATIENCE_S, Scene, look_away, short, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, look_away, short, within
 from limpet.shm.backends.location import parse_url
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.errors import NodeFailed
@@ -53,7 +53,7 @@ WAYS: Final = (
 CROWD: Final = tuple(b"bystander %d" % number for number in range(7))
 """Keys besides the bystander, so that some are on every node."""
 ENDED, MISSED, LOST = 1, 2, 3
-"""What a victim tells of its operation: done, KeyError, or NodeFailed of the lost node."""
+"""A victim's report of its operation: done, KeyError, or NodeFailed of the lost node."""
 
 
 def crowded(operation: Operation) -> Operation:
@@ -67,50 +67,53 @@ def crowded(operation: Operation) -> Operation:
     return dataclasses.replace(operation, fresh=True, prepare=prepare)
 
 
-def one_run(scene: Scene, operation: Operation, k: int, node: int, way: Way) -> bool:
+def one_run(testbed: StoreTestbed, operation: Operation, k: int, node: int, way: Way) -> bool:
     """Lose the node at step k of a crowded operation, and see what comes of it. Raises Broken.
 
     Returns whether the operation has that step.
     """
-    scene.bystanders = (*scene.bystanders, *CROWD)
-    with within(PATIENCE_S, "the victim"), Workers(_victim(scene, operation, k, node, way)) as crew:
-        ended = crew.reap(crew.start(0))
+    testbed.bystanders = (*testbed.bystanders, *CROWD)
+    with (
+        within(PATIENCE_S, "the victim"),
+        Workers(_victim(testbed, operation, k, node, way)) as workers,
+    ):
+        ended = workers.reap(workers.start(0))
     demand(ended.status in (0, -signal.SIGKILL), f"the victim failed: {ended.traceback}")
     died = ended.status != 0
-    lost_by_victim = bool(scene.told(3))
+    lost_by_victim = bool(testbed.told(3))
     if not lost_by_victim:
-        _lose(scene, node, way.gone)
-    outcome = scene.told(2)
+        _lose(testbed, node, way.gone)
+    outcome = testbed.told(2)
     unclear = died or outcome == LOST
     possible = {operation.before, operation.after} if unclear else {operation.after}
-    if scene.store.losses_survived:
+    if testbed.store.losses_survived:
         demand(outcome != LOST, f"the operation raised NodeFailed for node {node}")
-        scene.aftermath(operation, possible, ("recover", "work")[k & 1])
+        testbed.aftermath(operation, possible, ("recover", "work")[k & 1])
     else:
         with within(PATIENCE_S, "the survivor"):
-            _aftermath(scene, operation, possible, node)
+            _aftermath(testbed, operation, possible, node)
     return lost_by_victim if way.by_victim else died
 
 
-def _lose(scene: Scene, node: int, gone: bool) -> None:
+def _lose(testbed: StoreTestbed, node: int, gone: bool) -> None:
     if gone:
-        os.truncate(parse_url(scene.url).path(node), 0)
+        os.truncate(parse_url(testbed.url).path(node), 0)
     else:
-        scene.pool.fail_node(node)
+        testbed.pool.fail_node(node)
 
 
 def _victim(
-    scene: Scene, operation: Operation, k: int, node: int, way: Way
+    testbed: StoreTestbed, operation: Operation, k: int, node: int, way: Way
 ) -> Callable[[int, int], None]:
-    """As `Scene.victim`. Word 3 of `shared`: whether it lost the node."""
-    pool, store = scene.stopping
-    scene.shared[:] = bytes(64)
+    """As `StoreTestbed.victim`. Word 3 of `shared`: whether it lost the node."""
+    pool, store = testbed.stopping
+    testbed.shared[:] = bytes(64)
 
     def at_step() -> None:
         if way.by_victim:
-            scene.tell(3, 1)
+            testbed.tell(3, 1)
             if way.gone:
-                os.truncate(parse_url(scene.url).path(node), 0)
+                os.truncate(parse_url(testbed.url).path(node), 0)
             else:
                 pool.endpoint.store(NODE_STATES + 8 * node, 1)
         if way.killed:
@@ -130,39 +133,43 @@ def _victim(
             demand(error.node == node, f"node {node} is lost, not {error.node}: {error}")
             outcome = LOST
         pool.endpoint.stop_at = 0
-        scene.tell(2, outcome)
+        testbed.tell(2, outcome)
         os._exit(0)
 
     return target
 
 
-def _aftermath(scene: Scene, operation: Operation, possible: set[bytes | None], node: int) -> None:
-    """What is demanded of a store that does not survive the loss, and of the pool around it."""
-    served = _served(scene, possible, node)
+def _aftermath(
+    testbed: StoreTestbed, operation: Operation, possible: set[bytes | None], node: int
+) -> None:
+    """Demands on a store that does not survive the loss, and on the pool around it."""
+    served = _served(testbed, possible, node)
     with _bearing(node):
-        operation.finish(scene.pool, scene.store)
-    scene.pool.recover()
-    again = _served(scene, possible, node)
+        operation.finish(testbed.pool, testbed.store)
+    testbed.pool.recover()
+    again = _served(testbed, possible, node)
     demand(served == again, f"recovery changed what is served: {served} became {again}")
     demand(len(served.keys() - {KEY}) > 0, "no other key is served any more")
-    for key in scene.bystanders:
+    for key in testbed.bystanders:
         if key in served:
-            scene.store.put(key, b"rewritten")
-            demand(scene.store.get(key) == b"rewritten", f"a put of {key!r} was lost")
+            testbed.store.put(key, b"rewritten")
+            demand(testbed.store.get(key) == b"rewritten", f"a put of {key!r} was lost")
     if KEY in served:
-        scene.work({served[KEY]})
+        testbed.work({served[KEY]})
     with _bearing(node):
-        scene.store.check()
-    scene.account(len(scene.doors))
+        testbed.store.check()
+    testbed.account(len(testbed.handles))
 
 
-def _served(scene: Scene, possible: set[bytes | None], node: int) -> dict[bytes, bytes | None]:
+def _served(
+    testbed: StoreTestbed, possible: set[bytes | None], node: int
+) -> dict[bytes, bytes | None]:
     """The keys that are served, with their values; the others are on the lost node."""
     found = {}
-    for key in (KEY, *scene.bystanders):
+    for key in (KEY, *testbed.bystanders):
         due: set[bytes | None] = possible if key == KEY else {OLD}
         with _bearing(node):
-            value = scene.store.get(key)
+            value = testbed.store.get(key)
             demand(value in due, f"{key!r} has {short(value)}")
             found[key] = value
     return found

@@ -1,4 +1,4 @@
-"""What the crash matrix lets victims do: the operations of a store, and of the pool around it."""
+"""Operations of the victims in the crash matrix: of a store, and of the pool around it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.endpoint.states import IN_SERVICE
 from limpet.shm.errors import StoreDropped, StoreFull, StoreMismatch, ValueTooLarge
 from limpet.stores.pool import Pool
@@ -50,7 +50,7 @@ class Operation:
     reads: bool = False
     prepare: Callable[[Pool, Any], object] = lambda pool, kv: None
     finish: Callable[[Pool, Any], object] = lambda pool, kv: None
-    """What the survivor demands besides, before it recovers."""
+    """Further demands of the survivor, before it recovers."""
 
 
 def _warm(pool: Pool, kv: Any) -> None:
@@ -61,7 +61,7 @@ def _warm(pool: Pool, kv: Any) -> None:
 
 
 def _made(pool: Pool, kv: Any) -> None:
-    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    made = pool.store(kv.kind, name="made", **profile_of(kv.kind).matrix_parameters)
     made.put(KEY, NEW)
     demand(made.get(KEY) == NEW, "the store that was being made lost a value")
     made.check()
@@ -71,13 +71,13 @@ def _made(pool: Pool, kv: Any) -> None:
 
 
 def _make(pool: Pool, kv: Any) -> None:
-    pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    pool.store(kv.kind, name="made", **profile_of(kv.kind).matrix_parameters)
 
 
 def _make_in_vain(pool: Pool, kv: Any) -> None:
-    proof = proof_of(kv.kind)
+    profile = profile_of(kv.kind)
     with contextlib.suppress(StoreFull):
-        pool.store(kv.kind, name="made", **proof.parameters, capacity=proof.capacity_never)
+        pool.store(kv.kind, name="made", **profile.parameters, capacity=profile.capacity_never)
         demand(_spared(pool), "a store was made for which there is no room")
 
 
@@ -87,7 +87,7 @@ def _spared(pool: Pool) -> bool:
 
 
 def _fill_last_node(pool: Pool, kv: Any) -> None:
-    node, spare = pool.parameters.nodes - 1, proof_of(kv.kind).matrix_spare
+    node, spare = pool.parameters.nodes - 1, profile_of(kv.kind).matrix_spare
 
     def fill() -> None:
         for count in (16, 8, 4, 2, 1):
@@ -114,12 +114,12 @@ def _hoard(pool: Pool, kv: Any) -> None:
 
 
 def _made_small(pool: Pool, kv: Any) -> None:
-    proof = proof_of(kv.kind)
+    profile = profile_of(kv.kind)
     # a plan that the victim left is carried out first, and fails
     for _ in range(2):
         with contextlib.suppress(StoreFull, StoreMismatch):
             small = pool.store(
-                kv.kind, name="made", **proof.parameters, capacity=proof.matrix_capacity // 2
+                kv.kind, name="made", **profile.parameters, capacity=profile.matrix_capacity // 2
             )
             small.put(KEY, NEW)
             small.delete(KEY)
@@ -130,7 +130,7 @@ def _made_small(pool: Pool, kv: Any) -> None:
 
 
 def _make_to_drop(pool: Pool, kv: Any) -> None:
-    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    made = pool.store(kv.kind, name="made", **profile_of(kv.kind).matrix_parameters)
     made.put(KEY, NEW)
 
 
@@ -141,7 +141,7 @@ def _dropped(pool: Pool, kv: Any) -> None:
     if "made" in names:
         _demand_whole(pool.store(kv.kind, name="made"))
         pool.drop("made")
-    made = pool.store(kv.kind, name="made", **proof_of(kv.kind).matrix_parameters)
+    made = pool.store(kv.kind, name="made", **profile_of(kv.kind).matrix_parameters)
     demand(KEY not in made, "a new store has what a dropped one of its name had")
     made.put(KEY, NEW)
     demand(made.get(KEY) == NEW, "a store in place of a dropped one lost a value")
@@ -152,7 +152,7 @@ def _dropped(pool: Pool, kv: Any) -> None:
 
 def _demand_whole(made: Any) -> None:
     try:
-        demand(made.get(KEY) == NEW, "a store that nobody has dropped lost a value")
+        demand(made.get(KEY) == NEW, "a store that was not dropped lost a value")
         made.check()
     except StoreDropped:
         return  # by the victim that stood still, just now

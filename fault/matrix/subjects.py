@@ -1,8 +1,8 @@
-"""What the drills of standing still work on: every kind of store, and every channel.
+"""Subjects of the drills with stopped clients: every kind of store, and every channel.
 
 A subject is opened by name in a pool, and gives turns: `write` and `read` come back in bounded time
-as long as nobody keeps what they need. Kinds of stores are all subjects; a channel is registered in
-CHANNELS, or, if it is only a part of others, named in PARTS.
+as long as no client keeps what they need. Kinds of stores are all subjects; a channel is registered
+in CHANNELS, or, if it is only a part of others, named in PARTS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.shm.errors import ChannelFull, StoreFull
 from limpet.stores.channels.sst import SST
 from limpet.stores.registry import KINDS
@@ -24,7 +24,7 @@ KEYS: Final = 6
 """Few, so that clients meet."""
 CAPACITY: Final = 1000
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {"rcuckoo": {"rows_per_lock": 1}}
-"""Of stores: many locks, so that one who works elsewhere has nothing to do with a lock here."""
+"""Of stores: many locks, so that a client at work elsewhere does not meet a lock here."""
 CHANGES: Final = 2 * KEYS
 """The number of a turn that changes something, whatever was there before."""
 PHASE_S: Final = 3.0
@@ -33,7 +33,7 @@ TURN_S: Final = 1.0
 PARTS: Final = frozenset(
     {"owned_var", "atomic_var", "shared_region", "rendezvous", "power_controller"}
 )
-"""Channels that nobody waits in, that other channels are made of, or that an example has."""
+"""Channels in which no client waits, that other channels are made of, or that an example has."""
 
 
 class Subject(abc.ABC):
@@ -56,14 +56,14 @@ class StoreSubject(Subject):
     """Changes and reads of a few keys of a store.
 
     `phased`: in every other phase all clients insert one key, and soon nothing changes any more but
-    who has its lock: two operations look alike then.
+    the holder of its lock: two operations look alike then.
     """
 
     phased = False
 
     def __init__(self, pool: Any, kind: str) -> None:
-        proof = proof_of(kind)
-        given = {"capacity": CAPACITY, **proof.parameters, **PARAMETERS.get(kind, {})}
+        profile = profile_of(kind)
+        given = {"capacity": CAPACITY, **profile.parameters, **PARAMETERS.get(kind, {})}
         self.store = pool.store(kind, name="subject", **given)
         self.keys = [b"key-%d" % number for number in range(KEYS)]
         self.random = random.Random(pool.client_id)
@@ -109,7 +109,7 @@ class LockSubject(Subject):
 
 
 class ConditionSubject(Subject):
-    """A condition of which nobody waits to be notified."""
+    """A condition without waiters."""
 
     def __init__(self, pool: Any) -> None:
         self.condition = pool.condition("subject")
@@ -255,5 +255,5 @@ def opened(pool: Any, name: str) -> Subject:
 
 def pool_sizes(name: str) -> dict[str, Any]:
     """Sizes of a pool for a subject: those of the crash matrix, with ample memory."""
-    proof = proof_of(name)
-    return {"nodes": proof.matrix_nodes, "node_size": max(proof.matrix_node_size, 8 << 20)}
+    profile = profile_of(name)
+    return {"nodes": profile.matrix_nodes, "node_size": max(profile.matrix_node_size, 8 << 20)}

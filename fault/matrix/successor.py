@@ -4,7 +4,7 @@ The survivor of the other dimensions has a slot of its own, so it never meets wh
 for the next client of its slot: rows, journals, logs and pins that belong to a slot, and not to a
 process. Here the survivor recovers the victim, and a new process opens the pool, takes the slot and
 runs every operation of the store, beginning with each of them, on the victim's key and on another
-one. Then it leaves, and everything that `Scene.inspect` asks for is demanded.
+one. Then it leaves, and everything that `StoreTestbed.inspect` asks for is demanded.
 
 A successor that hangs is a verdict, not a drill that hangs (watched.py).
 """
@@ -26,7 +26,7 @@ from limpet.fault.matrix.operations import (
     Operation,
     demand,
 )
-from limpet.fault.matrix.testbed import PATIENCE_S, Scene, short, within
+from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 
@@ -38,41 +38,43 @@ CALLS: Final = ("get", "insert", "update", "put", "delete", "put large")
 FIRST: Final = {f", its successor begins with {call}": call for call in CALLS}
 
 
-def one_run(scene: Scene, operation: Operation, k: int, first: str) -> bool:
+def one_run(testbed: StoreTestbed, operation: Operation, k: int, first: str) -> bool:
     """Have a victim die at step k, and a successor begin with `first`. Raises Broken.
 
     Returns whether the operation has that step.
     """
-    died = scene.run(scene.victim(operation, k))
-    ident = scene.told(0)
+    died = testbed.run(testbed.victim(operation, k))
+    ident = testbed.told(0)
     possible = {operation.before, operation.after} if died else {operation.after}
     with within(PATIENCE_S, "the survivor, which recovers the victim"):
-        scene.pool.recover()
-    slot = _succeed(scene, operation, possible, first)
-    if ident and ident >> INCARNATION_BITS != scene.pool.membership.ident >> INCARNATION_BITS:
+        testbed.pool.recover()
+    slot = _succeed(testbed, operation, possible, first)
+    if ident and ident >> INCARNATION_BITS != testbed.pool.membership.ident >> INCARNATION_BITS:
         demand(
             slot == ident >> INCARNATION_BITS,
             f"the successor has slot {slot}, the victim had {ident >> INCARNATION_BITS}",
         )
     with within(PATIENCE_S, "the survivor, after the successor"):
-        scene.pool.recover()
-        scene.inspect(len(scene.doors))
-        scene.work({None, NEW, LONGER, LARGE})
-        scene.inspect(len(scene.doors))
+        testbed.pool.recover()
+        testbed.inspect(len(testbed.handles))
+        testbed.work({None, NEW, LONGER, LARGE})
+        testbed.inspect(len(testbed.handles))
     return died
 
 
-def _succeed(scene: Scene, operation: Operation, possible: set[bytes | None], first: str) -> int:
+def _succeed(
+    testbed: StoreTestbed, operation: Operation, possible: set[bytes | None], first: str
+) -> int:
     """Run a successor to its end; the slot that it had. Broken when it failed or did not end."""
-    scene.shared[:] = bytes(64)
-    late = possible if len(possible) > 1 and scene.store.replicated else set()
+    testbed.shared[:] = bytes(64)
+    late = possible if len(possible) > 1 and testbed.store.replicated else set()
 
     def work(tell: Callable[[str], None]) -> None:
         tell("opening the pool")
-        pool = Pool.open(scene.url)
-        scene.tell(0, pool.membership.ident)
+        pool = Pool.open(testbed.url)
+        testbed.tell(0, pool.membership.ident)
         pool.endpoint.fuse = STEPS_MAX
-        store = pool.store(scene.kind, name="store")
+        store = pool.store(testbed.kind, name="store")
         calls = _Successor(store, tell)
         calls.go(KEY, set(possible), late, first)
         calls.go(OTHER, {None}, set(), first)
@@ -86,7 +88,7 @@ def _succeed(scene: Scene, operation: Operation, possible: set[bytes | None], fi
         pool.close()
 
     def slot() -> int:
-        return scene.told(0) >> INCARNATION_BITS
+        return testbed.told(0) >> INCARNATION_BITS
 
     run_watched(work, lambda what: f"the successor, in slot {slot()}, in {what},", STEPS_MAX)
     return slot()

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.inject.workers import Workers
-from limpet.fault.matrix import crash_evidence as remains
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix import crash_evidence
+from limpet.fault.matrix.fault_profile import profile_of
 from limpet.fault.matrix.operations import (
     BYSTANDER,
     KEY,
@@ -30,17 +30,17 @@ PATIENCE_S: Final = 10.0
 """How long the survivor may take for one look; longer is a verdict: it was blocked."""
 
 
-class PoolScene:
+class PoolTestbed:
     """A small pool, the survivor's handle of it, and memory that it shares with its victims."""
 
     def __init__(self, pool: Pool, url: str) -> None:
         self.url = url
         self.pool = pool
-        self.doors: list[Pool] = [pool]
+        self.handles: list[Pool] = [pool]
         self.shared = mmap.mmap(-1, 64)
 
     def close(self) -> None:
-        for pool in self.doors:
+        for pool in self.handles:
             pool.close()
 
     def tell(self, word: int, value: int) -> None:
@@ -67,27 +67,27 @@ class PoolScene:
         demand(len(there) == clients, f"there are {len(there)} clients, not {clients}: {there}")
 
 
-class Scene(PoolScene):
+class StoreTestbed(PoolTestbed):
     """A small pool with one store, the survivor's handles of it, and victims forked from them."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
         self.kind = kind
-        proof = proof_of(kind)
+        profile = profile_of(kind)
         pool = Pool.create(
-            url, nodes=proof.matrix_nodes, node_size=proof.matrix_node_size, clients=16,
+            url, nodes=profile.matrix_nodes, node_size=profile.matrix_node_size, clients=16,
             lease_us=1_000, fence=fence,
         )  # fmt: skip
         super().__init__(pool, url)
-        self.store = self.pool.store(kind, name="store", **proof.matrix_parameters)
+        self.store = self.pool.store(kind, name="store", **profile.matrix_parameters)
         self.bystanders: tuple[bytes, ...] = (BYSTANDER,)
-        """Keys that nobody is to touch, with the value OLD."""
+        """Keys that no operation may touch, with the value OLD."""
         self.store.put(BYSTANDER, OLD)
 
     @functools.cached_property
     def stopping(self) -> tuple[StoppingPool, Any]:
         """A second handle of pool and store, whose endpoint can stop the process."""
         pool = StoppingPool.open(self.url)
-        self.doors.append(pool)
+        self.handles.append(pool)
         return pool, pool.store(self.kind, name="store")
 
     def reset(self, operation: Operation) -> None:
@@ -128,7 +128,7 @@ class Scene(PoolScene):
         return target
 
     def recoverer(self, fuse: int) -> Callable[[int, int], None]:
-        """What one does that joins, meets the dead and dies at a step of the first recovery."""
+        """The body of a client that joins and dies at a step of its first recovery."""
         self.shared[:] = bytes(64)
 
         def target(slot: int, incarnation: int) -> None:
@@ -160,7 +160,9 @@ class Scene(PoolScene):
 
         def look() -> set[str]:
             there = self.dead() if dead is None else dead
-            return set().union(*(remains.seen(self.pool, slot, word) for slot, word in there))
+            return set().union(
+                *(crash_evidence.seen(self.pool, slot, word) for slot, word in there)
+            )
 
         return set(self.pool.exclusively(look))
 
@@ -218,18 +220,18 @@ class Scene(PoolScene):
                     now == value or self.came_late(now, value, possible),
                     "recovery changed the key's value",
                 )
-                self.inspect(len(self.doors))
+                self.inspect(len(self.handles))
                 self.work(possible)
             else:
                 self.work(possible)
                 operation.finish(self.pool, self.store)
                 self.pool.recover()
                 demand(self.store.get(KEY) == b"survivor 3", "recovery undid the survivor's work")
-            self.inspect(len(self.doors))
+            self.inspect(len(self.handles))
 
 
 def look_away(pool: Any) -> None:
-    """Have this process recover nobody: what an earlier victim left is for the survivor."""
+    """Have this process recover no client: the survivor recovers the earlier victims."""
     pool.membership.sweep = list
 
 
@@ -238,14 +240,14 @@ def short(value: bytes | None) -> str:
 
 
 @contextlib.contextmanager
-def within(seconds: float, who: str) -> Iterator[None]:
+def within(seconds: float, name: str) -> Iterator[None]:
     """Raise Broken when the body takes longer. Main thread only; its timer goes on after.
 
     Again and again: Python drops what is raised while a destructor runs.
     """
 
     def late(number: int, frame: object) -> None:
-        raise Broken(f"{who} was blocked for {seconds} s")
+        raise Broken(f"{name} was blocked for {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     start = time.monotonic()

@@ -9,16 +9,15 @@ import click
 from rich.console import Console
 
 from limpet.cli.common import console, print_json
-from limpet.cli.drill_run import check_outputs, crew_options, run_parameters, shown
+from limpet.cli.drill_run import check_outputs, fault_options, run_parameters, shown
 from limpet.cli.drill_view import faults_text, print_clients, print_verdict, run_dict
-from limpet.fault.drill.bank import run
-from limpet.fault.drill.bank_report import UNORDERED, BankParameters, BankReport
+from limpet.fault.drill.bank import UNORDERED, BankParameters, BankReport, run
 
 KINDS: Final = ("read", "transfer")
 
 
 @click.command()
-@crew_options(kill_rate=50.0)
+@fault_options(kill_rate=50.0)
 @click.option(
     "--store",
     type=click.Choice(["rtx-sherman", *UNORDERED]),
@@ -34,7 +33,7 @@ def bank(history: str | None, as_json: bool, **given: Any) -> None:
     Clients move money between two or three accounts, or read some or all of them, each in one
     transaction; again and again a random one is killed and replaced, or stopped. Afterwards all
     money must be there, also in every transaction that read all accounts; the history of
-    transactions must be strictly serializable, every invariant intact, no byte leaked and nobody
+    transactions must be strictly serializable, every invariant intact, no byte leaked and no client
     blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
     """
     check_outputs(history)

@@ -1,4 +1,4 @@
-"""What the commands share: arguments, how they report, and how errors become exit statuses.
+"""Shared parts of the commands: arguments, how they report, and how errors become exit statuses.
 
 Exit status: 0 everything asked for was done and held, 1 it was not (one line on stderr says why),
 2 the command line makes no sense, 128 + n ended by signal n.
@@ -52,7 +52,7 @@ nodes_option = click.option(
 
 
 def json_or_text(text: str) -> Any:
-    """What `text` says as JSON, or itself when it is not JSON."""
+    """The JSON value of `text`, or `text` itself when it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -89,9 +89,7 @@ def simulation(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "greenlet":
             raise
-        raise click.ClickException(
-            "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
-        ) from error
+        raise click.ClickException(str(error)) from error
 
 
 def octets(text: str, as_hex: bool) -> bytes:
@@ -135,7 +133,7 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def plain(text: str) -> Text:
-    """What others have named, without effect on the terminal: no markup, no control characters."""
+    """A name given by a user, safe for the terminal: no markup, no control characters."""
     shown = [one if one.isprintable() else ascii(one)[1:-1] for one in text]
     return Text("".join(shown))
 

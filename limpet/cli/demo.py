@@ -12,8 +12,7 @@ from rich.console import Console
 
 from limpet.cli.common import PoolUrl, console, json_option, print_json
 from limpet.cli.demo_view import Lines, Screen, Silent, print_summary, to_dict
-from limpet.fault.drill.demo import run, standard_library
-from limpet.fault.drill.demo_report import DemoParameters
+from limpet.fault.drill.demo import DemoParameters, run, standard_library
 from limpet.fault.inject.interrupt import Interrupted
 
 

@@ -1,4 +1,4 @@
-"""What `limpet demo` shows: a live table on a terminal, a line a second elsewhere, a summary."""
+"""Output of `limpet demo`: a live table on a terminal, a line a second elsewhere, a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from limpet.cli.common import size_text, table, time_text
 from limpet.fault.drill.counters import GETS, PUTS, Snapshot
-from limpet.fault.drill.demo_report import DemoParameters, Report
+from limpet.fault.drill.demo import DemoParameters, Report
 from limpet.fault.inject.supervisor import Progress
 
 PERCENTILES = (50, 99)
@@ -135,13 +135,13 @@ def progress_table(
     title: str,
     progress: Progress,
     rates: list[float],
-    who: str = "worker",
+    row: str = "worker",
     kinds: tuple[str, str] = ("get", "put"),
 ) -> Table:
     """One row a worker, and their sum. Latencies are of the whole run."""
     latencies = [f"{kind} p{percent}" for kind in kinds for percent in PERCENTILES]
     columns = ("pid", "operations/s", *latencies, "kills", "repairs", "memory")
-    made = table(title, who, *columns, right=columns)
+    made = table(title, row, *columns, right=columns)
     snapshot = progress.snapshot
     for slot, pid in enumerate(progress.pids):
         made.add_row(

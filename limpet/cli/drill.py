@@ -1,4 +1,4 @@
-"""`limpet drill`: proof runs. `explore` and `latency` are here; others join the group."""
+"""`limpet drill`: fault tests. `explore` and `latency` are here; other modules add to the group."""
 
 from __future__ import annotations
 

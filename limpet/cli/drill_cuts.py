@@ -17,7 +17,7 @@ from limpet.fault.drill.cut_works import SUBJECTS, Work, Works
 
 
 def command_works(pool: Any, draw: random.Random) -> Works:
-    """What the command line shows of a pool, and puts into it."""
+    """Shows a pool on the command line, and puts pairs into it."""
     pool.store("race", name="default", capacity=64)
 
     def command(called: click.Command, *arguments: str) -> Work:

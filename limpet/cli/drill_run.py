@@ -111,8 +111,8 @@ class Bucket(click.ParamType):
         return bucket
 
 
-def crew_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a drill in which a crew of clients is killed and stopped."""
+def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options of a drill in which clients are killed and stopped at random."""
     options = (
         click.option("--clients", type=click.IntRange(1, 256), default=4, show_default=True,
                      help="Client processes."),
@@ -151,7 +151,7 @@ def crew_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[.
 
 
 def run_parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """What `crew_options` gave, with a seed and a URL where it has none."""
+    """The values of `fault_options`; a seed and a URL are drawn where none is given."""
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     return {**given, "seed": seed, "url": given["url"] or f"shm://drill-{os.getpid()}"}
 
@@ -175,7 +175,7 @@ def shown(
 
 @click.command()
 @click.argument("store", type=click.Choice(sorted(KINDS)), metavar="STORE")
-@crew_options(kill_rate=20.0)
+@fault_options(kill_rate=20.0)
 @click.option("--fail-node", "losses", type=FailNode(), multiple=True,
               help="Lose a memory node so many seconds into the run; may be repeated.  "
               "[NODE: drawn]")  # fmt: skip
@@ -209,7 +209,8 @@ def run(
     `limpet drill STORE` is short for this. Clients insert, update, put, get and delete; again
     and again a random one is killed and replaced, or stopped, and memory nodes are lost. Afterwards
     the history must be linearizable, every value whole, every invariant intact, no byte leaked and
-    nobody blocked; only then is the exit status 0. The pool is gone in the end, also after Ctrl-C.
+    no client blocked; only then is the exit status 0. The pool is gone in the end, also after
+    Ctrl-C.
     """
     check_outputs(history, timeline)
     given = run_parameters(given)

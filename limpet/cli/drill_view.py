@@ -1,4 +1,4 @@
-"""What `limpet drill STORE` shows: a live table on a terminal, lines elsewhere, a summary."""
+"""Output of `limpet drill STORE`: a live table on a terminal, lines elsewhere, a summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from limpet.fault.inject.supervisor import Progress
 
 SHOW_EVERY_S = 0.1
 KINDS = ("get", "write")
-"""What reading and writing operations of a store are called."""
+"""Names of reading and writing operations in the output."""
 
 
 class Silent:
@@ -159,14 +159,14 @@ def print_summary(console: Console, report: Report) -> None:
 
 
 def print_clients(console: Console, report: RunReport, kinds: tuple[str, str]) -> None:
-    """What each client's place did."""
+    """Print a row for each client slot."""
     last = report.last
     rates = [count / last.elapsed_s for count in operations(last)]
     console.print(progress_table(describe(report.parameters), last, rates, "client", kinds))
 
 
 def faults_text(report: RunReport, per_second: str = "") -> str:
-    """The clients that the crew killed and stopped, in a line."""
+    """The clients that the supervisor killed and stopped, in a line."""
     return (
         f"{report.kills} kills ({report.watcher_kills} of the watcher), "
         f"{per_second}{report.last.stops} stops, {report.fenced} fenced, "
@@ -221,7 +221,7 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 
 def run_dict(report: RunReport, kinds: tuple[str, str]) -> dict[str, Any]:
-    """What every drill reports."""
+    """The JSON fields that every drill reports."""
     return {
         "ok": report.ok,
         "parameters": report.parameters.to_dict(),

@@ -210,9 +210,9 @@ def watch(url: str, interval_ms: float, as_json: bool) -> None:
                 if as_json:
                     print_line(found)
                 else:
-                    who = ", ".join(map(str, found["clients"])) or "none"
+                    recovered = ", ".join(map(str, found["clients"])) or "none"
                     click.echo(
-                        f"{_clock(found['time_ns'])}  recovered clients: {who}; gave back "
+                        f"{_clock(found['time_ns'])}  recovered clients: {recovered}; gave back "
                         f"{found['objects']} objects, {found['blocks']} blocks"
                     )
         except KeyboardInterrupt:

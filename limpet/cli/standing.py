@@ -54,12 +54,12 @@ class Stops(click.ParamType):
 @click.option("--seed", type=click.IntRange(0), help="Of every random choice.")
 @json_option
 def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Have clients stand still now and then, and see that nobody who gets on is killed.
+    """Have clients stop now and then, and check that no client that makes progress is killed.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Each client stands
     still at random, also in the midst of operations, for times that may be longer than the lease.
     One may be killed for it, but not within a lease after a turn of it has come back. Exit status 0
-    only if nobody was, nobody was blocked, and all that is left is whole.
+    only if none was, no client was blocked, and all that is left is whole.
     """
     seed = secrets.randbelow(1 << 32) if given["seed"] is None else given["seed"]
     given = {**given, "seed": seed, "url": f"shm://drill-{os.getpid()}"}
@@ -102,11 +102,11 @@ def throttle(subjects: tuple[str, ...], as_json: bool, **given: Any) -> None:
 def beside(
     subjects: tuple[str, ...], roles: tuple[str, ...], every: bool, realtime: bool, as_json: bool
 ) -> None:
-    """Stop readers and waiters, let repairs meet a busy writer; nobody may wait for a lease.
+    """Stop readers and waiters, let repairs meet a busy writer; no client may wait for a lease.
 
     A SUBJECT is a kind of store, or a channel; all of them if none is named. Clients stop, or die,
     at steps of their own, and the lease is an hour, so that a client which would have to wait for
-    one is found to be blocked. Exit status 0 only if nobody was.
+    one is found to be blocked. Exit status 0 only if none was.
     """
     shown = table(
         "beside clients that stand still", "subject", "role", "runs", "stopped", "verdict",

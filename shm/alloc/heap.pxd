@@ -33,8 +33,7 @@ cdef class Heap:
     cdef u64[::1] ends
     cdef readonly u64[::1] steps
     cdef readonly u64[::1] bit_steps
-    cdef public object resolver
-    cdef public object concerned
+    cdef public object contents
 
     @cython.locals(blocks=u64)
     cpdef u64 value_max(self, u64 replicas) noexcept

@@ -22,8 +22,9 @@ The words are in words.py.
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from limpet.shm.contents import Contents
 from limpet.shm.endpoint.fabric import bit
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, NodeLayout, object_sizes
 from limpet.shm.endpoint.words import (
@@ -40,10 +41,6 @@ from limpet.shm.endpoint.words import (
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt
 from limpet.shm.replicas.mirrors import Placement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -83,11 +80,8 @@ class Heap:
                 row = REPLICAS_MAX * node
                 self.steps[row + k] = ring + (blocks << self.block_shift) & MASK
                 self.bit_steps[row + k] = ring + blocks * self.bitmap_size & MASK
-        self.resolver: Callable[[int, int], bool]
-        """Whether a replicated link names an object, once that is decided; set by the pool."""
-        self.concerned: Callable[[int, int, int], bool]
-        """Whether the transaction that holds a link, by the link's word, sees to an object that the
-        link names, or may name; set by the pool."""
+        self.contents: Contents = Contents()
+        """Knows the links that an address alone does not tell."""
 
     def value_max(self, replicas: int) -> int:
         """Bytes of the largest object: a node's blocks; with replicas, those of one region."""
@@ -264,11 +258,11 @@ class Heap:
         `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
         every operation and the recovery of a dead client's last one: for an object that was linked
         there is nothing to do, for one that was not, or no longer is, it is freed, by however many
-        clients know of it. A replicated link is decided by the store that has it: `resolver`. Of
-        the objects of a link that a transaction holds, the transaction frees what is not linked.
+        clients know of it. A link with a name of its store's own is decided by that store:
+        `contents`. Of the objects of a link that is HELD, the holder frees what is not linked.
         """
         if home & REPLICATED:
-            if self.resolver(reference, home):
+            if self.contents.linked(reference, home):
                 return False
             home = 0
         while home:
@@ -277,7 +271,7 @@ class Heap:
             except NodeFailed:
                 break  # the link went with its node
             if (word ^ reference) & LINK_MASK:
-                if word & HELD_MASK == HELD and self.concerned(word, home, reference):
+                if word & HELD_MASK == HELD and self.contents.concerned(word, home, reference):
                     return False
                 break
             if not word & TENTATIVE:

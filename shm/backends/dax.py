@@ -1,4 +1,6 @@
-"""Everything that depends on device DAX: what is different from files and POSIX shared memory.
+"""`dax:///dev/dax0.0,/dev/dax1.0`: node i on device i, and the control segment on the first.
+
+What is different from files and POSIX shared memory:
 
 - The size, the alignment and the NUMA node of a device come from sysfs; fstat and statvfs of the
   character device say nothing. A device is known by its name, and its number must agree with sysfs.
@@ -19,14 +21,51 @@ same. `SYSFS` can point at a made-up tree for that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import mmap
 import os
 import re
 import stat
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from limpet.shm.errors import PoolForeign, PoolNotFound, PoolTruncated
+from limpet.shm.backends.backend import (
+    Location,
+    Place,
+    Plan,
+    absolute_path,
+    check_owner,
+    check_size,
+)
+from limpet.shm.backends.explain import explained
+from limpet.shm.backends.superblock import (
+    ABSENT,
+    CREATING,
+    MAGIC,
+    SIZE_OFFSET,
+    Superblock,
+    claim_word0,
+    unpack,
+    write_word0,
+)
+from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
+from limpet.shm.errors import (
+    ParameterError,
+    PoolCorrupt,
+    PoolError,
+    PoolExists,
+    PoolForeign,
+    PoolIncomplete,
+    PoolNotFound,
+    PoolTruncated,
+)
+from limpet.shm.parameters import NODE_SIZE_MAX, NODES_MAX
+
+if TYPE_CHECKING:
+    from limpet.shm.backends.numa import NodeOptions
 
 SYSFS: Path = Path("/sys/bus/dax/devices")
 NAME: Final = re.compile(r"dax\d{1,6}\.\d{1,6}", re.ASCII)
@@ -110,3 +149,236 @@ def _number(path: Path) -> int:
         return int(text, 0)
     except ValueError as error:
         raise PoolForeign(f"{path} says {text!r}, which is not a number") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePlace(Place):
+    """A segment that is a part of a device, whose memory is there before and after the pool."""
+
+    zeroed: ClassVar[bool] = False
+    can_shrink: ClassVar[bool] = False
+
+    path: Path
+    offset: int
+    device: Device
+
+    def size(self, fd: int) -> int:
+        return max(0, size_now(self.path, fd) - self.offset)
+
+    def read(self, fd: int, size: int, offset: int = 0) -> bytes:
+        check_identity(self.device, fd)
+        whole = self.device.round_up(offset + size)
+        with mmap.mmap(fd, whole, mmap.MAP_SHARED, mmap.PROT_READ, offset=self.offset) as mapping:
+            # ORDER: word 0 first; if it is MAGIC then what follows it is complete.
+            word = mapping[offset : offset + 8]
+            return (word + mapping[offset + 8 : offset + size])[:size]
+
+    def owner(self, fd: int, where: str) -> None:
+        return None
+
+    def refuse_nothing(self, data: bytes, where: str) -> None:
+        """Zero in word 0 is a new segment in a file; on a device it is what `destroy` leaves."""
+        if data.startswith(ABSENT):
+            raise PoolNotFound(f"{where}: there is no pool on {self.path}")
+
+    def check(self, found: Superblock, fd: int, where: str) -> None:
+        if found.size % self.device.align:
+            raise PoolCorrupt(f"{where}: {found.size} bytes are no multiple of {self.device.align}")
+
+    def back(self, fd: int, offset: int, size: int) -> bool:
+        return True
+
+    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+        if numa_node not in (None, self.device.numa_node):
+            raise ParameterError(
+                f"{where}: {self.device.path} is on NUMA node {self.device.numa_node} and cannot "
+                f"be bound to {numa_node}"
+            )
+
+    def remove(self) -> None:
+        fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with self.front(fd) as mapping:
+                write_word0(mapping, ABSENT)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def front(self, fd: int) -> Iterator[mmap.mmap]:
+        """The beginning of the segment, writable."""
+        with mmap.mmap(fd, self.device.align, offset=self.offset) as mapping:
+            yield mapping
+
+    def first_bytes(self) -> bytes:
+        fd = self.open()
+        try:
+            return self.read(fd, SUPERBLOCK_SIZE)
+        finally:
+            os.close(fd)
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices(Location):
+    """The devices of one pool."""
+
+    scheme: ClassVar[str] = "dax"
+    example: ClassVar[str] = "dax:///dev/dax0.0"
+    reuses_memory: ClassVar[bool] = True
+
+    devices: tuple[Path, ...]
+
+    @classmethod
+    def parse(cls, url: str, rest: str) -> Location:
+        devices = tuple(absolute_path(url, part) for part in rest.split(","))
+        for one in devices:
+            if NAME.fullmatch(one.name) is None:
+                raise ParameterError(f"{url!r}: {one} is not named like a DAX device, dax0.0")
+        if len({one.name for one in devices}) != len(devices):
+            raise ParameterError(f"{url!r} names a device twice")
+        if len(devices) > NODES_MAX:
+            raise ParameterError(f"{url!r} names more than {NODES_MAX} devices")
+        return cls(devices)
+
+    @property
+    def url(self) -> str:
+        return "dax://" + ",".join(map(str, self.devices))
+
+    def path(self, index: int, generation: int = 0) -> Path:
+        """The device that the segment is on."""
+        first = 0 if index == CONTROL_NODE else index
+        if first >= len(self.devices):
+            raise ParameterError(f"{self.url} has no device for node {index}")
+        return self.devices[first]
+
+    def place(self, index: int, generation: int = 0) -> DevicePlace:
+        """Where the segment is. For node 0, the control segment must have been claimed."""
+        found = device(self.path(index))
+        offset = self._control_size(found) if index == 0 else 0
+        return DevicePlace(found.path, offset, found)
+
+    def _control_size(self, first: Device) -> int:
+        where = self.segment(CONTROL_NODE)
+        at = DevicePlace(first.path, 0, first)
+        data = at.first_bytes()
+        at.refuse_nothing(data, where)
+        if not data.startswith((MAGIC, CREATING)):
+            unpack(data, where)
+        (size,) = struct.unpack_from("<Q", data, SIZE_OFFSET)
+        if size == 0 or size % first.align or size >= first.size:
+            raise PoolCorrupt(
+                f"{where} says that it has {size} bytes, which {first.path} cannot hold"
+            )
+        return int(size)
+
+    def plan(
+        self, nodes: int | None, node_size: int | None, control_size: Callable[[int], int]
+    ) -> Plan:
+        """A node for every device, by default as large as every device allows."""
+        found = [device(path) for path in self.devices]
+        if nodes not in (None, len(found)):
+            raise ParameterError(
+                f"{self} has {len(found)} devices, so {len(found)} nodes and not {nodes}; "
+                "name the devices that the pool shall use"
+            )
+        align = max(one.align for one in found)
+        whole = sum(one.size for one in found)
+        memory = whole if node_size is None else min(whole, len(found) * node_size)
+        control = found[0].round_up(control_size(memory))
+        room = min([found[0].size - control, *(one.size for one in found[1:])])
+        room = min(room // align * align, NODE_SIZE_MAX)
+        size = room if node_size is None else node_size
+        if room <= 0 or size > room:
+            raise ParameterError(f"{self}: a node of {size} bytes does not fit; {room} bytes would")
+        check_size(size, align, f"{self}: node_size")
+        return Plan(len(found), size, control)
+
+    # ---- creating -----------------------------------------------------------------------------
+
+    def create(
+        self, index: int, size: int, options: NodeOptions, generation: int = 0
+    ) -> tuple[Place, int]:
+        where = self.segment(index)
+        if index == CONTROL_NODE:
+            self._refuse_claimed()
+        at = self.place(index)
+        check_size(size, at.device.align, f"{where}: its size")
+        if at.offset + size > at.device.size:
+            raise ParameterError(
+                f"{where}: {size} bytes do not fit behind the first {at.offset} of {at.device}"
+            )
+        fd = os.open(at.path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            check_identity(at.device, fd)
+            self._claim(at, fd, index, size, generation)
+        except BaseException:
+            os.close(fd)
+            raise
+        return at, fd
+
+    def _claim(self, at: DevicePlace, fd: int, index: int, size: int, generation: int) -> None:
+        where = self.segment(index)
+        with at.front(fd) as front:
+            if generation:
+                # the device was this node's before, and its pool says that nobody uses it now
+                write_word0(front, CREATING)
+            elif index == 0:
+                if self.place(CONTROL_NODE).first_bytes()[: len(MAGIC)] != CREATING:
+                    raise PoolIncomplete(f"{where}: its control segment must be created first")
+                # the client that claimed the control segment owns the rest of this device
+                write_word0(front, CREATING)
+            elif not claim_word0(front):
+                raise _claimed(where, at)
+            struct.pack_into("<Q", front, SIZE_OFFSET, size)
+
+    def _refuse_claimed(self) -> None:
+        """Look at every device before the first is claimed, so that nothing is written in vain."""
+        for index in (CONTROL_NODE, *range(1, len(self.devices))):
+            at = self.place(index)
+            if at.first_bytes()[: len(MAGIC)] in (MAGIC, CREATING):
+                raise _claimed(self.segment(index), at)
+
+    # ---- removing -----------------------------------------------------------------------------
+
+    def removable(self, any_owner: bool) -> list[tuple[int, int]]:
+        """The segments whose word 0 is this pool's; other bytes there stay as they are."""
+        where = self.segment(CONTROL_NODE)
+        with explained(where):
+            word, control = self._found(CONTROL_NODE)
+        if word not in (MAGIC, CREATING):
+            raise PoolNotFound(f"{self}: there is no such pool")
+        if control is not None:
+            check_owner(where, control.uid, any_owner)
+            if control.index != CONTROL_NODE:
+                path = self.path(CONTROL_NODE)
+                raise PoolForeign(f"{where}: {path} is node {control.index} of another pool")
+        claimed = []
+        for index in range(len(self.devices)):
+            with explained(self.segment(index)):
+                try:
+                    self.place(index)
+                except PoolError:
+                    continue  # a device that is gone, or no one can tell where node 0 would begin
+                word, node = self._found(index)
+            anothers = node is not None and (
+                node.index != index
+                or node.parameters.nodes != len(self.devices)
+                or (control is not None and node.uuid != control.uuid)
+            )
+            if word in (MAGIC, CREATING) and not anothers:
+                claimed.append((index, 0))
+        return [*claimed, (CONTROL_NODE, 0)]
+
+    def _found(self, index: int) -> tuple[bytes, Superblock | None]:
+        """Word 0 of a segment, and its superblock if that is sound."""
+        data = self.place(index).first_bytes()
+        try:
+            return data[: len(MAGIC)], unpack(data, self.segment(index))
+        except PoolError:
+            return data[: len(MAGIC)], None
+
+
+def _claimed(where: str, at: DevicePlace) -> PoolExists:
+    return PoolExists(
+        f"{where}: {at.path} holds a pool already, or one is being created there; open that one, "
+        "or destroy it first"
+    )

@@ -1,7 +1,7 @@
-"""Memory nodes: making, publishing and opening the segments of a pool, on three backends.
+"""Memory nodes: making, publishing and opening the segments of a pool, on any backend.
 
-A segment is one shared, writable mapping: a POSIX shared memory object, a file, or a part of a
-DAX device (location.py says where). The life of a pool's segments:
+A segment is one shared, writable mapping. backend.py says what a backend does for it. The life of
+a pool's segments:
 
     create(control)     exclusive; this is the lock, PoolExists for everyone else
     create(node i)      for each memory node
@@ -10,67 +10,30 @@ DAX device (location.py says where). The life of a pool's segments:
 
 A creator that dies leaves segments that `open_` refuses as incomplete and `unlink_all` removes.
 What `open_` refuses it has only looked at, through a read-only descriptor (probe.py).
-
-POSIX shared memory is made with `posix_ipc`, which does not register it with `multiprocessing`'s
-resource tracker; that tracker would unlink a live pool when any one process that opened it ends.
-Segments have mode 0600. Their room is looked at when they are made, and taken when it is needed
-(backing.py), all at once with `prefault`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import mmap
 import os
-import stat
-import struct
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
-import posix_ipc
-
-from limpet.shm.backends import dax
 from limpet.shm.backends import numa as placement
+from limpet.shm.backends.backend import Location, Place, Plan
+from limpet.shm.backends.explain import explained
 from limpet.shm.backends.inventory import list_pools, unlink_all
-from limpet.shm.backends.location import Location, full_url, parse_url
+from limpet.shm.backends.location import full_url, parse_url
 from limpet.shm.backends.logind import remove_ipc_warning
 from limpet.shm.backends.numa import NodeOptions
-from limpet.shm.backends.probe import (
-    READ_ONLY,
-    Place,
-    check,
-    check_folder,
-    explained,
-    place,
-    probe,
-    read_first_bytes,
-)
-from limpet.shm.backends.superblock import (
-    ABSENT,
-    CREATING,
-    MAGIC,
-    SIZE_OFFSET,
-    Superblock,
-    claim_word0,
-    pack,
-    write,
-    write_word0,
-)
-from limpet.shm.endpoint import backing
+from limpet.shm.backends.probe import check, probe
+from limpet.shm.backends.superblock import MAGIC, Superblock, pack, write
 from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
-from limpet.shm.errors import (
-    ParameterError,
-    PoolError,
-    PoolExists,
-    PoolIncomplete,
-    PoolPermission,
-    PoolTruncated,
-)
-from limpet.shm.parameters import NODE_SIZE_MAX, NODES_MAX, PoolParameters, check_whole
+from limpet.shm.errors import ParameterError, PoolTruncated
+from limpet.shm.parameters import PoolParameters
 
 __all__ = [
     "Location",
@@ -93,16 +56,15 @@ __all__ = [
     "warn_if_larger",
 ]
 
-_READ_WRITE = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-
 
 class MemoryNode:
     """One mapped segment.
 
     `index` (255: control segment), `generation` (states.py), `size` in bytes, `name` for messages,
-    `map` the mapping, `address` where it begins in this process, `fd` its descriptor. `zeroed`: a
-    new segment of this backend is all zeros. Code that uses `address` keeps a buffer of `map`, so
-    that `close` cannot unmap it meanwhile.
+    `map` the mapping, `address` where it begins in this process, `fd` its descriptor, `watched_fd`
+    the same where pages can go from under the mapping, or -1. `zeroed`: a new segment of this
+    backend is all zeros. Code that uses `address` keeps a buffer of `map`, so that `close` cannot
+    unmap it meanwhile.
     """
 
     def __init__(
@@ -116,7 +78,8 @@ class MemoryNode:
         self.size = size
         self.fd = fd
         self.place = at
-        self.zeroed = at.device is None
+        self.watched_fd = fd if at.can_shrink else -1
+        self.zeroed = at.zeroed
         self.map = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=at.offset)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
@@ -129,22 +92,13 @@ class MemoryNode:
 
     def back(self, offset: int, size: int) -> bool:
         """Have pages behind `size` bytes from `offset` on; False: there is no room for them."""
-        return self.place.device is not None or backing.back(self.fd, offset, size)
+        return self.place.back(self.fd, offset, size)
 
     def close(self) -> None:
         """Unmap, or if buffers of `map` are still in use, leave that to the last of them."""
         self._close_fd()
         with contextlib.suppress(BufferError):
             self.map.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How many memory nodes, and how large the segments will be, in bytes."""
-
-    nodes: int
-    node_size: int
-    control_size: int
 
 
 def plan(
@@ -155,37 +109,8 @@ def plan(
     control_size: Callable[[int], int],
 ) -> Plan:
     """Fit a pool to its backend; None means the default. `control_size`: of the control segment,
-    for so many bytes of nodes.
-
-    The control size is rounded up to the page size of the backend, a given node size is not. On
-    dax there is a node for every device, and by default it is as large as every device allows.
-    """
-    if location.scheme != "dax":
-        page = _page_size(location)
-        count = PoolParameters.nodes if nodes is None else nodes
-        size = PoolParameters.node_size if node_size is None else node_size
-        if node_size is None:
-            size = -(-size // page) * page
-        check_whole("nodes", count, 1, NODES_MAX)
-        _check_size(size, page, f"{location}: node_size")
-        return Plan(count, size, -(-control_size(count * size) // page) * page)
-    devices = [dax.device(path) for path in location.devices]
-    if nodes not in (None, len(devices)):
-        raise ParameterError(
-            f"{location} has {len(devices)} devices, so {len(devices)} nodes and not {nodes}; "
-            "name the devices that the pool shall use"
-        )
-    align = max(device.align for device in devices)
-    whole = sum(device.size for device in devices)
-    memory = whole if node_size is None else min(whole, len(devices) * node_size)
-    control = devices[0].round_up(control_size(memory))
-    room = min([devices[0].size - control, *(device.size for device in devices[1:])])
-    room = min(room // align * align, NODE_SIZE_MAX)
-    size = room if node_size is None else node_size
-    if room <= 0 or size > room:
-        raise ParameterError(f"{location}: a node of {size} bytes does not fit; {room} bytes would")
-    _check_size(size, align, f"{location}: node_size")
-    return Plan(len(devices), size, control)
+    for so many bytes of nodes."""
+    return location.plan(nodes, node_size, control_size)
 
 
 def create(
@@ -207,12 +132,11 @@ def create(
     options = options or NodeOptions()
     where = location.segment(index)
     with explained(where), contextlib.ExitStack() as undo:
-        if location.scheme == "dax":
-            node = _create_on_device(location, index, size, generation)
-        else:
-            node = _create_file(location, index, size, generation, options)
-        undo.callback(discard, node)
-        _settle(node, options, created=True)
+        at, fd = location.create(index, size, options, generation)
+        undo.callback(at.remove)
+        node = MemoryNode(where, index, size, at, fd, generation)
+        undo.callback(node.close)
+        _apply(node, options, created=True)
         undo.pop_all()
         return node
 
@@ -229,14 +153,11 @@ def back(node: MemoryNode, size: int) -> None:
 
 def warn_if_larger(location: Location, size: int) -> str:
     """What to tell the creator of a pool of `size` bytes, all segments together; "": nothing."""
-    if location.scheme == "dax":
-        return ""
-    folder = next(path for path in (location.folder, *location.folder.parents) if path.exists())
-    room = backing.room(folder)
-    if room is None or size <= room:
+    room = location.room()
+    if room is None or size <= room[1]:
         return ""
     return (
-        f"the pool may take {size} bytes and {folder} has {room} free; when they are used up, "
+        f"the pool may take {size} bytes and {room[0]} has {room[1]} free; when they are used up, "
         "writes raise StoreFull. Make the nodes smaller, or the file system larger (of /dev/shm in "
         "a container: --shm-size)"
     )
@@ -265,10 +186,7 @@ def finish(node: MemoryNode, parameters: PoolParameters, uuid: bytes) -> None:
 def discard(node: MemoryNode) -> None:
     """Take back a segment that this process created, so that it is as if it had not."""
     with explained(node.name):
-        if node.place.device is None:
-            node.place.path.unlink(missing_ok=True)
-        else:
-            write_word0(node.map, ABSENT)
+        node.place.remove()
     node.close()
 
 
@@ -291,8 +209,8 @@ def open_(
     options = options or NodeOptions()
     where = location.segment(index)
     with explained(where):
-        at = place(location, index, generation)
-        fd = os.open(at.path, READ_ONLY)
+        at = location.place(index, generation)
+        fd = at.open()
         try:
             found = check(at, fd, location, index, uuid=uuid, size=size, options=options)
             # the same file, whatever the path names by now
@@ -301,7 +219,7 @@ def open_(
             os.close(fd)
         node = _map(where, index, found.size, at, writable, generation)
         try:
-            _settle(node, options, created=False)
+            _apply(node, options, created=False)
         except BaseException:
             node.close()
             raise
@@ -315,141 +233,10 @@ def _map(where: str, index: int, size: int, at: Place, fd: int, generation: int)
         raise PoolTruncated(f"{where} was truncated while it was being opened ({error})") from error
 
 
-def _page_size(location: Location) -> int:
-    folder = location.folder
-    with explained(str(location)):
-        while not folder.exists():
-            folder = folder.parent
-        if not folder.is_dir():
-            raise ParameterError(f"{location}: {folder} is not a folder")
-        return placement.file_system(folder).page_size
-
-
-def _check_size(size: int, page: int, what: str) -> None:
-    if not SUPERBLOCK_SIZE <= size <= NODE_SIZE_MAX or size % page:
-        raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
-
-
-def _create_file(
-    location: Location, index: int, size: int, generation: int, options: NodeOptions
-) -> MemoryNode:
-    where = location.segment(index)
-    _check_size(size, _page_size(location), f"{where}: its size")
-    location.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_folder(location, options.any_owner)
-    whole = backing.capacity(location.folder)
-    if whole is not None and size > whole:
-        raise ParameterError(
-            f"{where}: {size} bytes do not fit into {location.folder}, which has {whole} bytes, "
-            f"{backing.room(location.folder)} bytes free"
-        )
-    path = location.path(index, generation)
-    fd = _create_exclusive(location, path, where)
-    with contextlib.ExitStack() as undo:
-        undo.callback(path.unlink, missing_ok=True)
-        try:
-            os.ftruncate(fd, size)
-            _share(location, index, fd, options)
-        except OSError:
-            os.close(fd)
-            raise
-        node = MemoryNode(where, index, size, Place(path), fd, generation)
-        undo.pop_all()
-        return node
-
-
-def _share(location: Location, index: int, fd: int, options: NodeOptions) -> None:
-    """Give a new file the mode and the group that the pool has."""
-    if index == CONTROL_NODE:
-        mode, group = options.mode, options.group_number()
-    else:
-        control = location.path(CONTROL_NODE).stat()
-        mode, group = stat.S_IMODE(control.st_mode), control.st_gid
-    made = os.fstat(fd)
-    if group not in (-1, made.st_gid):
-        os.fchown(fd, -1, group)
-    if stat.S_IMODE(made.st_mode) != mode:
-        os.fchmod(fd, mode)
-
-
-def _create_exclusive(location: Location, path: Path, where: str) -> int:
-    if location.scheme == "file":
-        return os.open(path, _READ_WRITE | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        return int(posix_ipc.SharedMemory(f"/{path.name}", posix_ipc.O_CREX, 0o600).fd)
-    except posix_ipc.ExistentialError as error:
-        raise PoolExists(f"{where} is there already; open the pool, or destroy it") from error
-    except posix_ipc.PermissionsError as error:
-        raise PoolPermission(f"{where} may not be created by this user") from error
-
-
-def _create_on_device(location: Location, index: int, size: int, generation: int) -> MemoryNode:
-    where = location.segment(index)
-    if index == CONTROL_NODE:
-        _refuse_claimed_devices(location)
-    at = place(location, index)
-    assert at.device is not None
-    _check_size(size, at.device.align, f"{where}: its size")
-    if at.offset + size > at.device.size:
-        raise ParameterError(
-            f"{where}: {size} bytes do not fit behind the first {at.offset} of {at.device}"
-        )
-    fd = os.open(at.path, _READ_WRITE)
-    try:
-        dax.check_identity(at.device, fd)
-    except PoolError:
-        os.close(fd)
-        raise
-    node = MemoryNode(where, index, size, at, fd, generation)
-    if generation:
-        # the device was this node's before, and its pool says that nobody uses it now
-        write_word0(node.map, CREATING)
-    elif index == 0:
-        if read_first_bytes(place(location, CONTROL_NODE))[: len(MAGIC)] != CREATING:
-            node.close()
-            raise PoolIncomplete(f"{where}: its control segment must be created first")
-        # whoever claimed the control segment owns the rest of this device; no one else is here
-        write_word0(node.map, CREATING)
-    elif not claim_word0(node.map):
-        node.close()
-        raise _claimed(where, at)
-    struct.pack_into("<Q", node.map, SIZE_OFFSET, size)
-    return node
-
-
-def _refuse_claimed_devices(location: Location) -> None:
-    """Look at every device before the first is claimed, so that nothing is written in vain."""
-    for index in (CONTROL_NODE, *range(1, len(location.devices))):
-        at = place(location, index)
-        if read_first_bytes(at)[: len(MAGIC)] in (MAGIC, CREATING):
-            raise _claimed(location.segment(index), at)
-
-
-def _claimed(where: str, at: Place) -> PoolExists:
-    return PoolExists(
-        f"{where}: {at.path} holds a pool already, or one is being created there; open that one, "
-        "or destroy it first"
-    )
-
-
-def _settle(node: MemoryNode, options: NodeOptions, *, created: bool) -> None:
+def _apply(node: MemoryNode, options: NodeOptions, *, created: bool) -> None:
     """Apply the options to a new mapping, the NUMA node before the first page is touched."""
-    where, device = node.name, node.place.device
     index = 0 if node.index == CONTROL_NODE else node.index
     numa_node = options.numa_node_of(index) if created else None
-    if device is not None:
-        if numa_node not in (None, device.numa_node):
-            raise ParameterError(
-                f"{where}: {device.path} is on NUMA node {device.numa_node} and cannot be bound "
-                f"to {numa_node}"
-            )
-    elif numa_node is not None or options.huge_pages:
-        found = placement.file_system(node.place.path)
-        if options.huge_pages:
-            placement.require_huge_pages(found, where)
-            if found.kind == "tmpfs":
-                placement.advise_huge_pages(node.map, where)
-        if numa_node is not None:
-            placement.bind(node.address, node.size, numa_node, found, where)
+    node.place.arrange(node.map, node.name, numa_node, options.huge_pages)
     if options.prefault:
-        placement.prefault(node.map, where)
+        placement.prefault(node.map, node.name)

@@ -149,7 +149,7 @@ def advise_huge_pages(mapping: mmap.mmap, where: str) -> None:
         raise ParameterError(f"{where}: the kernel refused huge pages: {error}") from error
 
 
-def bind(address: int, size: int, numa_node: int, found: FileSystem, where: str) -> None:
+def bind(mapping: mmap.mmap, numa_node: int, found: FileSystem, where: str) -> None:
     """Bind pages that are not there yet to a NUMA node (mbind, MPOL_BIND)."""
     if found.kind not in ("tmpfs", "hugetlbfs"):
         raise ParameterError(
@@ -166,8 +166,8 @@ def bind(address: int, size: int, numa_node: int, found: FileSystem, where: str)
     call.restype = ctypes.c_long
     result = call(
         ctypes.c_long(number),
-        ctypes.c_void_p(address),
-        ctypes.c_ulong(size),
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(mapping))),
+        ctypes.c_ulong(len(mapping)),
         ctypes.c_ulong(MPOL_BIND),
         mask,
         ctypes.c_ulong(NUMA_NODES_MAX + 1),

@@ -12,7 +12,6 @@ import uuid as uuids
 from typing import Any
 
 from limpet.shm.backends import node as nodes
-from limpet.shm.backends.logind import remove_ipc_warning
 from limpet.shm.clients.membership import log
 from limpet.shm.endpoint.layout import (
     CONTROL_NODE,
@@ -60,7 +59,7 @@ def create_segments(
 ) -> tuple[list[nodes.MemoryNode], bytes, PoolParameters]:
     """Make the segments of a pool, those of its memory nodes first; its uuid and parameters."""
     location = nodes.parse_url(nodes.full_url(url))
-    if location.scheme == "shm" and (warning := remove_ipc_warning()):
+    if warning := location.warning():
         log.warning("%s: %s", location, warning)
     known = set(PoolParameters.__dataclass_fields__) - {"nodes", "node_size"}
     if unknown := set(given) - known:

@@ -2,50 +2,17 @@
 
 `LIMPET_PURE=1` at build time leaves the compiled modules out; then, and only then, the portable
 fabric is taken. A compiled build whose module does not load is an ImportError, not a fall back.
+
+Each verb's signature is in verbs.pyx and, as Cython wants it, in verbs.pxd; in portable.py, which
+type checkers read for both; and in hooked.py, for all that overrides verbs. Tests compare them:
+`tests/shm/test_verbs.py`, `tests/shm/test_hooked.py`.
 """
 
+# ruff: noqa: F403, F405
+
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-
-if TYPE_CHECKING or find_spec("limpet.shm.endpoint.verbs") is not None:
-    from limpet.shm.endpoint.verbs import (
-        Endpoint,
-        Image,
-        Watched,
-        bit,
-        crc_pair,
-        flush_features,
-        hash64,
-        lowest_bit,
-        words_bytes,
-        words_compare,
-        words_equal,
-        words_move,
-        words_prefetch,
-        words_put,
-        words_tagged,
-    )
-
-else:
-    from limpet.shm.endpoint.portable import (
-        Endpoint,
-        Image,
-        Watched,
-        bit,
-        crc_pair,
-        flush_features,
-        hash64,
-        lowest_bit,
-        words_bytes,
-        words_compare,
-        words_equal,
-        words_move,
-        words_prefetch,
-        words_put,
-        words_tagged,
-    )
-
-BUILD = "compiled" if Endpoint.__module__ == "limpet.shm.endpoint.verbs" else "pure"
 
 __all__ = [
     "BUILD",
@@ -65,3 +32,11 @@ __all__ = [
     "words_put",
     "words_tagged",
 ]
+
+BUILD = "compiled" if find_spec("limpet.shm.endpoint.verbs") is not None else "pure"
+
+if TYPE_CHECKING:
+    from limpet.shm.endpoint.portable import *
+else:
+    _fabric = import_module(f"limpet.shm.endpoint.{'verbs' if BUILD == 'compiled' else 'portable'}")
+    globals().update({name: getattr(_fabric, name) for name in __all__ if name != "BUILD"})

@@ -1,13 +1,13 @@
 """The simulated fabric: the shipped `Endpoint`, which hands over to a scheduler before each verb.
 
-`SimulatedEndpoint` derives from the fabric of this build and overrides its verbs, so what runs on
-it is the very code that ships, compiled or not. Before a verb it calls its `turn`; a scheduler that
-sits there may let others go first (it switches greenlets), or decide that this client is dead, in
+`SimulatedEndpoint` hooks the verbs of the fabric of this build (hooked.py), so what runs on it is
+the very code that ships, compiled or not. Before a verb it calls its `turn`; a scheduler that sits
+there may let others go first (it switches greenlets), or decide that this client is dead, in
 which case `turn` raises Crashed, and does so for every verb from then on: no `finally` of the dead
 client's code can touch memory.
 
-A verb on several words is not atomic. `turn` says how many of its words are done now; what is left
-is a step of its own. So a crash or another client's verb can fall between any two words.
+Of a verb on several words, `turn` says how many of them are done now; what is left is a step of its
+own. So a crash or another client's verb can fall between any two words.
 
 Many simulated clients live in one process. What Membership asks the kernel about processes it asks
 `SimulatedProcesses` instead, and a lease runs on the scheduler's clock (`Membership.watcher` and
@@ -28,10 +28,10 @@ import os
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Final
 
 from limpet.shm.clients.liveness import Watcher
-from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.hooked import MUTATING, READS, HookedEndpoint
 from limpet.shm.endpoint.slots import START_US
 
 READ: Final = "read"
@@ -46,6 +46,22 @@ MCAS: Final = "mcas"
 PAUSE: Final = "pause"
 WAIT: Final = "wait"
 ATOMICS: Final = frozenset((SWAP, CAS, FAA, FETCH_OR, MCAS))
+_KIND: Final = {
+    "load": LOAD,
+    "store": STORE,
+    "swap": SWAP,
+    "cas": CAS,
+    "faa": FAA,
+    "fetch_or": FETCH_OR,
+    "mcas": MCAS,
+    "read": READ,
+    "read_into": READ,
+    "read_words": READ,
+    "write": WRITE,
+    "write_words": WRITE,
+    "write_gather": WRITE,
+}
+"""What a scheduler calls a verb."""
 
 LINE: Final = 64
 MAP_FIXED: Final = 0x10
@@ -73,7 +89,7 @@ def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> in
     return words
 
 
-class SimulatedEndpoint(Endpoint):
+class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
     """One simulated client's view of the memory. `number` is the scheduler's name for it."""
 
     def __init__(self) -> None:
@@ -94,114 +110,13 @@ class SimulatedEndpoint(Endpoint):
         self.ticks += 1
         return SIMULATED_US + (self.ticks if self.now_us is None else self.now_us())
 
-    # ---- words ----------------------------------------------------------------------------------
+    # ---- verbs ----------------------------------------------------------------------------------
 
-    def load(self, addr: int) -> int:
-        self.turn(self, LOAD, addr, 1)
-        value = super().load(addr)
-        self.trace.append((self.number, LOAD, addr, 1, value))
-        return value
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        return self.turn(self, _KIND.get(verb, verb), addr, words)
 
-    def store(self, addr: int, value: int) -> int:
-        self.turn(self, STORE, addr, 1)
-        super().store(addr, value)
-        self.trace.append((self.number, STORE, addr, 1, value))
-        return 0
-
-    def swap(self, addr: int, value: int) -> int:
-        self.turn(self, SWAP, addr, 1)
-        old = super().swap(addr, value)
-        self.trace.append((self.number, SWAP, addr, 1, value))
-        return old
-
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self.turn(self, CAS, addr, 1)
-        old = super().cas(addr, expected, desired)
-        self.trace.append((self.number, CAS, addr, old == expected, desired))
-        return old
-
-    def faa(self, addr: int, delta: int) -> int:
-        self.turn(self, FAA, addr, 1)
-        old = super().faa(addr, delta)
-        self.trace.append((self.number, FAA, addr, 1, delta))
-        return old
-
-    def fetch_or(self, addr: int, bits: int) -> int:
-        self.turn(self, FETCH_OR, addr, 1)
-        old = super().fetch_or(addr, bits)
-        self.trace.append((self.number, FETCH_OR, addr, 1, bits))
-        return old
-
-    def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
-        self.turn(self, MCAS, addr, 1)
-        old = super().mcas(addr, compare, swap, compare_mask, swap_mask)
-        changed = (old ^ compare) & compare_mask == 0
-        self.trace.append((self.number, MCAS, addr, changed, swap_mask))
-        return old
-
-    # ---- several words --------------------------------------------------------------------------
-
-    def read(self, addr: int, size: int) -> bytes:
-        data = b""
-        while True:
-            left = size - len(data)
-            at = addr + len(data)
-            words = words_of(at, left)
-            part = self.turn(self, READ, at, words)
-            self.trace.append((self.number, READ, at, part, 0))
-            if part >= words:
-                rest = super().read(at, left)
-                return data + rest if data else rest
-            data += super().read(at, size_of(at, part))
-
-    def read_into(self, addr: int, buffer: Any) -> int:
-        target = memoryview(buffer).cast("B")
-        target[:] = self.read(addr, len(target))
-        return 0
-
-    def read_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        while True:
-            part = self.turn(self, READ, addr, count)
-            self.trace.append((self.number, READ, addr, part, 0))
-            if part >= count:
-                return super().read_words(addr, words, count, start)
-            super().read_words(addr, words, part, start)
-            addr, count, start = addr + 8 * part, count - part, start + part
-
-    def write(self, addr: int, data: Any) -> int:
-        return self._write_steps(addr, memoryview(data).cast("B"), 0)
-
-    def write_words(self, addr: int, words: Any, count: int, start: int = 0) -> int:
-        part = self.turn(self, WRITE, addr, count)
-        while part < count:
-            self.trace.append((self.number, WRITE, addr, part, 0))
-            super().write_words(addr, words, part, start)
-            addr, count, start = addr + 8 * part, count - part, start + part
-            part = self.turn(self, WRITE, addr, count)
-        self.trace.append((self.number, WRITE, addr, part, 0))
-        return super().write_words(addr, words, count, start)
-
-    def write_gather(self, addr: int, words: Any, count: int, first: bytes, second: bytes) -> int:
-        total = words_of(addr, 8 * count + len(first) + (-len(first) & 7) + len(second))
-        part = self.turn(self, WRITE, addr, total)
-        if part >= total:
-            self.trace.append((self.number, WRITE, addr, part, 0))
-            return super().write_gather(addr, words, count, first, second)
-        head = bytes(memoryview(words).cast("B")[: 8 * count])
-        whole = head + first + bytes(-len(first) & 7) + second
-        return self._write_steps(addr, memoryview(whole), part)
-
-    def _write_steps(self, addr: int, data: memoryview, part: int) -> int:
-        """Write, the first `part` words at once; 0: this is yet to be asked."""
-        while True:
-            words = words_of(addr, len(data))
-            part = part or self.turn(self, WRITE, addr, words)
-            self.trace.append((self.number, WRITE, addr, part, 0))
-            if part >= words:
-                return super().write(addr, data)
-            size = size_of(addr, part)
-            super().write(addr, data[:size])
-            addr, data, part = addr + size, data[size:], 0
+    def on_done(self, verb: str, addr: int, words: int, value: int) -> None:
+        self.trace.append((self.number, _KIND.get(verb, verb), addr, words, value))
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -222,16 +137,6 @@ class SimulatedEndpoint(Endpoint):
     def futex_wake(self, addr: int, count: int) -> int:
         """Nobody sleeps: there is nothing to hand over for."""
         return 0
-
-
-def words_of(addr: int, size: int) -> int:
-    """How many aligned words the `size` bytes at `addr` touch; at least 1."""
-    return max(1, (addr + size + 7 >> 3) - (addr >> 3))
-
-
-def size_of(addr: int, words: int) -> int:
-    """Bytes from `addr` to the end of the aligned word `words - 1` after its own."""
-    return 8 * words - (addr & 7)
 
 
 class CachedEndpoint(SimulatedEndpoint):

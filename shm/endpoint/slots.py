@@ -12,12 +12,11 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     64   pin          0, or low bits of the epoch and a counter, while an operation runs (epoch.py)
     72   clock        above every timestamp that this slot's clients have used (clock.py); the next
                       client of the slot goes on from there
-    80   tx_log       reference to the log of its present or last transaction (stores/rtx/log.py)
-    88   tx_time      time in that one's lock state; 0: it is over
+    80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
     96   locked       which file the client's life lock is on (life_locks.py); 0: on none
     104  era          the other bits of the epoch that is pinned (epoch.py)
     128  hand         24 pairs of words: object reference, address of its link (heap.py), or
-                      a replicated link, which its store knows (stores/fusee/links.py)
+                      a store's own name of a link (words.py: REPLICATED)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
@@ -49,8 +48,7 @@ PROGRESS: Final = 48
 PARKED: Final = 56
 PIN: Final = 64
 CLOCK: Final = 72
-TX_LOG: Final = 80
-TX_TIME: Final = 88
+OWN: Final = 80
 LOCKED: Final = 96
 ERA: Final = 104
 HAND: Final = 128

@@ -38,9 +38,8 @@ number of replicas - 1, bit 0 clear. Objects are 16-byte aligned.
 
 Link: a word in a store that makes an object reachable. Bits 1-47 are those of the object's
 reference; bit 0 marks it tentative, that is, not in force until cleared; the other bits are the
-store's. With HELD in bits 1-3, as which no reference has them, a transaction holds the link, and
-the address is that of the part of its log which says what the link was and may become
-(stores/rtx/parts.py).
+store's. With HELD in bits 1-3, as which no reference has them, a protocol of the store holds the
+link, and the word is no reference: `Contents.concerned` says whose the objects are meanwhile.
 """
 
 from typing import Final
@@ -78,13 +77,14 @@ ADDRESS_MASK: Final = (1 << 48) - 16
 LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
 REPLICATED: Final = 1
-"""In the address of a link, in a hand: it is no address, but names a replicated link (links.py)."""
+"""In the address of a link, in a hand: it is no address but a store's own name of a link, as of one
+with replicas. `Contents.linked` judges it."""
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
 HELD: Final = 0xE
 HELD_MASK: Final = 1 << 55 | HELD
-"""A transaction holds a link that has HELD of these bits; a vacant one has the other bit."""
+"""A link that has HELD of these bits is held; a vacant one has the other bit."""
 REPLICAS_MAX: Final = 7
 LARGE_CLASS: Final = 0
 TAIL_CLASS: Final = 255

@@ -7,7 +7,7 @@ to, as the leader of a change of the view (view.py). Steps, with the node's stat
     2. EXCLUDED -> RESTORING, of that generation; wait until all others that could change groups of
        blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
     3. fill the new memory: block words and used bits and contents of every group that has a place
-       on the node (`Groups`), then what the replicated stores have there (`Memory.refill`)
+       on the node (`Groups`), then what the replicated stores have there (`Contents.refill`)
     4. free objects with replicas that nobody links to or has in hand: what named them was on the
        lost node only, as it was written by one who died. Not while other nodes are lost
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
@@ -166,8 +166,8 @@ class Replacement:
             )
 
     def _require_alone(self) -> None:
-        """On dax, refuse while others have the memory mapped that is to be used again."""
-        if self.location.scheme != "dax":
+        """Refuse while others have the memory mapped, where it is to be used again."""
+        if not self.location.reuses_memory:
             return
         others = [
             str(self.membership.pid(word))
@@ -201,7 +201,7 @@ class Replacement:
             return None  # what it has in hand is settled before the view changes
         self._format(segment)
         filled = Filling(memory, node).run()
-        stores = memory.refill(node)
+        stores = memory.contents.refill(node)
         strays = memory.strays() if self._others_serve() else []
         # ORDER: after the look, by which what only a lost node has is nowhere.
         if self.view.failed() or (strays and not self._others_serve()):

@@ -23,12 +23,11 @@ from limpet.shm.errors import CoherenceError, NodeFailed, ParameterError
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.checks import whole
 from limpet.stores.channels.counter import HALF, unsigned
+from limpet.stores.channels.layout import MASK, WORD
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-WORD: Final = 8
-MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 LENGTH_MAX: Final = (1 << 40) // WORD
 SMALLEST: Final = -(1 << 60)
 LARGEST: Final = 1 << 60
@@ -205,7 +204,7 @@ class Array(Channel):
                 raise NodeFailed(node, "its memory is not mapped")
             offset = self.address & (1 << NODE_SHIFT) - 1
             segment = segments[0]
-            fd = segment.fd if segment.place.device is None else -1
+            fd = segment.watched_fd
             buffer: Any = Watched(segment.map, segment.size, fd)
             return np.frombuffer(buffer, self.typecode, self.length, offset)
         finally:

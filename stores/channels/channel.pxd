@@ -7,8 +7,8 @@ cdef u64 CLAIMED
 cdef int NODE_SHIFT
 
 cdef class Mark:
-    cdef u64 address
-    cdef u64 number
+    cdef readonly u64 address
+    cdef readonly u64 number
     cdef readonly set nodes
     cdef object __weakref__
 

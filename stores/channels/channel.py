@@ -18,7 +18,7 @@ not used for something else if the channel is removed, and alone in its process.
 there: it looks, leaves, sleeps (waiting.py), and looks again.
 
 A channel without parent has one part more, `..name`, on the next memory node: when its own node is
-lost, that says that there was a channel of this name (memory.py).
+lost, that says that there was a channel of this name (regions/catalogue.py).
 
 A channel and its parts have one `Mark`, which knows the nodes that any of them has memory on. When
 such a node has been replaced, what is at our addresses is somebody else's, and the mark raises
@@ -34,11 +34,11 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import ChannelFull, ChannelRemoved, NodeFailed
 from limpet.stores.channels.layout import CLAIMED
-from limpet.stores.channels.region import Links
+from limpet.stores.channels.regions.region import Links
 
 
 class Mark:
-    """Where the mark of a channel is (memory.py), and what it is there as long as there is one."""
+    """Where the mark of a channel is, and what it is as long as the channel is there."""
 
     def __init__(self) -> None:
         self.address = 0
@@ -120,7 +120,7 @@ class Channel:
     ) -> int:
         """Address of a region of this channel, zeros at first. Not within an operation.
 
-        `links`: where in it there are links to objects (memory.py).
+        `links`: where in it there are links to objects (regions/catalogue.py).
         """
         return self._obtain(f"{self.name}.{name}", size, node=node, of=self.mark, links=links)
 

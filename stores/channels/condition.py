@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.deadline import deadline_after, still_us
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.lock import Lock
-from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.lock.lock import Lock
+from limpet.stores.channels.lock.ticket_layout import HOLDER
 from limpet.stores.channels.waiting import Waiting
 
 Found = TypeVar("Found")

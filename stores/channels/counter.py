@@ -9,8 +9,8 @@ import operator
 from typing import Any, Final, SupportsIndex
 
 from limpet.shm.errors import ParameterError
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.variables import AtomicVar
 
 HALF: Final = 1 << 63
 
@@ -34,9 +34,12 @@ def unsigned(number: SupportsIndex, low: int = -HALF, high: int = HALF - 1) -> i
 class Counter(Channel):
     """A number of 64 bits, with its sign, that many processes count in; it wraps around."""
 
+    variable_class = AtomicVar
+    """The class of its variable."""
+
     def __init__(self, manager: Any, name: str, parent: Any = None) -> None:
         super().__init__(manager, name, parent, kind="counter")
-        self.variable = AtomicVar(manager, "value", self)
+        self.variable = self.variable_class(manager, "value", self)
 
     @property
     def value(self) -> int:

@@ -7,6 +7,9 @@ from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, WRAPS, Field
 MARK: Final = 0
 DESCRIPTION_SIZE: Final = 8
 DESCRIPTION: Final = 16
+SIZE_MASK: Final = 0xFFFF_FFFF
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+WORD: Final = 8
 LINE: Final = 64
 """Bytes of a cache line: what different processes write lies in different ones."""
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from limpet.shm.errors import NodeFailed, ParameterError, StoreCorrupt, StoreMismatch
 from limpet.stores.channels.ack_key import AckKey
-from limpet.stores.channels.region import Links, Region
+from limpet.stores.channels.regions.region import Links, Region
 from limpet.stores.names import NAME_SIZE_MAX, is_name
 
 STORE: Final = ".channels"
@@ -82,8 +82,8 @@ class Manager:
         pool.handles.add(self)
 
     @functools.cached_property
-    def memory(self) -> Any:
-        """The store with the regions of channels."""
+    def catalogue(self) -> Any:
+        """The regions of channels, by name."""
         return self.pool.store("channels", name=STORE)
 
     # ---- channels ---------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Manager:
         described: dict[str, Any] = {}
         if _is_name(name) and self._has_memory():
             with contextlib.suppress(NodeFailed):  # `open` says so
-                described = self.memory.describe(name.encode())
+                described = self.catalogue.describe(name.encode())
         return dict(described.get("parameters") or {})
 
     def follow(self, mark: Any) -> None:
@@ -184,12 +184,12 @@ class Manager:
         """The region of that full name, zeros if it was not there.
 
         `kind` and `parameters`: of the channel whose own region it is. `of`: the mark of that one,
-        if it is that of a part. `links`, `anew`: see memory.py.
+        if it is that of a part. `links`, `anew`: see catalogue.py.
         """
         description = {"kind": kind, "parameters": parameters} if kind else {}
         if links is not None:
             description["links"] = list(links)
-        found: Region = self.memory.region(name, size, description, of, node, anew)
+        found: Region = self.catalogue.region(name, size, description, of, node, anew)
         return found
 
     def list(self) -> list[dict[str, Any]]:
@@ -202,7 +202,7 @@ class Manager:
         for key in self._keys():
             described: dict[str, Any] = {}
             with contextlib.suppress(NodeFailed):
-                described = self.memory.describe(key)
+                described = self.catalogue.describe(key)
             full = self._text(key)
             name = _root(full)
             entry = found.setdefault(name, {"name": name, "kind": "", "parameters": {}, "size": 0})
@@ -211,7 +211,7 @@ class Manager:
                 entry["kind"] = described.get("kind", "")
                 entry["parameters"] = described.get("parameters", {})
         for name, entry in found.items():
-            if not entry["kind"] and self.memory.is_lost(name):
+            if not entry["kind"] and self.catalogue.is_lost(name):
                 entry["kind"] = "lost"
         return [found[name] for name in sorted(found) if found[name]["kind"]]
 
@@ -231,10 +231,10 @@ class Manager:
 
     def _keys(self) -> builtins.list[bytes]:
         """The full names of all regions."""
-        return builtins.list(self.memory) if self._has_memory() else []
+        return builtins.list(self.catalogue) if self._has_memory() else []
 
     def _has_memory(self) -> bool:
-        """Whether there is a store for the regions, which `memory` would make."""
+        """Whether there is a catalogue of regions, which `catalogue` would make."""
         pool = self.pool
         return bool(pool.exclusively(lambda: pool.catalogue.find(STORE.encode())))
 
@@ -246,7 +246,7 @@ class Manager:
         """
         if not _is_name(name):
             raise KeyError(name)
-        found = self._has_memory() and self.memory.remove(name)
+        found = self._has_memory() and self.catalogue.remove(name)
         for handle in [handle for handle in self.handles if handle[1] == name]:
             self.handles.pop(handle, None)
         if not found:
@@ -254,7 +254,7 @@ class Manager:
 
     def clear(self, name: str) -> None:
         """Remove what is left of a channel that was removed; `name`: of it, or of a part."""
-        self.memory.clear(_root(name))
+        self.catalogue.clear(_root(name))
 
     # ---- what is on its way -----------------------------------------------------------------
 

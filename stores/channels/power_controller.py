@@ -28,7 +28,7 @@ from typing import Any, Final
 from limpet.shm.errors import ParameterError
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.variables import OwnedVar
+from limpet.stores.channels.owned_var import OwnedVar
 
 DOUBLE: Final = struct.Struct("<d")
 

@@ -11,12 +11,15 @@ from typing import Any
 
 from limpet.shm.errors import ParameterError
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.layout import LINE
-from limpet.stores.channels.variables import WORD, OwnedVar, owned_size
+from limpet.stores.channels.layout import LINE, WORD
+from limpet.stores.channels.owned_var import OwnedVar, owned_size
 
 
 class SST(Channel):
-    """An array of registers that one participant writes each, and all read."""
+    """An array of registers: each is written by one participant, and read by all."""
+
+    variable_class = OwnedVar
+    """The class of its registers."""
 
     def __init__(
         self,
@@ -55,7 +58,9 @@ class SST(Channel):
             if not 0 <= row < self.rows:
                 raise ParameterError(f"{self.name!r} has rows 0 to {self.rows - 1}, no row {row}")
             at = self.address + row * self.stride
-            self.vars[row] = OwnedVar(self.manager, f"ov{row}", self, size=self.of, at=at)
+            self.vars[row] = self.variable_class(
+                self.manager, f"ov{row}", self, size=self.of, at=at
+            )
         return self.vars[row]
 
     def on_join(self, row: int, ident: int) -> None:

@@ -26,7 +26,7 @@ cdef class ReplicatedSplitter(Splitter):
     cdef public ReplicatedSlot slot
 
     cpdef int grow(self, Place place, bytes key) except -1
-    cpdef int find_memory(self, bytes key, int objects) except -1
+    cpdef int find_memory(self, bytes key, int objects, bint update) except -1
     @cython.locals(old=u64, first=u64, second=u64, base=u64, home=u64)
     cpdef int split(self, Place place) except -1
     @cython.locals(tables=ReplicatedTables, home=u64, pointer=u64, node=u64, new=u64, k=int)

@@ -61,9 +61,9 @@ class ReplicatedSplitter(Splitter):
                 raise
             return AGAIN
 
-    def find_memory(self, key: bytes, objects: int) -> None:
+    def find_memory(self, key: bytes, objects: int, update: bool) -> None:
         try:
-            Splitter.find_memory(self, key, objects)
+            Splitter.find_memory(self, key, objects, update)
         except NodeFailed as error:
             if not self.tables.outlived(self._within, error.node):
                 raise

@@ -14,7 +14,7 @@ import numpy as np
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.channels.ticket_layout import HOLDER
+from limpet.stores.channels.lock.ticket_layout import HOLDER
 from limpet.stores.loco.layout import (
     CLAIMED,
     DELETED,

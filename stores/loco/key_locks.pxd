@@ -2,7 +2,7 @@ cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
 from limpet.stores.channels.channel cimport Channel
-from limpet.stores.channels.ticket_lock cimport TicketLock
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef class KeyLocks(Channel):
     cdef readonly double patience_s

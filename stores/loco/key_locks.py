@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.stores.channels.channel import Channel
-from limpet.stores.channels.ticket_layout import HOLDER
-from limpet.stores.channels.ticket_lock import TicketLock
+from limpet.stores.channels.lock.ticket_layout import HOLDER
+from limpet.stores.channels.lock.ticket_lock import TicketLock
 
 LOOK_S: Final = (0.005, 0.05)
 """How long to wait before looking who has the lock: a quarter of a lease, from this to that."""

@@ -7,7 +7,7 @@ from limpet.stores.loco.data_array cimport DataArray
 from limpet.stores.loco.journal cimport Journal
 from limpet.stores.loco.key_locks cimport KeyLocks
 from limpet.stores.loco.local_index cimport LocalIndex
-from limpet.stores.channels.ticket_lock cimport TicketLock
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef u64 REFERENCE_MASK
 cdef int PATIENCE

@@ -13,7 +13,7 @@ from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores import regions
 from limpet.stores.base import as_bytes
-from limpet.stores.channels.ticket_lock import TicketLock
+from limpet.stores.channels.lock.ticket_lock import TicketLock
 from limpet.stores.inline import InlineStore
 from limpet.stores.loco.check import Survey
 from limpet.stores.loco.data_array import DataArray

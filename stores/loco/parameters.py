@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_fields, check_whole
-from limpet.stores.channels.ticket_lock import ticket_lock_size
+from limpet.stores.channels.lock.ticket_lock import ticket_lock_size
 from limpet.stores.loco.layout import (
     KEY,
     LOCK_BITS,

@@ -4,7 +4,7 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 from limpet.stores.loco.data_array cimport DataArray
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.loco.lookup cimport Lookup
-from limpet.stores.channels.ticket_lock cimport TicketLock
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
 
 cdef int NODE_SHIFT
 cdef u64 CLAIMED

@@ -277,7 +277,7 @@ class HashStore(Store):
                 if outcome == DONE:
                     break
                 if outcome == NO_MEMORY:
-                    splitter.find_memory(key, wanted)
+                    splitter.find_memory(key, wanted, not self.spares)
                 else:
                     attempt += 1
                     splitter.wait(busy, table, attempt)

@@ -1,9 +1,9 @@
 """The `race-locks` store: a subtable is split under a lock, as in RACE hashing's own paper.
 
-A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only the client that
-holds the lock of an entry of the directory (index.py) splits its subtable. The lock word is 0 or the id of the
-client that holds it. Others that want to write to a slot that is frozen, or find no
-room, wait for it; readers do not.
+A baseline (rTX section 6.2, figure 15, "Optimal"): `race`, but that only the client that holds the
+lock of an entry of the directory (index.py) splits its subtable. The lock word is 0 or the id of
+the client that holds it. Others that want to write to a slot that is frozen, or find no room, wait
+for it; readers do not.
 
 A kill leaves behind: a lock that nobody takes over. A client that waits for a dead one raises
 StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.

@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.membership import hand_in
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
@@ -95,12 +94,12 @@ class Splitter:
             )
         return self.split(place)
 
-    def find_memory(self, key: bytes, objects: int) -> None:
-        """Have memory ready for so many objects of the size of the key's subtable."""
+    def find_memory(self, key: bytes, objects: int, update: bool) -> None:
+        """Have memory ready for so many objects of the size of the key's subtable. `update`: as
+        `Allocator.replenish_all` has it."""
         node = self.index.node_of(self.index.table_of(key))
         sizes = [self.index.subtable_size] * objects
-        internal = self.index.name.startswith(INTERNAL)
-        self.allocator.replenish_all(node, sizes, self.replicas, 0, 0, internal)
+        self.allocator.replenish_all(node, sizes, self.replicas, 0, 0, update)
 
     def wait(self, busy: int, table: int, attempt: int) -> None:
         """Wait a little for what was in the way of a split, where something can be."""

@@ -28,9 +28,13 @@ class Race(HashStore):
 
     Parameters: type[GrowingParameters] = GrowingParameters
 
-    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+    def __init__(
+        self, pool: Any, kind: str, name: str, parameters: Any, objects: Any = None
+    ) -> None:
+        """`objects`: what writes and reads pairs, if not `Objects`."""
         super().__init__(pool, kind, name, parameters)
-        objects = Objects(pool.heap, in_place=True)
+        if objects is None:
+            objects = Objects(pool.heap, in_place=True)
         index = Index(pool, name, parameters, objects, attach(pool, name, parameters), Holds(name))
         slots = Slots(index, pool.client)
         self.hold_parts(index, slots, Splitter(pool, index, parameters), Check(pool, index))
@@ -50,9 +54,7 @@ class Race(HashStore):
 
 def attach(pool: Any, name: str, parameters: Any) -> list[int]:
     """Addresses of the directories; of one that is lost, one that raises NodeFailed."""
-    found: list[int] = regions.attach(
-        pool, name, parameters.subtables, parameters.directory_size
-    )
+    found: list[int] = regions.attach(pool, name, parameters.subtables, parameters.directory_size)
     return found
 
 

@@ -13,6 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from limpet.shm.endpoint.slots import OWN
+
+TX_LOG: Final = OWN
+"""Word of a client's slot: reference to the log of its present or last transaction (log.py)."""
+TX_TIME: Final = OWN + 8
+"""Word of a client's slot: time in that one's lock state; 0: it is over."""
+
 POINTER: Final = 8
 """Offset of a TXObj's data pointer; its lock is its first word."""
 OBJECT_SHIFT: Final = 4

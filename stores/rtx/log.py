@@ -53,7 +53,6 @@ import contextlib
 from typing import Any, NamedTuple
 
 from limpet.shm.clients.membership import slot_address
-from limpet.shm.endpoint.slots import TX_LOG, TX_TIME
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.rtx.layout import (
@@ -72,6 +71,8 @@ from limpet.stores.rtx.layout import (
     STATE,
     STATE_MASK,
     TIME_MASK,
+    TX_LOG,
+    TX_TIME,
 )
 from limpet.stores.rtx.lllock import LLLocks, is_vacant, slot_of
 from limpet.stores.rtx.parts import Part

@@ -13,8 +13,8 @@ Both halves come first in the order of addresses, so they are there when the ent
 The paper has inserts look at the lock before they work on the subtable. That is not enough (trap
 R7): one that stands still between the look and its CAS writes to a subtable that has been copied,
 and its pair is lost, or seen and then lost. Here the slots of the old subtable are frozen
-(race/splitter.py) before they are copied, so a CAS that comes late fails, and nobody needs to look at
-the lock. Readers go on all the time.
+(race/splitter.py) before they are copied, so a CAS that comes late fails, and no client needs to
+look at the lock. Readers go on all the time.
 
 A frozen slot cannot be written to before the split is done, so nothing is frozen before that is
 certain (R13): it is decided first, and the transaction has all memory that it takes in its log by
@@ -27,8 +27,9 @@ then. A client that carries a decided split out, its owner or another one, does 
        them later: by then all that have a pair are filled, and no slot becomes UNSET again
     3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
 
-Any number of clients may be at it, as in race/splitter.py, and none of it takes memory. Before a split
-is decided, its owner looks whether a slot is held, and gives way to the transaction that holds it.
+Any number of clients may be at it, as in race/splitter.py, and none of it takes memory. Before a
+split is decided, its owner looks whether a slot is held, and gives way to the transaction that
+holds it.
 
 A kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
 if it was not decided; else it carries the split out.
@@ -163,7 +164,8 @@ class RtxRace(HashStore):
             for entry in log.entries():
                 if is_split(entry.new):
                     halves = {other.at: other.new for other in log.entries()}
-                    self.splitter.fill_halves(entry, halves)
+                    splitter: Any = self.splitter
+                    splitter.fill_halves(entry, halves)
         return bool(log.finish())
 
     # ---- for transactions -----------------------------------------------------------------------

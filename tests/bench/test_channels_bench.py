@@ -14,11 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from process_tools import start
+from kit.processes import start
 
 import limpet
 from limpet.bench.cli import bench
 from limpet.bench.peers import channels, mpi
+
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
 WITH_MPI = pytest.mark.skipif(mpi.missing() is not None, reason=str(mpi.missing()))
 
@@ -28,6 +30,7 @@ def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi, "missing", lambda: "not today: go and get it")
 
 
+@pytest.mark.exhaustive("every case", quick=["queue", "lock"])
 @pytest.mark.usefixtures("no_mpi")
 @pytest.mark.parametrize("name", channels.CASES)
 def test_a_case_is_timed_with_every_contender(name: str) -> None:

@@ -13,7 +13,10 @@ import limpet
 from limpet.bench.cli import bench
 from limpet.bench.peers import contention
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
+
+@pytest.mark.exhaustive("seconds of processes each", quick=["1-race"])
 @pytest.mark.parametrize("store", ["race", "fusee"])
 @pytest.mark.parametrize("keys", [1, 100])
 def test_every_process_gets_on(store: str, keys: int) -> None:

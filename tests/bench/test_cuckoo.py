@@ -18,6 +18,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError, StoreFull
 from limpet.stores.rcuckoo.parameters import LOCALITY
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 COMPILED = BUILD == "compiled"
 ROWS = 4000 if COMPILED else 200
 
@@ -110,6 +112,7 @@ def test_the_span_of_a_path_goes_round_the_table() -> None:
             cuckoo.capacity_for(store.pool, 101)
 
 
+@pytest.mark.exhaustive("many clients")
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of inserts")
 def test_eight_clients_fill_a_small_table() -> None:
     """Few locks are shared for nothing, many take one message: between the two it is best."""

@@ -20,6 +20,8 @@ from limpet.bench.peers.embedded import LmdbDriver, UltraDictDriver
 from limpet.bench.peers.servers import RedisDriver
 from limpet.bench.peers.ycsb import Workload
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 WORKLOAD = Workload(records=200)
 STORES = ("race", "rtx-sherman")
 SHARED = [name for name in (*STORES, *peers.PEERS) if name != "dict"]

@@ -12,35 +12,39 @@ import pytest
 from click.testing import CliRunner
 
 from limpet.bench.cli import bench
-from limpet.bench.figures import expiry, expiry_report
+from limpet.bench.figures import expiry
 from limpet.bench.figures.expiry import Setting
 from limpet.bench.peers import stops
+
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
 HOT = Setting(0, 0, objects=1, clients=8, transactions=15, late=0.1, skew_us=2000, seed=2)
 MANY = dataclasses.replace(HOT, drift_us=1000, locks=12, objects=24, clients=5, transactions=5)
 
 
 def test_equal_settings_give_equal_results_and_other_seeds_others() -> None:
-    found = expiry.run(HOT)
-    assert found == expiry.run(HOT)
-    assert found != expiry.run(dataclasses.replace(HOT, seed=1))
+    found = expiry.run_setting(HOT)
+    assert found == expiry.run_setting(HOT)
+    assert found != expiry.run_setting(dataclasses.replace(HOT, seed=1))
     assert found.transactions == 8 * 15
     assert found.blocked_ns is None
 
 
 def test_locks_of_the_living_expire_unless_the_lease_allows_for_skew_and_lateness() -> None:
-    assert expiry.run(HOT).expired >= 3
-    assert expiry.run(dataclasses.replace(HOT, drift_us=100_000)).expired == 0
+    assert expiry.run_setting(HOT).expired >= 3
+    assert expiry.run_setting(dataclasses.replace(HOT, drift_us=100_000)).expired == 0
 
 
 def test_clocks_that_differ_make_locks_expire() -> None:
     alike = dataclasses.replace(HOT, drift_us=8000, skew_us=0.0, late=0.02)
-    assert expiry.run(alike).expired == 0
-    assert expiry.run(dataclasses.replace(alike, skew_us=20_000.0)).expired > 0
+    assert expiry.run_setting(alike).expired == 0
+    assert expiry.run_setting(dataclasses.replace(alike, skew_us=20_000.0)).expired > 0
 
 
 def test_a_lease_that_grows_with_the_locks_expires_less() -> None:
-    fixed, growing = (expiry.run(dataclasses.replace(MANY, each_us=each)) for each in (0, 5000))
+    fixed, growing = (
+        expiry.run_setting(dataclasses.replace(MANY, each_us=each)) for each in (0, 5000)
+    )
     assert fixed.transactions == growing.transactions == 25
     assert fixed.expired > 3 * growing.expired
 
@@ -48,7 +52,7 @@ def test_a_lease_that_grows_with_the_locks_expires_less() -> None:
 @pytest.mark.parametrize("locks", [1, 6])
 @pytest.mark.parametrize("drift_us", [0, 3000])
 def test_lock_of_the_dead_is_in_the_way_for_its_lease(drift_us: int, locks: int) -> None:
-    found = expiry.run(expiry.died(Setting(drift_us, 100, locks)))
+    found = expiry.run_setting(expiry.died(Setting(drift_us, 100, locks)))
     assert found.blocked_ns is not None
     lease_ns = 1000 * (drift_us + 100 * locks)
     assert 0.9 * lease_ns <= found.blocked_ns < lease_ns + 500_000
@@ -63,8 +67,9 @@ def figures(*arguments: str) -> Any:
     return result.stdout
 
 
+@pytest.mark.exhaustive("many runs")
 def test_command_prints_tables_and_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry_report, "OBJECTS_OF_MANY", 20)
+    monkeypatch.setattr(expiry, "OBJECTS_OF_MANY", 20)
     assert "figure 18a" in figures()
     found = json.loads(figures("--json"))
     assert [one["setting"]["drift_us"] for one in found["drifts"]] == [0, 8000]

@@ -11,6 +11,8 @@ from limpet.__main__ import main
 from limpet.bench.figures import factors
 from limpet.shm.endpoint.fabric import BUILD
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 COMPILED = BUILD == "compiled"
 
 

@@ -12,10 +12,13 @@ from limpet.bench import instructions
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 needs_valgrind = pytest.mark.skipif(bool(instructions.missing()), reason="needs valgrind")
 compiled = pytest.mark.skipif(BUILD != "compiled", reason="valgrind is slow, Python under it more")
 
 
+@pytest.mark.exhaustive("callgrind takes its time")
 @needs_valgrind
 @compiled
 def test_counts_come_out_alike() -> None:

@@ -16,11 +16,14 @@ from limpet.bench.figures import kills
 from limpet.bench.figures.kills import Kills, Setting
 from limpet.fault.inject.mortal import Gone, MortalPool
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 
 def no_pool_is_left() -> bool:
     return not list(Path("/dev/shm").glob(f"limpet.limpet-kills-{os.getpid()}.*"))
 
 
+@pytest.mark.exhaustive("seconds of processes each")
 @pytest.mark.parametrize("store", ["rcuckoo", "race"])
 @pytest.mark.parametrize("emulate", [False, True])
 def test_clients_die_and_nothing_is_lost(store: str, emulate: bool) -> None:
@@ -80,6 +83,7 @@ def died(pool: MortalPool, store: Any, steps: int) -> bool:
     return False
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_command_prints_json_and_a_table() -> None:
     few = ["kills", "--rates", "30", "--processes", "2", "--seconds", "0.3", "--keys", "20"]
     result = CliRunner().invoke(bench, [*few, "--emulate", "--json"])

@@ -13,6 +13,8 @@ from limpet.bench.figures import overhead
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 COMPILED = BUILD == "compiled"
 SMALL = ["--clients", "2", "--ops", "6", "--keys", "60"]
 
@@ -31,6 +33,7 @@ def rows(index: str, mixes: str, clients: int, ops: int, keys: int) -> dict[Any,
     return {(row.mix, row.clients): row for row in found}
 
 
+@pytest.mark.exhaustive("two runs")
 def test_equal_arguments_give_equal_figures() -> None:
     arguments = ["--index", "tree", "--mix", "D,E", "--theta", "0.99"]
     found = figures(*arguments)
@@ -38,6 +41,7 @@ def test_equal_arguments_give_equal_figures() -> None:
     assert found != figures(*arguments, "--seed", "2")
 
 
+@pytest.mark.exhaustive("every mix")
 def test_every_design_runs_every_mix_that_it_can() -> None:
     found = figures("--theta", "0")
     assert [(row["index"], row["mix"], row["clients"]) for row in found] == [
@@ -55,6 +59,7 @@ def test_every_design_runs_every_mix_that_it_can() -> None:
         assert all(value > 0 for value in row["share"].values())
 
 
+@pytest.mark.exhaustive("every mix")
 def test_the_mixes_are_those_of_the_paper() -> None:
     ops = 400 if COMPILED else 100
     found = rows("tree", "ABCDE", 1, ops, 60)
@@ -88,6 +93,7 @@ def test_one_client_pays_for_what_a_design_adds() -> None:
     assert hashed.share["DTX"] < 1
 
 
+@pytest.mark.exhaustive("many clients")
 def test_figure_13_has_clients_in_between() -> None:
     found = rows("tree", "A", 16, 4, 200)
     assert list(found) == [("A", 1), ("A", 4), ("A", 16)]

@@ -22,6 +22,8 @@ from limpet.bench.peers.measure import Measurement, Options, Outcome
 from limpet.bench.peers.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = Options(
     workload=Workload(records=50, operations=200),
@@ -81,6 +83,7 @@ class DiesInAWorker(Named):
         return Connection(super().attach().get, put)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_every_cell_is_measured_in_every_round() -> None:
     # long enough for all operations, also where the warm-up was slow
     options = dataclasses.replace(TINY, seconds_per_cell=0.2)
@@ -105,12 +108,14 @@ def test_every_cell_is_measured_in_every_round() -> None:
             assert 0 < row.get_us_median <= row.get_us_p99
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_progress_is_told_as_often_as_announced() -> None:
     lines: list[str] = []
     peers.run(TINY, [Named("one"), Named("other")], lines.append)
     assert len(lines) == peers.steps(TINY, 2)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_stores_take_turns_within_a_round() -> None:
     lines: list[str] = []
     peers.run(TINY, [Named("one"), Named("other")], lines.append)
@@ -123,6 +128,7 @@ def test_stores_take_turns_within_a_round() -> None:
     ]
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["FailsToStart*"])
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -202,6 +208,7 @@ def test_ratios_are_taken_within_a_round_and_then_the_median() -> None:
     assert found["dict", 1, "get"].time_vs_dict == 1
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_ratios_to_absent_peers_are_none() -> None:
     outcome = peers.run(TINY, [Named("alone")])
     for cell in summary.cells(outcome):
@@ -226,6 +233,7 @@ def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
         Options(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive("every peer")
 def test_json_and_chart_from_the_command_line(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     chart = tmp_path / "chart.png"
@@ -245,6 +253,7 @@ def test_json_and_chart_from_the_command_line(tmp_path: pathlib.Path) -> None:
     assert chart.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_skews_are_run_one_after_the_other_and_drawn_as_lines(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     lines = tmp_path / "lines.png"
@@ -265,6 +274,7 @@ def test_skews_are_run_one_after_the_other_and_drawn_as_lines(tmp_path: pathlib.
     assert "--png" in wrong.output
 
 
+@pytest.mark.exhaustive("every peer")
 def test_tables_from_the_command_line() -> None:
     result = CliRunner().invoke(bench, [*TINY_ARGUMENTS, "--peers", "dict,sqlite", "--mix", "a"])
     assert result.exit_code == 0, result.output
@@ -280,6 +290,7 @@ def test_tables_from_the_command_line() -> None:
         assert text in result.stdout
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_scans_are_measured_of_ordered_stores_and_peers() -> None:
     arguments = [*TINY_ARGUMENTS, "--store", "rtx-sherman,race", "--peers", "sqlite", "--mix", "C"]
     arguments += ["--processes", "1"]
@@ -296,6 +307,7 @@ def test_scans_are_measured_of_ordered_stores_and_peers() -> None:
     assert "scans of 100 keys" in result.stdout
 
 
+@pytest.mark.exhaustive("every peer")
 def test_missing_peer_is_named_and_does_not_fail_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
@@ -310,6 +322,7 @@ def test_missing_peer_is_named_and_does_not_fail_the_run(
     assert "redis" not in found["versions"]
 
 
+@pytest.mark.exhaustive("every peer")
 def test_failed_peer_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers.PEERS, "manager", lambda: FailsToStart("manager"))
     result = CliRunner().invoke(bench, [*TINY_ARGUMENTS, "--peers", "dict,manager", "--mix", "C"])
@@ -372,6 +385,7 @@ def benchmark() -> Iterator[subprocess.Popen[bytes]]:
             remove(trace)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_benchmark_leaves_nothing(
     benchmark: subprocess.Popen[bytes], number: signal.Signals
@@ -386,6 +400,7 @@ def test_interrupted_benchmark_leaves_nothing(
     assert traces(benchmark.pid) == []
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_processes_of_a_killed_benchmark_end(benchmark: subprocess.Popen[bytes]) -> None:
     children = psutil.Process(benchmark.pid).children(recursive=True)
     assert children

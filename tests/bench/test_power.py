@@ -15,6 +15,8 @@ from limpet.bench.figures import power
 from limpet.bench.figures.power import Setting
 from limpet.stores.channels.power_controller import Circuit
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 FEW = Circuit(converters=2, reference_v=24)
 """As 20 of them, at a tenth of the voltage."""
 
@@ -57,6 +59,7 @@ def test_command_prints_a_table_json_and_a_plot(tmp_path: Path) -> None:
     assert CliRunner().invoke(bench, ["power", "--periods", "0"]).exit_code == 2
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_live_processes_regulate_it() -> None:
     found = power.run(Setting(20, 1500, scale=1000, processes=2))
     assert len(found.output) == 75

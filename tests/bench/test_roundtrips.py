@@ -14,6 +14,8 @@ from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_time import KindResult, Workload, run_timed
 from limpet.shm.endpoint.fabric import BUILD
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 COMPILED = BUILD == "compiled"
 
 
@@ -28,6 +30,7 @@ def test_table_2_of_the_paper() -> None:
         assert sum(found.shares.values()) == pytest.approx(1)
 
 
+@pytest.mark.exhaustive("many clients")
 def test_one_key_for_sixteen_clients() -> None:
     """Most updates are not touched by it, and of gets most are; nobody waits long."""
     found = {
@@ -42,6 +45,7 @@ def test_one_key_for_sixteen_clients() -> None:
         assert min(found["dm-abd", 16, kind].shares) == 2
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.skipif(not COMPILED, reason="tens of thousands of operations")
 @pytest.mark.parametrize(("buffers", "paper"), [(1, 0.23), (4, 0.57), (64, 0.99)])
 def test_updates_of_64_writers_with_few_words_of_metadata(buffers: int, paper: float) -> None:
@@ -70,6 +74,7 @@ def test_a_warm_up_is_not_counted() -> None:
         assert (gets.shares.get(1, 0) > 0.9) == (workload.warm_up > 0)
 
 
+@pytest.mark.exhaustive("all tables")
 def test_command_prints_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roundtrips, "SHARED", {})
     monkeypatch.setattr(roundtrips, "TABLE_2", {"raw": TABLE_2["raw"]})

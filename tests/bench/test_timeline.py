@@ -17,6 +17,8 @@ from limpet.bench.figures.timeline import Setting, Told, longest_run
 from limpet.shm.clients.membership import Membership
 from limpet.shm.errors import ParameterError
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 FEW: dict[str, Any] = {"seconds": 0.8, "keys": 200, "node_size": "64MiB"}
 MS = 1_000_000
 
@@ -25,6 +27,8 @@ def no_pool_is_left() -> bool:
     return not list(Path("/dev/shm").glob(f"limpet.limpet-timeline-{os.getpid()}.*"))
 
 
+@pytest.mark.exhaustive("seconds of processes")
+@pytest.mark.soak("a leaf's whole split by processes", cases=["insert-leaf-installed*"])
 @pytest.mark.parametrize(
     ("moment", "point"), [("insert", "leaf-locked"), ("insert", "leaf-installed"), ("growth", None)]
 )
@@ -39,12 +43,14 @@ def test_victim_dies_holding_a_lock_and_the_survivors_go_on(moment: str, point: 
     assert no_pool_is_left()
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_half_way_through_an_insert_when_the_kind_has_no_lock() -> None:
     found = timeline.run(Setting("race", clients=2, **FEW))
     assert (found.point, found.unlocked_ms, found.blocked) == (None, None, 0)
     assert sum(found.survivors[-100:]) > 0
 
 
+@pytest.mark.exhaustive("seconds of processes", quick=["race-locks*"])
 @pytest.mark.parametrize(
     ("store", "point", "blocked"), [("dtx-race", "entry-locked", 0), ("race-locks", "freezing", 1)]
 )
@@ -58,6 +64,7 @@ def test_who_dies_splitting_a_subtable_blocks_others_if_nobody_recovers_it(
     assert all(error.startswith("StoreStuck: ") for error in found.errors)
 
 
+@pytest.mark.exhaustive("seconds of processes", quick=["sherman*"])
 @pytest.mark.parametrize(("store", "blocked"), [("dtx-sherman", 0), ("sherman", 1)])
 def test_who_dies_with_the_lock_of_a_leaf_blocks_others_if_nobody_recovers_it(
     store: str, blocked: int
@@ -69,6 +76,7 @@ def test_who_dies_with_the_lock_of_a_leaf_blocks_others_if_nobody_recovers_it(
     assert all(error.startswith("StoreStuck: ") for error in found.errors)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kind without a crash point where it grows; a split has a log, with many steps."""
     monkeypatch.setitem(timeline.POINTS, "growth", {})
@@ -77,6 +85,7 @@ def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyP
     assert sum(found.survivors[-100:]) > 0
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_survivors_of_a_kind_without_recovery_are_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here nobody looks for the dead, and the lease does not end."""
     monkeypatch.setattr(Membership, "sweep", lambda self: [])
@@ -115,6 +124,7 @@ def test_gap_is_found_in_the_survivors_buckets() -> None:
     assert told["longest_before_ms"] == pytest.approx(0.1)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_command_prints_charts_json_and_a_file(tmp_path: Path) -> None:
     few = ["timeline", "--seconds", "0.6", "--keys", "100", "--clients", "2"]
     path = tmp_path / "buckets.csv"

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from limpet.__main__ import main
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 SMALL = ["--clients", "1,3", "--ops", "8", "--keys", "20"]
 
 

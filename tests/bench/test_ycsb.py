@@ -9,6 +9,8 @@ from limpet.bench.peers import ycsb
 from limpet.bench.peers.ycsb import Workload
 from limpet.shm.errors import ParameterError
 
+pytestmark = pytest.mark.either_build("benchmarks are not compiled")
+
 
 def shares(workload: Workload, count: int) -> np.ndarray:
     """Share of the operations that each record gets, hottest first."""

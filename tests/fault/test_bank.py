@@ -21,7 +21,7 @@ from limpet.__main__ import main
 from limpet.fault.check.serializability import check_file
 from limpet.fault.check.transaction_recorder import TransactionRecorder
 from limpet.fault.drill import bank
-from limpet.fault.drill.bank_report import (
+from limpet.fault.drill.bank import (
     CHECKS,
     HISTORY,
     INVARIANTS,
@@ -34,6 +34,8 @@ from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import Progress
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.transaction import Transaction
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = limpet.build == "compiled"
 QUIET = {"kill_rate": 0.0, "stop_rate": 0.0, "watch": False, "seconds": 0.25}
@@ -75,6 +77,7 @@ def left(url: str) -> list[Path]:
 # ---- transactions of the pool --------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["rtx-race"])
 @pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race", "both"])
 def test_bank_kills_and_everything_holds(
     make_url: Callable[[], str], tmp_path: Path, store: str
@@ -96,6 +99,7 @@ def test_bank_kills_and_everything_holds(
     assert not left(url)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race"])
 def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str], store: str) -> None:
     """In a pool that never fences: their transactions are repaired around them."""
@@ -113,6 +117,7 @@ def test_bank_stops_clients_and_lets_them_go_on(make_url: Callable[[], str], sto
     assert report.fenced == 0
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["Commit-*race"])
 @needs_speed
 @pytest.mark.parametrize("store", ["rtx-sherman", "rtx-race"])
 @pytest.mark.parametrize(
@@ -243,6 +248,7 @@ def use(monkeypatch: pytest.MonkeyPatch, engine: Locked) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive("seconds of processes each", quick=["HalfDone*", "LosesAnAccount*"])
 @needs_speed
 @pytest.mark.parametrize(
     ("engine", "given", "expected", "words"),
@@ -359,6 +365,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return shown.exit_code, shown.stdout
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_command_reports_as_json(tmp_path: Path) -> None:
     path = tmp_path / "transactions.jsonl"
     status, text = command("--seed", "5", "--history", str(path), "--json")
@@ -381,6 +388,7 @@ def test_command_reports_as_json(tmp_path: Path) -> None:
     assert "which only an aborted transaction wrote (client 0: " in judged.output
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_command_prints_a_summary_and_fails_when_something_did_not_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,23 +6,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from channel_stage import Play
-from race_mutants import from_source
+from kit.channels import Play
+from kit.mutants.source import from_source
 
 import limpet
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.stores.channels.barrier import Barrier
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower",
+    quick=["test_schedules_with_stalls_and_deaths[continue]"],
+)
 
 SCHEDULES = 120 if limpet.build == "compiled" else 25
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 4) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 4) as made:
         yield made
 
 
-def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = True) -> None:
+def schedule(
+    stage: SimulatedCluster, seed: int, cls: Any, on_death: str, crash: bool = True
+) -> None:
     """Three simulated processes, one with a stall or a death now and then, and four rounds."""
     stage.reset()
     rounds, parties = 4, 3
@@ -31,7 +38,7 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
     barriers = [
         cls(player.pool.channels, "b", parties=parties, on_death=on_death,
             action=int if seed % 2 else None)
-        for player in stage.players[:parties]
+        for player in stage.clients[:parties]
     ]  # fmt: skip
     learned: dict[int, list[int]] = {}
 
@@ -47,18 +54,18 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
                 passed[number] += 1
                 indices[turn].append(index)
                 early = [n for n in range(parties) if begun[n] <= turn]
-                assert all(stage.players[n].dead for n in early), "somebody passed early"
+                assert all(stage.clients[n].dead for n in early), "somebody passed early"
                 assert on_death == "continue" or not early, "somebody passed without the dead"
 
         return lives
 
     play = Play(
         stage, seed, [life(number) for number in range(parties)],
-        lambda: crash and min(passed) > 0 and not any(one.dead for one in stage.players),
+        lambda: crash and min(passed) > 0 and not any(one.dead for one in stage.clients),
     )  # fmt: skip
     play.go()
     gone = [player.pid for player in play.dead]
-    living = [player.number for player in play.players if not player.dead]
+    living = [player.number for player in play.clients if not player.dead]
     for found in indices:
         assert len(set(found)) == len(found)
     if on_death == "continue" or not gone:
@@ -69,8 +76,9 @@ def schedule(stage: Stage, seed: int, cls: Any, on_death: str, crash: bool = Tru
     assert len({passed[number] for number in living}) == 1
 
 
+@pytest.mark.exhaustive("hundreds of runs", quick=["continue"])
 @pytest.mark.parametrize("on_death", ["break", "continue"])
-def test_schedules_with_stalls_and_deaths(stage: Stage, on_death: str) -> None:
+def test_schedules_with_stalls_and_deaths(stage: SimulatedCluster, on_death: str) -> None:
     for seed in range(SCHEDULES):
         try:
             schedule(stage, seed, Barrier, on_death)
@@ -107,7 +115,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
+def test_known_bad_variants_are_caught(stage: SimulatedCluster, name: str) -> None:
     on_death, change = MUTANTS[name]
     bad = from_source(("stores/channels/barrier.py",), "Barrier", change)
     for seed in range(200):

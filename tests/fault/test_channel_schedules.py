@@ -5,60 +5,79 @@ from __future__ import annotations
 
 import collections
 import queue
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from channel_stage import Play
-from race_mutants import from_source
+from kit.channels import Play
 
 import limpet
-from limpet.fault.explore.sim_cluster import Player, Stage
+from limpet.fault.explore.sim_cluster import SimulatedClient, SimulatedCluster
 from limpet.shm.endpoint.simulated import PAUSE, SimulatedEndpoint
 from limpet.stores.channels.array import Array
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.counter import Counter
-from limpet.stores.channels.event import Event
-from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.shared_queue import SharedQueue
+from limpet.stores.channels.event import SET, Event
+from limpet.stores.channels.layout import MASK
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.queue.completion import Completion
+from limpet.stores.channels.queue.notes import Notes
+from limpet.stores.channels.queue.shared_queue import SharedQueue
+from limpet.stores.channels.queue.tasks import Tasks
+from limpet.stores.channels.ring.layout import END, HEAD
+from limpet.stores.channels.ring.reader import Reader
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
+from limpet.stores.channels.ring.writer import Writer
 from limpet.stores.channels.sst import SST
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower",
+    quick=[
+        "test_schedules_with_stalls_and_deaths[ring]",
+        "test_schedules_with_stalls_and_deaths[counter]",
+    ],
+)
 
 SCHEDULES = 80 if limpet.build == "compiled" else 15
 MUTANT_SCHEDULES = 300
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 4) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 4) as made:
         yield made
 
 
 class Scene:
     """Channels of the class `cls`, one for each of four simulated processes."""
 
-    def __init__(self, stage: Stage, seed: int, cls: Any, *, crashes: bool = True, **given: Any):
+    def __init__(
+        self, stage: SimulatedCluster, seed: int, cls: Any, *, crashes: bool = True, **given: Any
+    ):
         stage.reset()
         self.seed = seed
         self.stage = stage
-        self.players = stage.players
+        self.clients = stage.clients
         self.crashes = crashes
-        self.channels = [cls(player.pool.channels, "c", **given) for player in self.players]
+        self.channels = [cls(player.pool.channels, "c", **given) for player in self.clients]
         self.pauses = collections.Counter[int]()
 
-    def go(self, lives: list[Callable[[], None]]) -> list[Player]:
+    def go(self, lives: list[Callable[[], None]]) -> list[SimulatedClient]:
         """Each process lives its life, but one, perhaps, who dies in it; the living."""
 
         def may_crash() -> bool:
-            return self.crashes and not any(player.dead for player in self.players)
+            return self.crashes and not any(player.dead for player in self.clients)
 
         play = Counting(self.stage, self.seed, lives, may_crash)
         play.pauses = self.pauses
         play.go()
-        return [player for player in play.players if not player.dead]
+        return [player for player in play.clients if not player.dead]
 
     def await_(self, number: int, condition: Callable[[], bool]) -> None:
         """Process `number` pauses until it holds."""
         while not condition():
-            self.players[number].endpoint.pause(0)
+            self.clients[number].endpoint.pause(0)
 
 
 class Counting(Play):
@@ -75,7 +94,7 @@ class Counting(Play):
 # ---- the ring -----------------------------------------------------------------------------------
 
 
-def ring(stage: Stage, seed: int, cls: Any) -> None:
+def ring(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """A writer, and one who goes on when it is dead or has closed; two readers, one from the first
     message on. Messages go round some times."""
     overrun = "skip" if seed % 2 else "block"
@@ -89,7 +108,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
         return b"%03d" % number + bytes([number]) * (number * 7 % 40)
 
     def listened() -> bool:
-        return all(ready[n] or scene.players[2 + n].dead for n in range(2))
+        return all(ready[n] or scene.clients[2 + n].dead for n in range(2))
 
     def writes() -> None:
         scene.await_(0, listened)
@@ -99,7 +118,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
         writer.close()
 
     def succeeds() -> None:
-        scene.await_(1, lambda: scene.players[0].ended and listened())
+        scene.await_(1, lambda: scene.clients[0].ended and listened())
         for number in range(100, 104):
             successor.send(message(number))
         successor.send(b"end")
@@ -109,23 +128,23 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
             readers[number].subscribe()
             ready[number] = True
             while b"end" not in got[number]:
-                over = scene.players[0].ended and scene.players[1].ended
+                over = scene.clients[0].ended and scene.clients[1].ended
                 try:
                     got[number].append(readers[number].receive_nowait())
                 except queue.Empty:
                     if over:
                         return
-                    scene.players[2 + number].endpoint.pause(0)
+                    scene.clients[2 + number].endpoint.pause(0)
 
         return life
 
     living = scene.go([writes, succeeds, reads(0), reads(1)])
-    if scene.players[1] not in living:
+    if scene.clients[1] not in living:
         return
     said = [*sent, *(message(number) for number in range(100, 104)), b"end"]
-    found = {n: got[n] for n in range(2) if scene.players[2 + n] in living}
+    found = {n: got[n] for n in range(2) if scene.clients[2 + n] in living}
     # The last message of a writer that died is one for all, or for none.
-    cut = {sent[-1]} if sent and scene.players[0] not in living else set()
+    cut = {sent[-1]} if sent and scene.clients[0] not in living else set()
     totals = {len(each) + readers[n].lost for n, each in found.items()}
     assert len(totals) <= 1, "some have lost what they do not know of"
     assert totals <= {len(said), len(said) - len(cut)}, "not all is got or known as lost"
@@ -137,7 +156,7 @@ def ring(stage: Stage, seed: int, cls: Any) -> None:
 # ---- the event ----------------------------------------------------------------------------------
 
 
-def event(stage: Stage, seed: int, cls: Any) -> None:
+def event(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two wait time and again; it is set, and at once cleared, when both have looked."""
     rounds = 4
     scene = Scene(stage, seed, cls)
@@ -149,7 +168,7 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
     def looked(turn: int) -> Callable[[], bool]:
         """Whether all have looked, as they have paused since they began to wait."""
         return lambda: all(
-            passed[n] > turn or scene.players[n].dead
+            passed[n] > turn or scene.clients[n].dead
             or begun.get((turn, n), scene.pauses[n]) < scene.pauses[n] for n in range(2)
         )  # fmt: skip
 
@@ -170,7 +189,7 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
     def setter(number: int) -> Callable[[], None]:
         def life() -> None:
             if number == 3:
-                scene.await_(3, lambda: scene.players[2].ended)
+                scene.await_(3, lambda: scene.clients[2].ended)
             for turn in range(clears[0], rounds):
                 scene.await_(number, looked(turn))
                 sets[0] = turn + 1
@@ -181,8 +200,8 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
         return life
 
     living = scene.go([waiter(0), waiter(1), setter(2), setter(3)])
-    if scene.players[3] in living:
-        assert all(passed[n] == rounds for n in range(2) if scene.players[n] in living)
+    if scene.clients[3] in living:
+        assert all(passed[n] == rounds for n in range(2) if scene.clients[n] in living)
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -190,8 +209,8 @@ def event(stage: Stage, seed: int, cls: Any) -> None:
 
 def additions(scene: Scene, add: Callable[[Any], float]) -> None:
     """All add 1, five times."""
-    told: list[list[float]] = [[] for _ in scene.players]
-    begun = [0] * len(scene.players)
+    told: list[list[float]] = [[] for _ in scene.clients]
+    begun = [0] * len(scene.clients)
 
     def life(number: int) -> Callable[[], None]:
         def adds() -> None:
@@ -201,7 +220,7 @@ def additions(scene: Scene, add: Callable[[Any], float]) -> None:
 
         return adds
 
-    living = scene.go([life(number) for number in range(len(scene.players))])
+    living = scene.go([life(number) for number in range(len(scene.clients))])
     found = [one for each in told for one in each]
     assert len(set(found)) == len(found), "two were told the same"
     assert all(each == sorted(each) for each in told)
@@ -209,11 +228,11 @@ def additions(scene: Scene, add: Callable[[Any], float]) -> None:
     assert len(found) <= total <= sum(begun), "additions were lost"
 
 
-def counter(stage: Stage, seed: int, cls: Any) -> None:
+def counter(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     additions(Scene(stage, seed, cls), lambda one: one.add(1))
 
 
-def array(stage: Stage, seed: int, cls: Any) -> None:
+def array(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     scene = Scene(stage, seed, cls, length=2, typecode="qd"[seed % 2])
     additions(scene, lambda one: one.add(1, 1))
 
@@ -221,7 +240,7 @@ def array(stage: Stage, seed: int, cls: Any) -> None:
 # ---- owned variables ----------------------------------------------------------------------------
 
 
-def table(stage: Stage, seed: int, cls: Any) -> None:
+def table(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two push values of five words, and two look at them, who may join only later."""
     words, pushes = 5, 8
     scene = Scene(stage, seed, cls, participants=4, size=8 * words, join=False)
@@ -242,7 +261,7 @@ def table(stage: Stage, seed: int, cls: Any) -> None:
             if seed % 3 == number % 2:
                 scene.channels[number].mine()
             known = [0, 0]
-            while not all(player.ended for player in scene.players[:2]):
+            while not all(player.ended for player in scene.clients[:2]):
                 look(scene.channels[number], known)
             look(scene.channels[number], known)
 
@@ -262,13 +281,13 @@ def table(stage: Stage, seed: int, cls: Any) -> None:
     living = scene.go([owner(0), owner(1), reader(2), reader(3)])
     known = [0, 0]
     look(scene.channels[living[-1].number], known)
-    assert all(known[n] == pushes for n in range(2) if scene.players[n] in living)
+    assert all(known[n] == pushes for n in range(2) if scene.clients[n] in living)
 
 
 # ---- join ---------------------------------------------------------------------------------------
 
 
-def join(stage: Stage, seed: int, cls: Any) -> None:
+def join(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     """Two workers, who put another element before they are done with one; two who join."""
     scene = Scene(stage, seed, cls, crashes=seed % 2 == 1, maxsize=4, codec="bytes")
     for channel in scene.channels:
@@ -292,7 +311,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
                 try:
                     item = channel.get_nowait()
                 except queue.Empty:
-                    scene.players[number].endpoint.pause(0)
+                    scene.clients[number].endpoint.pause(0)
                     continue
                 there.add(item)
                 if len(item) < 8:
@@ -313,10 +332,10 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
         except limpet.TasksLost as error:
             count = error.count
         else:
-            dead = any(player.dead for player in scene.players)
+            dead = any(player.dead for player in scene.clients)
             assert dead or empty[0] > before, f"{there} was not done"
             return True
-        assert any(player.dead for player in scene.players), "nobody has died"
+        assert any(player.dead for player in scene.clients), "nobody has died"
         assert count <= 1, "more than one was lost"
         channel.forget_lost()
         return False
@@ -329,7 +348,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
         over[0] = True
 
     def watches() -> None:
-        while not over[0] and not scene.players[2].dead:
+        while not over[0] and not scene.clients[2].dead:
             joins(scene.channels[3], 0)
         over[0] = True
 
@@ -338,7 +357,7 @@ def join(stage: Stage, seed: int, cls: Any) -> None:
 
 # ---- all of them --------------------------------------------------------------------------------
 
-SCENES: dict[str, tuple[Callable[[Stage, int, Any], None], Any]] = {
+SCENES: dict[str, tuple[Callable[[SimulatedCluster, int, Any], None], Any]] = {
     "ring": (ring, RingBuffer),
     "event": (event, Event),
     "counter": (counter, Counter),
@@ -346,81 +365,141 @@ SCENES: dict[str, tuple[Callable[[Stage, int, Any], None], Any]] = {
     "table": (table, SST),
     "join": (join, SharedQueue),
 }
-LOCO = "stores/loco/"
-MUTANTS: dict[str, tuple[Any, ...]] = {
+
+
+class NeverOvertaken(Reader):
+    def was_overtaken(self) -> bool:
+        return False
+
+
+class CountsAll(Writer):
+    def counts(self, word: int) -> bool:
+        return True
+
+
+class WritesLate(Writer):
+    def write(self, data: bytes) -> int:
+        end = self.end + HEAD + (len(data) + 7 & ~7)
+        self.endpoint.swap(self.messages.address + END, end)
+        return int(super().write(data) or 0)
+
+
+class SetsOneBit(Event):
+    def set(self) -> None:
+        with self.operation():
+            state = self.endpoint.load(self.address)
+            while not state & SET:
+                self.endpoint.cas(self.address, state, state | SET)
+                state = self.endpoint.load(self.address)
+            self.waiting.wake()
+
+
+class ReadsFirst(AtomicVar):
+    def faa(self, delta: int) -> int:
+        with self.operation():
+            before = int(self.endpoint.load(self.address))
+            self.endpoint.store(self.address, before + delta & MASK)
+            self.endpoint.wait()
+        return before
+
+
+class AddsBlindly(Array):
+    def add(self, index: int, delta: float = 1) -> float:
+        if self.typecode != "d":
+            return super().add(index, delta)
+        at = self.address + 8 * index
+        with self.operation():
+            (before,) = struct.unpack("<d", struct.pack("<Q", self.endpoint.load(at)))
+            (word,) = struct.unpack("<Q", struct.pack("<d", before + delta))
+            self.endpoint.swap(at, word)
+            self.endpoint.wait()
+        return float(before + delta)
+
+
+class WritesNewerCopy(OwnedVar):
+    def is_second_older(self, copies: list[tuple[int, bytes]]) -> bool:
+        return not super().is_second_older(copies)
+
+
+class BelievesCopies(OwnedVar):
+    def is_whole(self, sequence: int, checksum: int, value: bytes) -> bool:
+        return sequence > 0
+
+
+class CountsLate(Tasks):
+    """Counts an element as open when it is noted as taken, and not before."""
+
+    late = False
+
+    def begin(self) -> bool:
+        self.late = True
+        return True
+
+    def end(self) -> bool:
+        if self.late:
+            self.late = False
+            return True
+        return bool(super().end())
+
+    def count_now(self) -> None:
+        self.late = False
+        super().begin()
+
+
+class NotesLate(Notes):
+    def mark_taken(self, row: int, number: int, slot: int, ticket: int, word: int) -> int:
+        self.tasks.count_now()
+        return int(super().mark_taken(row, number, slot, ticket, word) or 0)
+
+
+class LooksNoMore(Completion):
+    def has_more(self, tail: int) -> bool:
+        return False
+
+
+def with_parts(cls: Any, **parts: Any) -> Any:
+    """The channel with other classes of its parts."""
+    return type("Bad", (cls,), parts)
+
+
+MUTANTS: dict[str, tuple[str, Any]] = {
     "a reader does not look whether it was overtaken": (
         "ring",
-        ("ring_buffer.py",),
-        ("            if self.position < self.unsafe:\n", "            if False:\n"),
+        with_parts(RingBuffer, reader_class=NeverOvertaken),
     ),
-    "dead readers are waited for": (
+    "dead readers are waited for": ("ring", with_parts(RingBuffer, writer_class=CountsAll)),
+    "a message is there before it is written": (
         "ring",
-        ("ring_buffer.py",),
-        ("return bool(self.lives(ident & CLIENT_MASK))", "return True"),
+        with_parts(RingBuffer, writer_class=WritesLate),
     ),
-    "who waits does not see that it was set meanwhile": (
-        "event",
-        ("event.py",),
-        ("(state + 2 | SET) & MASK", "state | SET"),
-    ),
+    "who waits does not see that it was set meanwhile": ("event", SetsOneBit),
     "a counter is read, and then written": (
         "counter",
-        ("variables.py", "counter.py"),
-        (
-            "            before = self.endpoint.faa(self.address, delta & MASK)\n",
-            "            before = self.endpoint.load(self.address)\n"
-            "            self.endpoint.store(self.address, before + delta & MASK)\n",
-        ),
+        with_parts(Counter, variable_class=ReadsFirst),
     ),
-    "an element is read, and then written": (
-        "array",
-        ("array.py",),
-        (
-            "            if self.endpoint.cas(at, before, _from_double(after)) == before:\n",
-            "            if self.endpoint.swap(at, _from_double(after)) is not None:\n",
-        ),
-    ),
+    "an element is read, and then written": ("array", AddsBlindly),
     "the owner writes over the newer copy": (
         "table",
-        ("variables.py", "sst.py"),
-        ("older = copies[0][0] > copies[1][0]", "older = copies[0][0] < copies[1][0]"),
+        with_parts(SST, variable_class=WritesNewerCopy),
     ),
     "the copy of a reader is not checked": (
         "table",
-        ("variables.py", "sst.py"),
-        ("whole = sequence and checksum == hash64(value, sequence)", "whole = sequence"),
-    ),
-    "a message is there before it is written": (
-        "ring",
-        ("ring_buffer.py",),
-        (
-            "        at = self.end % self.size\n        self.header[0]",
-            "        at = self.end % self.size\n"
-            "        endpoint.swap(self.address + END, self.end + length)\n"
-            "        self.header[0]",
-        ),
+        with_parts(SST, variable_class=BelievesCopies),
     ),
     "an element is counted when it was taken": (
         "join",
-        ("queue_kept.py", "queue_places.py", "shared_queue.py"),
-        (
-            "                endpoint.cas(self.head, head, head + 1)\n                if noted:\n",
-            "                endpoint.cas(self.head, head, head + 1)\n"
-            "                self.tasks.begin()\n                if noted:\n",
-        ),
-        ("                begun = self.tasks.begin()\n", "                begun = True\n"),
-        ("                    self._begin_again(begun)\n", "                    pass\n"),
+        with_parts(SharedQueue, tasks_class=CountsLate, notes_class=NotesLate),
     ),
     "what was put meanwhile is not looked for": (
         "join",
-        ("queue_kept.py", "queue_places.py", "shared_queue.py"),
-        ("return endpoint.load(self.tail) == tail and [", "return ["),
+        with_parts(SharedQueue, completion_class=LooksNoMore),
     ),
 }
 
 
+@pytest.mark.exhaustive("every channel", quick=["counter", "ring", "event", "array"])
 @pytest.mark.parametrize("name", SCENES)
-def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
+def test_schedules_with_stalls_and_deaths(stage: SimulatedCluster, name: str) -> None:
     scene, cls = SCENES[name]
     for seed in range(SCHEDULES):
         try:
@@ -430,10 +509,9 @@ def test_schedules_with_stalls_and_deaths(stage: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_known_bad_variants_are_caught(stage: Stage, name: str) -> None:
-    what, sources, *changes = MUTANTS[name]
-    scene, cls = SCENES[what]
-    bad = from_source([LOCO + source for source in sources], cls.__name__, *changes)
+def test_known_bad_variants_are_caught(stage: SimulatedCluster, name: str) -> None:
+    what, bad = MUTANTS[name]
+    scene, _ = SCENES[what]
     for seed in range(MUTANT_SCHEDULES):
         try:
             scene(stage, seed, bad)

@@ -6,6 +6,8 @@ import pytest
 from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.inject.workers import Workers
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 
 def test_counters_percentiles_are_exact_to_five_percent() -> None:
     counters = Counters(2)

@@ -15,6 +15,8 @@ from limpet.shm import pool as pools
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.baselines.pdpm.store import Pdpm
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 ALIKE = {"fusee-cr", "fusee-nc", "dm-abd"}
 """They run the same lines as another kind."""
 SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-sherman", "pools"}
@@ -22,6 +24,7 @@ SLOW = {"rtx-race", "dtx-race", "clover", "pdpm", "dtx-sherman", "swarm", "rtx-s
 assert drill_cuts.cut.name == "cuts"
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "channels", "transactions"])
 @pytest.mark.parametrize(
     "subject",
     [each for each in SUBJECTS if each not in ALIKE and (BUILD == "compiled" or each not in SLOW)],
@@ -52,6 +55,7 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
     assert any("ReentrantUse" in failure for failure in report.failures), report.failures
 
 
+@pytest.mark.exhaustive("many runs")
 def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

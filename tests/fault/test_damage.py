@@ -16,12 +16,14 @@ import limpet
 from limpet.fault.drill import damage, damage_work
 from limpet.fault.drill.damage import OUTCOMES, Draw, Drill, kinds, run
 from limpet.fault.drill.damage_work import Findings, StoreSubject
-from limpet.fault.matrix.fault_profile import Checksum, proof_of
+from limpet.fault.matrix.fault_profile import Checksum, profile_of
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = BUILD == "compiled"
 CASES = 9 if COMPILED else 2
@@ -38,6 +40,8 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("thousands of words", but=["race", "queue"])
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm", "queue", "lock"])
 @pytest.mark.parametrize("kind", kinds())
 def test_damaged_memory_is_borne(kind: str) -> None:
     """Three hundred cases of all kinds; thousands in `make soak`."""
@@ -68,7 +72,7 @@ def test_a_case_is_drawn_from_seed_kind_and_number_alone() -> None:
 
 def test_every_kind_says_what_is_under_a_checksum() -> None:
     for kind in (*KINDS, *UNRECOVERED, *UNPROVED):
-        assert proof_of(kind).checksum.text
+        assert profile_of(kind).checksum.text
     with Drill("queue", SEED) as drill:
         assert drill.subject.checksum.startswith("none: ")
 
@@ -78,7 +82,7 @@ def test_a_damaged_clock_of_a_client_slot_is_refused(pools: Any, kind: str) -> N
     """A timestamp above all ones would be 0, which compiled code took for an exception's: a signal
     (SIGSEGV)."""
     pool = pools(nodes=3, node_size="4MiB")
-    pool.store(kind, name="store", **proof_of(kind).matrix_parameters).put(b"key", b"value")
+    pool.store(kind, name="store", **profile_of(kind).matrix_parameters).put(b"key", b"value")
     pools.again(pool).close()
     for clock in ((1 << 64) - 1, 1 << 50):
         pool.endpoint.store(slot_address(1) + CLOCK, clock)
@@ -126,6 +130,7 @@ def test_a_loop_without_end_is_seen_with_its_stack(monkeypatch: pytest.MonkeyPat
     assert "in spin" in failure
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_a_wait_without_end_is_seen_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage, "WALL_S", 2.0)
 
@@ -149,6 +154,7 @@ def test_an_error_that_is_not_documented_is_seen(monkeypatch: pytest.MonkeyPatch
     assert "UnicodeDecodeError" in failure
 
 
+@pytest.mark.exhaustive("many runs")
 def test_a_damaged_value_is_a_failure_where_there_is_a_checksum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +164,9 @@ def test_a_damaged_value_is_a_failure_where_there_is_a_checksum(
 
     def boasting(self: StoreSubject, kind: str) -> None:
         made(self, kind)
-        self.proof = dataclasses.replace(self.proof, checksum=Checksum(1 << 40, "of everything"))
+        self.profile = dataclasses.replace(
+            self.profile, checksum=Checksum(1 << 40, "of everything")
+        )
 
     monkeypatch.setattr(StoreSubject, "__init__", boasting)
     report = run("race", 12, SEED)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from channel_stage import Play
+from kit.channels import Play
 
 import limpet
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.shm.catalogue.directory import CLAIMED, READY, Directory, Entry
 from limpet.shm.endpoint.fabric import hash64
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 SCHEDULES = 150 if limpet.build == "compiled" else 30
 MUTANT_SCHEDULES = 400
@@ -27,12 +29,12 @@ OTHER = next(
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 4) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 4) as made:
         yield made
 
 
-def run(stage: Stage, seed: int) -> None:
+def run(stage: SimulatedCluster, seed: int) -> None:
     """Four processes make regions; what each has is its own, and zeros, until it drops it."""
     stage.reset()
     there: dict[str, int] = {}
@@ -42,12 +44,12 @@ def run(stage: Stage, seed: int) -> None:
     droppers: dict[str, int] = {}
 
     def life(number: int) -> Callable[[], None]:
-        regions = stage.players[number].pool.regions
-        endpoint = stage.players[number].endpoint
+        regions = stage.clients[number].pool.regions
+        endpoint = stage.clients[number].endpoint
         name = OTHER if number == 3 else NAME
 
         def obtain() -> None:
-            while name in droppers and not stage.players[droppers[name]].dead:
+            while name in droppers and not stage.clients[droppers[name]].dead:
                 endpoint.pause(0)
             users[name] += 1
             region = regions.obtain(0, name, SIZE)
@@ -63,7 +65,7 @@ def run(stage: Stage, seed: int) -> None:
                 del droppers[name]
 
         def live() -> None:
-            pool = stage.players[number].pool
+            pool = stage.clients[number].pool
             for _ in range(2):
                 pool.exclusively(obtain)
                 pool.exclusively(drop)
@@ -73,7 +75,7 @@ def run(stage: Stage, seed: int) -> None:
     play = Play(stage, seed, [life(n) for n in range(4)], lambda: seed % 2 == 1 and not play.dead)
     play.go()
     dead = {player.number for player in play.dead}
-    survivor = next(player for player in play.players if player.number not in dead)
+    survivor = next(player for player in play.clients if player.number not in dead)
     survivor.pool.recover()
     ready = [e.name for e in survivor.pool.regions.directories[0] if e.state == READY]
     assert len(ready) == len(set(ready)), "two entries of one name"
@@ -83,12 +85,14 @@ def run(stage: Stage, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_directory_has_one_entry_of_a_name_whoever_stalls_or_dies(stage: Stage, seed: int) -> None:
+def test_directory_has_one_entry_of_a_name_whoever_stalls_or_dies(
+    stage: SimulatedCluster, seed: int
+) -> None:
     run(stage, seed)
 
 
 def test_claim_that_is_not_looked_at_again_makes_a_name_twice(
-    stage: Stage, monkeypatch: Any
+    stage: SimulatedCluster, monkeypatch: Any
 ) -> None:
     search = Directory._search
 

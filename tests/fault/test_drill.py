@@ -36,6 +36,8 @@ from limpet.fault.inject.supervisor import EventLog, Progress, Timer
 from limpet.shm.endpoint.layout import EVENTS
 from limpet.shm.errors import NodeFailed, ParameterError
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 COMPILED = limpet.build == "compiled"
 BUSY = {"kill_rate": 40.0 if COMPILED else 5.0}
 
@@ -108,6 +110,7 @@ def test_drill_kills_and_everything_holds(make_url: Callable[[], str], tmp_path:
     assert check(records).ok
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) -> None:
     report = drilled(
         make_url(), seconds=1.5, kill_rate=4.0, stop_rate=20.0, lease_ms=50, fence="wait"
@@ -121,6 +124,7 @@ def test_drill_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) ->
     assert max(lengths) > 50_000_000, "some are held for longer than a lease"
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @pytest.mark.skipif(not COMPILED, reason="a slow build does not run out of memory in time")
 def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str]) -> None:
     """Memory is so scarce that others need what a stopped client keeps from being reused."""
@@ -143,6 +147,7 @@ def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str])
     assert report.fenced - report.parameters.clients <= report.restarts <= report.fenced
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_loses_a_node_and_the_rest_is_served(make_url: Callable[[], str]) -> None:
     report = drilled(make_url(), losses=((0.4, 1),), **BUSY)
     assert report.ok, report.checks
@@ -286,6 +291,10 @@ class ListsOthers(Broken):
 QUIET = {"kill_rate": 0.0, "watch": False, "seconds": 0.4}
 
 
+@pytest.mark.exhaustive(
+    "seconds of processes each",
+    quick=["Corrupt*", "Leaks*", "TearsValues*", "Raises*", "FailsElsewhere-given8*"],
+)
 @pytest.mark.parametrize(
     ("variant", "given", "expected", "words"),
     [
@@ -332,7 +341,7 @@ def test_drill_fails_when_somebody_else_kills_a_client(make_url: Callable[[], st
 
     report = drilled(make_url(), seconds=60.0, kill_rate=0.0, seen=Seen(stranger))
     assert failed(report) == {WORKERS}
-    assert "SIGKILL, which nobody here sent" in report.checks[WORKERS][0]
+    assert "SIGKILL, which this run did not send" in report.checks[WORKERS][0]
 
 
 def test_drill_fails_when_a_client_is_fenced_that_may_not_be(make_url: Callable[[], str]) -> None:

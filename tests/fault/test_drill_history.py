@@ -17,6 +17,8 @@ from limpet.fault.check.self_check import TRAILER_SIZE, identity, unseal
 from limpet.fault.drill.drill_client import Values
 from limpet.fault.drill.drill_history import judge, torn, write
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 KEYS = [b"a", b"b"]
 PUT, GET, OK, UNKNOWN = Operation.PUT, Operation.GET, Result.OK, Result.UNKNOWN
 

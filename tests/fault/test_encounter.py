@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
-from swarm_mutants import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
+from kit.mutants.swarm import COPY_IS_REMEMBERED, NUMBER_IS_EMPTY, NUMBER_IS_LEFT, Mutant, in_force
 
 from limpet.__main__ import main
 from limpet.fault.matrix import encounter
@@ -16,6 +16,8 @@ from limpet.fault.matrix.encounter import KILLED, MEETINGS, Encounter, Meeting, 
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.registry import KINDS, store_class
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 LIMIT = 4
@@ -48,6 +50,7 @@ def test_every_kind_with_replicas_is_among_them() -> None:
     assert len({str(meeting) for meeting in MEETINGS}) == len(MEETINGS)
 
 
+@pytest.mark.exhaustive("every kind", quick=["fusee-1-stopped get*", "swarm-1-stopped get*"])
 @pytest.mark.parametrize(("kind", "failures", "meeting"), ROWS, ids=str)
 def test_a_meeting_is_survived(kind: str, failures: int, meeting: Meeting) -> None:
     result = Encounter(kind, failures, LIMIT).meet(meeting)
@@ -67,6 +70,7 @@ def test_a_limit_leaves_out_what_is_in_the_midst_of_a_write() -> None:
     assert Encounter("swarm", 1, None).chosen(steps) == list(range(1, steps + 2))
 
 
+@pytest.mark.exhaustive("many runs")
 def test_the_command_shows_each_meeting_and_refuses_kinds_without_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -85,6 +89,7 @@ def test_the_command_shows_each_meeting_and_refuses_kinds_without_replicas(
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("caught step by step, too")
 @pytest.mark.skipif(not COMPILED, reason="many runs")
 def test_s11_copy_that_is_remembered_is_caught() -> None:
     """Where a get has to write back what a killed update has at a minority of five."""
@@ -103,6 +108,7 @@ def test_s11_copy_that_is_remembered_is_caught() -> None:
     assert any("StoreCorrupt" in line or "linearizable" in line for line in result.failures)
 
 
+@pytest.mark.exhaustive("caught step by step, too")
 @pytest.mark.skipif(not COMPILED, reason="many runs")
 @pytest.mark.parametrize("mutant", [NUMBER_IS_EMPTY, NUMBER_IS_LEFT], ids=lambda m: m.name)
 def test_s10_number_without_a_tombstone_is_caught(mutant: Mutant) -> None:

@@ -14,6 +14,8 @@ from limpet.fault.matrix.subjects import SUBJECTS
 from limpet.shm.clients.life_locks import LifeLocks
 from limpet.shm.clients.liveness import Watcher
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 assert drill_ends.ends.name == "ends"
 FEW = {"race", "fusee", "lock", "queue"}
 """Subjects that are ended in all ways; of others, one will do."""
@@ -25,6 +27,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.exhaustive("every kind", quick=["race-_exit", "race-daemon thread", "lock-*"])
 @pytest.mark.parametrize(("subject", "way"), ROWS)
 def test_others_go_on_when_a_client_ends_in_an_operation(
     subject: str, way: str, make_url: Callable[[], str]
@@ -34,6 +37,7 @@ def test_others_go_on_when_a_client_ends_in_an_operation(
     assert result.runs > 1
 
 
+@pytest.mark.exhaustive("both ways", quick=["exec"])
 @pytest.mark.parametrize("way", sorted(EXEC))
 def test_trap_life_that_is_told_by_the_pid_is_caught_by_the_drill(
     way: str, make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch

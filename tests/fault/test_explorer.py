@@ -10,16 +10,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from race_mutants import MUTANTS, Mutant, in_force, race_with
+from kit.mutants.race import MUTANTS, Mutant, in_force, race_with
 
 from limpet.__main__ import main
-from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import (
     CRASH,
     STALL,
@@ -30,7 +31,7 @@ from limpet.fault.explore.schedule import (
     parse_schedule,
     schedule_text,
 )
-from limpet.fault.explore.sim_cluster import CachedPool, Stage
+from limpet.fault.explore.sim_cluster import CachedPool, SimulatedCluster
 from limpet.fault.explore.sim_latency import PRESETS, LatencyModel
 from limpet.fault.explore.sim_program import (
     KEYLESS,
@@ -47,6 +48,11 @@ from limpet.shm.endpoint.fabric import BUILD, flush_features
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.simulated import CachedEndpoint
 from limpet.shm.errors import ParameterError
+
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=["test_race_holds[pct]", "test_source_of_the_store_run_uncompiled_holds"],
+)
 
 COMPILED = BUILD == "compiled"
 RUNS = 600 if COMPILED else 60
@@ -116,16 +122,16 @@ def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> 
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage("race", 3) as made:
+def stage() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster("race", 3) as made:
         yield made
 
 
 @pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_every_schedule_replays_exactly(stage: Stage, strategy: str) -> None:
+def test_every_schedule_replays_exactly(stage: SimulatedCluster, strategy: str) -> None:
     """Twice by number, on this stage and on another, and once from its departures."""
     parameters = Exploration(strategy=strategy, seed=3, crashes=2, stalls=2)
-    with Stage("race", 3) as other:
+    with SimulatedCluster("race", 3) as other:
         for number in range(RUNS // 6):
             first = numbered_run(stage, parameters, number)
             again = numbered_run(other, parameters, number)
@@ -138,11 +144,11 @@ def test_every_schedule_replays_exactly(stage: Stage, strategy: str) -> None:
             assert first.failure == again.failure == from_text.failure == ""
 
 
-def test_runs_are_the_same_in_another_process(stage: Stage) -> None:
+def test_runs_are_the_same_in_another_process(stage: SimulatedCluster) -> None:
     code = (
         "from limpet.fault.explore.explorer import *\n"
         "p = Exploration(seed=5)\n"
-        "with stage_of(p) as s: print(*(numbered_run(s, p, n).digest() for n in range(20)))"
+        "with cluster_of(p) as s: print(*(numbered_run(s, p, n).digest() for n in range(20)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120,
@@ -154,7 +160,7 @@ def test_runs_are_the_same_in_another_process(stage: Stage) -> None:
     assert len(set(ours)) == 20
 
 
-def test_seeds_differ(stage: Stage) -> None:
+def test_seeds_differ(stage: SimulatedCluster) -> None:
     one, two = (numbered_run(stage, Exploration(seed=s), 0) for s in (1, 2))
     assert one.digest() != two.digest()
 
@@ -168,6 +174,7 @@ def test_reports_do_not_depend_on_the_number_of_processes() -> None:
 # ---- race holds ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("both strategies", quick=["pct"])
 @pytest.mark.parametrize("strategy", ["random", "pct"])
 def test_race_holds(strategy: str) -> None:
     report = explore(Exploration(schedules=RUNS, seed=11, strategy=strategy, crashes=2, stalls=1))
@@ -190,6 +197,9 @@ def test_race_holds_with_more_clients_and_longer_programs() -> None:
     assert explore(Exploration(schedules=RUNS // 6, seed=13, clients=5, ops=6, crashes=3)).ok
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every schedule")
+@pytest.mark.soak("thousands of schedules", cases=["da*", "ic|ic*"])
 @pytest.mark.parametrize(("program", "crashes"), [("ic|ic", 0), ("ic|dc", 0), ("da|ua", 1)])
 def test_race_holds_under_every_schedule_with_one_preemption(program: str, crashes: int) -> None:
     report = explore(
@@ -203,14 +213,15 @@ def test_race_holds_under_every_schedule_with_one_preemption(program: str, crash
     assert least < report.schedules < 100_000, "it must come to its own end"
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_race_holds_where_clients_take_memory_from_each_other() -> None:
     parameters = Exploration(seed=16, ops=3, scarce=True, crashes=2)
     taken = 0
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         for number in range(RUNS):
             run = numbered_run(stage, parameters, number)
             assert run.failure == "", number
-            taken += stage.founder.endpoint.load(PRESSURE) > 0
+            taken += stage.setup_client.endpoint.load(PRESSURE) > 0
     assert taken > RUNS // 20
 
 
@@ -219,26 +230,26 @@ def test_race_holds_without_hardware_coherence() -> None:
     assert explore(Exploration(schedules=RUNS, seed=14, coherent=False)).ok
 
 
-def test_the_dead_touch_nothing_while_they_unwind(stage: Stage) -> None:
+def test_the_dead_touch_nothing_while_they_unwind(stage: SimulatedCluster) -> None:
     """Memory between the last step and the unwinding, and after it."""
 
     class Watched(Run):
         def _unwind(self) -> None:
-            before = stage.founder.image()
-            assert [p for p in self.players if p.dead and p.greenlet]
+            before = stage.setup_client.image()
+            assert [p for p in self.clients if p.dead and p.greenlet]
             super()._unwind()
-            assert stage.founder.image() == before
+            assert stage.setup_client.image() == before
 
     for step in range(1, 40):
         schedule = parse_schedule(f"0.0.{step}x0")
         run = Watched(stage, parse_program("ua||"), Replay(schedule))
         run.go()
         assert run.failure == ""
-        if not any(p.dead for p in run.players):
+        if not any(p.dead for p in run.clients):
             break
 
 
-def test_a_stalled_client_is_woken_and_goes_on(stage: Stage) -> None:
+def test_a_stalled_client_is_woken_and_goes_on(stage: SimulatedCluster) -> None:
     run = replay(stage, parse_program("ua|ga ga|"), parse_schedule("0.0.5s0,1.0.3w0"))
     assert run.failure == ""
     assert all(record.return_ns is not None for record in run.history)
@@ -247,6 +258,7 @@ def test_a_stalled_client_is_woken_and_goes_on(stage: Stage) -> None:
 # ---- known-bad variants --------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["[!nw]*", "no-tentative-step"])
 @pytest.mark.skipif(not COMPILED, reason="the variants are caught by many runs")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_and_its_command_repeats_it(mutant: Mutant) -> None:
@@ -281,13 +293,13 @@ def test_source_of_the_store_run_uncompiled_holds() -> None:
         assert explore(Exploration(schedules=RUNS // 6, seed=1)).ok
 
 
-def test_failures_are_shrunk(stage: Stage) -> None:
+def test_failures_are_shrunk(stage: SimulatedCluster) -> None:
     """As far as the run that was found first allows: no step of what is left can be left out."""
     mutant = next(m for m in MUTANTS if m.name == "update-by-store")
     calls, actions = [], []
     for seed in range(1, 4):
         parameters = Exploration(seed=seed, ops=4, crashes=2)
-        with in_force(mutant), Stage("race", 3) as bad:
+        with in_force(mutant), SimulatedCluster("race", 3) as bad:
             run = next(r for n in range(2000) if (r := numbered_run(bad, parameters, n)).failure)
             small = shrink(bad, run.program, run.schedule, run.failure)
         assert kind_of(small.failure) == kind_of(run.failure)
@@ -309,12 +321,14 @@ def test_trap_g4_missing_flush_is_caught(verb: str) -> None:
         endpoint_class = type("Forgetful", (CachedEndpoint,), {verb: nothing})
 
     parameters = Exploration(coherent=False, seed=1)
-    with Stage("race", 3, coherent=False, pool_class=Forgetful) as bad:
+    with SimulatedCluster("race", 3, coherent=False, pool_class=Forgetful) as bad:
         found = [numbered_run(bad, parameters, n).failure for n in range(50)]
     assert any(kind_of(failure) in ("history", "check") for failure in found)
 
 
-def test_a_client_that_raises_is_a_failure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_raises_is_a_failure(
+    stage: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(run: Run, *_: object) -> None:
         raise ValueError("no")
 
@@ -345,17 +359,30 @@ def test_command_reports_as_json() -> None:
     assert report["failures"] == []
 
 
-def test_command_line_works_without_greenlet() -> None:
-    code = (
-        "import sys; sys.modules['greenlet'] = None\n"
-        "from limpet.__main__ import main; main(['drill', 'explore'])"
-    )
-    done = subprocess.run(
+def without_greenlet(code: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.modules['greenlet'] = None; {code}"
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60,
         env={"PYTHONPATH": ":".join(p for p in sys.path if p)},
     )  # fmt: skip
+
+
+def test_command_line_works_without_greenlet() -> None:
+    done = without_greenlet("from limpet.__main__ import main; main(['drill', 'explore'])")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: simulated clients need the package greenlet")
+
+
+@pytest.mark.parametrize("module", ["test_swarm_rounds", "test_ticket_lock", "test_explorer"])
+def test_tests_say_what_they_need_without_greenlet(module: str) -> None:
+    folder = Path(__file__).parent.parent / ("fault" if module == "test_explorer" else "stores")
+    done = without_greenlet(
+        f"import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', "
+        f"'--collect-only', {str(folder / module)!r} + '.py']))"
+    )
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    needed = "simulated clients need the package greenlet: pip install 'limpet[simulate]'"
+    assert f"E   ModuleNotFoundError: {needed}" in done.stdout
 
 
 def test_command_prints_every_step_of_a_schedule() -> None:
@@ -422,6 +449,7 @@ def test_contended_words_cost_time() -> None:
     assert costly.throughput < cheap.throughput / 2
 
 
+@pytest.mark.exhaustive("hundreds of clients")
 @pytest.mark.skipif(not COMPILED, reason="a pure build takes minutes for this")
 def test_hundreds_of_clients_run() -> None:
     report = run_timed(Workload(clients=320, ops=4, nodes=3), PRESETS["rdma"])
@@ -507,7 +535,7 @@ def test_command_shows_latencies() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind != "transact"])
-def test_every_operation_can_be_in_a_program(stage: Stage, kind: str) -> None:
+def test_every_operation_can_be_in_a_program(stage: SimulatedCluster, kind: str) -> None:
     letter = {name: letter for letter, name in KINDS.items()}[kind]
     text = letter if kind in KEYLESS else letter + "a"
     assert replay(stage, parse_program(f"{text}|{text}|ga"), {}).failure == ""

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
-from race_mutants import Mutant, in_force, race_with
+from kit.mutants.race import Mutant, in_force, race_with
 
 import limpet
 from limpet.__main__ import main
-from limpet.cli import proof
+from limpet.cli import matrix as matrix_command
 from limpet.fault.drill import store_drill as drill
 from limpet.fault.drill.drill_report import (
     MOVING,
@@ -29,17 +29,19 @@ from limpet.fault.drill.drill_report import (
     Report,
 )
 from limpet.fault.explore import explorer
-from limpet.fault.explore.explorer import Exploration, Tally, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Tally, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import parse_schedule, schedule_text
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import OPERATIONS, Broken
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import TENTATIVE
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 RUNS = 300 if BUILD == "compiled" else 30
 SECONDS = 0.5 if BUILD == "compiled" else 3.0
@@ -166,6 +168,7 @@ def test_drill_fails_when_a_client_blames_a_node_in_service(
     assert "memory node 0 has failed" in report.checks[WORKERS][0]
 
 
+@pytest.mark.exhaustive("every operation", quick=["get", "delete"])
 @pytest.mark.parametrize("operation", ["insert", "update", "put", "get", "delete"])
 def test_only_writes_may_find_the_store_full(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, operation: str
@@ -180,6 +183,7 @@ def test_only_writes_may_find_the_store_full(
         assert report.ok, report.checks
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_drill_ends_when_the_last_reads_do_not(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +199,7 @@ def test_drill_ends_when_the_last_reads_do_not(
 def test_explorer_counts_the_faults_that_took_place() -> None:
     parameters = Exploration(seed=1, crashes=3, stalls=2, node_failures=1)
     tally, dead, lost = Tally(), 0, 0
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         for number in range(RUNS):
             run = numbered_run(stage, parameters, number)
             tally.add(number, run)
@@ -210,7 +214,7 @@ def test_explorer_counts_the_faults_that_took_place() -> None:
 def test_explorer_leaves_out_what_changes_nothing() -> None:
     parameters = Exploration(program="ua|ga|ga")
     given = "0.0.1x1,0.0.2x1,0.0.3s1,0.0.4f9,0.0.5x7,0.0.6w2,0.0.7s2,0.0.8s2,2.1.1x2"
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         run = replay(stage, parse_program(parameters.program), parse_schedule(given))
     assert run.failure == ""
     assert schedule_text(run.schedule) == "0.0.1x1,0.0.7s2"
@@ -289,6 +293,7 @@ def test_explorer_says_loudly_when_a_failure_does_not_repeat(
 # ---- the matrix ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every signal", quick=["15"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> None:
     process = subprocess.Popen(
@@ -310,8 +315,8 @@ def test_matrix_that_is_interrupted_leaves_nothing(number: signal.Signals) -> No
 
 
 def test_matrix_that_killed_nobody_has_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Result("race", "get", "killed", 0, 0, 0, 0, 0, frozenset(), ())
-    monkeypatch.setattr(proof, "run", lambda *_: iter([nothing]))
+    nothing = MatrixResult("race", "get", "killed", 0, 0, 0, 0, 0, frozenset(), ())
+    monkeypatch.setattr(matrix_command, "run", lambda *_: iter([nothing]))
     result = CliRunner().invoke(main, ["drill", "matrix", "race", "--op", "get"])
     assert result.exit_code == 1
     assert "get, killed: nothing was run" in result.output
@@ -321,7 +326,7 @@ def test_matrix_takes_a_write_that_is_refused_for_a_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrix = Matrix("race")
-    with matrix.scene(OPERATIONS["insert"]) as scene:
+    with matrix.testbed(OPERATIONS["insert"]) as scene:
         monkeypatch.setattr(scene, "store", Forgetful(scene.store))
         with pytest.raises(Broken, match="a write was refused: KeyError"):
             scene.work({None})

@@ -94,6 +94,7 @@ def requests(kind: str) -> int:
     return 110 if kind in ("swarm", "dm-abd") else 50 if kind.startswith("fusee") else 16
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm", "channels"])
 @pytest.mark.parametrize("kind", kinds())
 def test_full_memory_refuses_writes_and_nothing_else(kind: str, url: str) -> None:
     result = run(kind, url, step=max(1, requests(kind) // RUNS))
@@ -118,6 +119,7 @@ def namespace(script: str, folder: Path, *arguments: str) -> subprocess.Complete
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive("every kind", quick=["race"])
 @pytest.mark.parametrize("kind", ["race", "fusee", CHANNELS])
 def test_full_tmpfs_refuses_writes_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """As above, with no page left in the file system: one that is not asked for is SIGBUS."""
@@ -134,6 +136,7 @@ def test_page_that_cannot_be_had_is_full_memory_and_no_lost_node(tmp_path: Path)
     assert done.stdout.splitlines() == [*each * 4, "0 0 9", "9 7", "lost: 1 True False"]
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm"])
 @pytest.mark.parametrize("kind", ["race", "fusee", "swarm"])
 def test_trap_g13_blocks_without_pages(kind: str, tmp_path: Path) -> None:
     """A claim that goes on without pages kills the process, or is as good as refused by SIGBUS."""

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fusee_mutants import LARGE, SMALL, crowded
+from kit.mutants.fusee import LARGE, SMALL, crowded
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.schedule import Schedule, parse_schedule, schedule_text
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import Run, replay
 from limpet.shm.endpoint.fabric import BUILD
+
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build", but=["test_fusee_holds_with_one_replica"]
+)
 
 COMPILED = BUILD == "compiled"
 KINDS = ["fusee", "fusee-cr", "fusee-nc"]
@@ -34,6 +38,7 @@ def explored(
         )  # fmt: skip
 
 
+@pytest.mark.exhaustive("more replicas", quick=["fusee-nc-2"])
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> None:
@@ -43,6 +48,7 @@ def test_fusee_holds_with_all_but_one_replica_lost(kind: str, replicas: int) -> 
     assert report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_with_five_replicas() -> None:
     report = explored("fusee", 100, 5, 4, clients=4, crashes=2)
     assert report.failures == ()
@@ -70,11 +76,13 @@ def test_fusee_holds_with_one_replica() -> None:
     assert explored("fusee", 200, 1, 0).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_memory_is_scarce() -> None:
     report = explored("fusee", 400, 2, 1, SMALL, value_size=3400, ops=3)
     assert report.failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_clients_take_memory_from_each_other() -> None:
     """Memory on its way from one client to another was not seen by a third: StoreFull."""
     runs = 250 if COMPILED else 10
@@ -84,6 +92,7 @@ def test_fusee_holds_where_clients_take_memory_from_each_other() -> None:
     assert explore(parameters).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_fusee_holds_where_nobody_may_be_fenced() -> None:
     assert explored("fusee", 300, 3, 1, stalls=2, fence="wait").failures == ()
 
@@ -94,6 +103,7 @@ def test_fusee_with_more_lost_than_it_survives_fails_only_of_that() -> None:
     assert report.node_failures > report.schedules / 2
 
 
+@pytest.mark.exhaustive("every step")
 def test_every_moment_to_lose_a_node() -> None:
     with crowded(LARGE):
         report = explore(
@@ -116,7 +126,7 @@ def test_delete_that_others_completed_takes_effect_once(lost: str) -> None:
     """
     calls = parse_program("da|ua ia ga gb")
     helped = 0
-    with crowded(LARGE), Stage("fusee", 2, nodes=2, value_size=40) as made:
+    with crowded(LARGE), SimulatedCluster("fusee", 2, nodes=2, value_size=40) as made:
         for step in range(1, 60, 1 if COMPILED else 4):
             schedule = f"0.0.{step}s0,1.2.1{lost},1.2.2w0"
             run = replay(made, calls, parse_schedule(schedule))
@@ -133,16 +143,18 @@ CHANGE = 400
 
 
 @pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
+def stage() -> Iterator[SimulatedCluster]:
     """Three replicas on three nodes; two of them may be lost."""
     with (
         crowded(LARGE),
-        Stage("fusee", 3, nodes=3, parameters={"replicas": 3}, value_size=40) as made,
+        SimulatedCluster("fusee", 3, nodes=3, parameters={"replicas": 3}, value_size=40) as made,
     ):
         yield made
 
 
-def swept(stage: Stage, program: str, schedule: str, moment: str, step: int) -> tuple[int, int]:
+def swept(
+    stage: SimulatedCluster, program: str, schedule: str, moment: str, step: int
+) -> tuple[int, int]:
     """Run with the schedule and a departure more, `moment`, at steps of client 0 from `step` on.
 
     Until it comes too late. How many took place, and how many runs there were.
@@ -172,11 +184,12 @@ FIRST_LOOK = 30
 """A step of client 0 after which it has pinned, and met nothing yet."""
 
 
+@pytest.mark.exhaustive("every step", quick=["x0-m0-*"])
 @pytest.mark.parametrize("program", ["ua|ga ua|da", "ic|ic gc|id"])
 @pytest.mark.parametrize("lost", ["f0", "m0", "f1", "m2"])
 @pytest.mark.parametrize("moment", ["x0", "s0", "f2", "m1", ">1"])
 def test_every_step_of_a_change_of_the_view(
-    stage: Stage, program: str, lost: str, moment: str
+    stage: SimulatedCluster, program: str, lost: str, moment: str
 ) -> None:
     """The leader dies, stands still and is fenced, loses another node, or others come in.
 
@@ -191,7 +204,7 @@ def test_every_step_of_a_change_of_the_view(
 def test_an_insert_that_stands_still_at_any_step_undoes_no_other() -> None:
     """It may have proposed to one backup, been made void, and find another one's on the next."""
     took = 0
-    with Stage("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
+    with SimulatedCluster("fusee", 2, nodes=3, parameters={"replicas": 3}, value_size=40) as stage:
         for step in range(1, 400):
             schedule = parse_schedule(f"0.0.{step}s0")
             run = replay(stage, parse_program("ic|ic"), schedule)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from fusee_mutants import UNCHANGED, in_force
-from process_tools import gather
-from puppets import PuppetPool, Where, verb_on, verb_on_address
-from uncompiled import backup_of, room_of
+from kit.mutants.fusee import UNCHANGED, in_force
+from kit.puppets import PuppetPool, Where, dies_before, verb_on, verb_on_address
+from kit.uncompiled import backup_of, room_of
 
 from limpet.fault.matrix.testbed import look_away
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.layout import LEADER, NODE_STATES
 from limpet.shm.endpoint.slots import PARKED
 from limpet.shm.endpoint.states import EXCLUDED, FAILED
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 SMALL, MIDDLE, BIG = b"s", b"m" * 60, b"B" * 120
 """Of bigger objects the words are greater: of several proposals, the smallest one wins."""
@@ -39,20 +38,13 @@ class Scene:
     def die(self, where: Where, work: Callable[[Any], object]) -> None:
         """A client begins an operation, and dies just before that verb."""
 
-        def die_there(verb: str, address: int) -> None:
-            if where(verb, address):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def client() -> None:
+        def prepare() -> None:
             look_away(self.pool)  # whom it meets dead is not to be recovered
             for value in (SMALL, MIDDLE, BIG):  # so that it has memory at hand
                 self.store.put(b"warm", value)
             self.store.delete(b"warm")
-            self.pool.endpoint.before = die_there
-            work(self.store)
 
-        with pytest.raises(AssertionError, match="ended with -9"):
-            gather(client)
+        dies_before(self.pool, where, lambda: work(self.store), prepare)
         self.deaths += 1
 
     def dead(self) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from fusee_mutants import (
+from kit.mutants.fusee import (
     ACTS_EARLY,
     EXPLORED,
     HASTE,
@@ -29,14 +29,16 @@ from fusee_mutants import (
     crowded,
     in_force,
 )
-from puppets import Puppet, after, verb_on, verb_on_address
-from uncompiled import backup_of, room_of
+from kit.puppets import Puppet, after, verb_on, verb_on_address
+from kit.uncompiled import backup_of, room_of
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import LEADER, NODE_SHIFT, NODE_STATES, SLOTS_USED, VIEW
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 8000
@@ -50,6 +52,7 @@ def _id(mutant: Mutant) -> str:
     return ("trap-" if mutant in TRAPS else "") + mutant.name
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["[!t]*", "trap-f[1-6]-*"])
 @compiled_only
 @pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
 def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
@@ -59,6 +62,7 @@ def test_fusee_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
     assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
 
 
+@pytest.mark.exhaustive("hundreds of runs", quick=["2-unchanged"])
 @compiled_only
 @pytest.mark.parametrize("mutant", [UNCHANGED, HASTE], ids=_id)
 @pytest.mark.parametrize("replicas", [2, 3])

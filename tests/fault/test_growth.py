@@ -8,21 +8,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from growth_scenes import (
+from kit.growth import (
     SMALL,
     Crowded,
     crowded,
     fill,
 )
-from puppets import Puppet, verb_on, verb_on_address
-from race_mutants import race_with
+from kit.mutants.race import race_with
+from kit.puppets import Puppet, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import KEY, NEW, Operation
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator, Slab
@@ -46,6 +46,8 @@ from limpet.stores.registry import KINDS, Kind
 from limpet.stores.rtx.race import RtxRace, TransactionSplitter
 from limpet.stores.status import DONE, NO_MEMORY
 
+pytestmark = pytest.mark.either_build("the same lines on either build")
+
 COMPILED = BUILD == "compiled"
 RUNS = 24
 REPLICATED = ("fusee", "swarm")
@@ -58,14 +60,14 @@ growing = pytest.mark.parametrize("kind", GROWING)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in GROWING:
         parameters = {name: value for name, value in SMALL.items() if name != "capacity"}
-        known = PROOFS[kind]
+        known = FAULT_PROFILES[kind]
         nodes = known.parameters.get("replicas", 2) if kind in REPLICATED else 1
         parameters = {**known.parameters, **parameters}
-        proof = Proof(
+        profile = FaultProfile(
             parameters, matrix_nodes=nodes, matrix_capacity=1, sources=known.sources,
             waits_for_stopped=known.waits_for_stopped,
         )  # fmt: skip
-        monkeypatch.setitem(PROOFS, kind, proof)
+        monkeypatch.setitem(FAULT_PROFILES, kind, profile)
 
 
 def warm(pool: Any, store: Any) -> None:
@@ -79,7 +81,7 @@ def warm(pool: Any, store: Any) -> None:
 INSERT = Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW, warm, fresh=True)
 
 
-def sound(result: Result) -> None:
+def sound(result: MatrixResult) -> None:
     assert result.failures == ()
     assert result.steps > 100
     assert result.tried > 2
@@ -101,6 +103,7 @@ def test_insert_splits_a_subtable(small: None, make_url: Callable[[], str], kind
         limpet.destroy(url)
 
 
+@pytest.mark.exhaustive("every kind", quick=["rtx-race"])
 @compiled_only
 @growing
 def test_who_is_killed_splitting_has_inserted_or_not(small: None, kind: str) -> None:
@@ -110,6 +113,8 @@ def test_who_is_killed_splitting_has_inserted_or_not(small: None, kind: str) -> 
     assert kind != "race" or {"subtable-made", "freezing", "split"} <= set(result.seen)
 
 
+@pytest.mark.exhaustive("every step of two clients")
+@pytest.mark.soak("every step of two clients", cases=["dtx-race*", "fusee*"])
 @compiled_only
 @growing
 def test_who_goes_on_splitting_may_be_killed_too(small: None, kind: str) -> None:
@@ -118,6 +123,7 @@ def test_who_goes_on_splitting_may_be_killed_too(small: None, kind: str) -> None
     assert result.next_tried > 2
 
 
+@pytest.mark.exhaustive("every kind", quick=["wait-race"])
 @compiled_only
 @growing
 @pytest.mark.parametrize("fence", ["wait", "kill"])
@@ -133,14 +139,17 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
-    proof = proof_of(kind)
+    profile = profile_of(kind)
     if kind in REPLICATED:  # groups of blocks take more of a node than blocks
-        proof = dataclasses.replace(proof, explorer_node_size=2 << 20)
+        profile = dataclasses.replace(profile, explorer_node_size=2 << 20)
     with crowded(), pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PROOFS, kind, proof)
+        patch.setitem(FAULT_PROFILES, kind, profile)
         return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
+@pytest.mark.exhaustive(
+    "more programs and kinds", quick=["ic gc?ua ga?db gb-*race", "ic gc?ua ga?db gb-fusee"]
+)
 @growing
 @pytest.mark.parametrize("program", ["", "ic gc|ua ga|db gb", "ic dc|ic|pa gc", "ic|id gc|id"])
 def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
@@ -149,6 +158,7 @@ def test_store_holds_while_subtables_are_split(kind: str, program: str) -> None:
     assert not COMPILED or report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("every kind", quick=["True-fusee"])
 @pytest.mark.parametrize("kind", REPLICATED)
 @pytest.mark.parametrize("replace", [False, True])
 def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -> None:
@@ -156,6 +166,7 @@ def test_store_holds_while_nodes_are_lost_in_a_split(kind: str, replace: bool) -
     assert report.failures == ()
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee"])
 @pytest.mark.parametrize("kind", [kind for kind in GROWING if kind != "dtx-race"])
 def test_store_holds_while_subtables_are_split_where_nobody_may_be_fenced(kind: str) -> None:
     assert explored(kind, 200, program="ic ga|ua gc", stalls=2, fence="wait").failures == ()
@@ -383,7 +394,9 @@ def test_growth_with_a_value_log_that_does_not_freeze_is_caught(
 def test_known_bad_growth_of_replicas_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     program, change = REPLICATED_MUTANTS[name]
     monkeypatch.setitem(
-        PROOFS, "mutated", dataclasses.replace(PROOFS["fusee"], explorer_node_size=2 << 20)
+        FAULT_PROFILES,
+        "mutated",
+        dataclasses.replace(FAULT_PROFILES["fusee"], explorer_node_size=2 << 20),
     )
     caught(monkeypatch, fusee_with(change), program, crashes=2)
 

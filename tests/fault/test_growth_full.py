@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from growth_scenes import SMALL, fill
-from process_tools import children
+from kit.growth import SMALL, fill
+from kit.processes import children
 
 import limpet
 from limpet.fault.matrix.operations import KEY
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx.race import Split
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED: Final = BUILD == "compiled"
 VALUE: Final = b"v" * 8
@@ -97,6 +99,7 @@ def refused_at_any_step(pools: Any, kind: str) -> list[str]:
     return []
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee"])
 @pytest.mark.parametrize("kind", GROWING)
 def test_keys_of_a_killed_split_are_changed_in_a_full_pool(pools: Any, kind: str) -> None:
     assert refused_at_any_step(pools, kind) == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process_tools import children, gather
+from kit.processes import children, gather
 
 from limpet.fault.check.history import (
     RESULTS,
@@ -29,6 +29,8 @@ from limpet.fault.check.linearizability import Verdict, check
 from limpet.fault.check.recorder import NOTES_PER_CHUNK, Operation, Result
 from limpet.fault.check.recording import HistoryRecorder, Recorded, from_notes
 from limpet.shm.errors import KeyExists, NodeFailed
+
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
 
 PUT = Record(3, "put", b"\x00k", b"\xff", "ok", None, 5, 9)
 GET = Record(4, "get", b"\x00k", None, "ok", b"", 6, 8)
@@ -263,6 +265,7 @@ def test_recorder_continues_after_a_string_that_was_cut(recorder: HistoryRecorde
     ]
 
 
+@pytest.mark.exhaustive("many operations")
 def test_recorder_loses_nothing_of_many_operations(recorder: HistoryRecorder) -> None:
     count = NOTES_PER_CHUNK + 100
 

@@ -10,27 +10,29 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import twin
 from click.testing import CliRunner
+from kit import twin
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import FAIL, GONE, parse_schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
 from limpet.fault.explore.sim_time import Workload, run_timed
 from limpet.fault.matrix.crash_matrix import Matrix, uncovered
-from limpet.fault.matrix.fault_profile import proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.node_loss import WAYS, Way
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.race.parameters import GrowingParameters
 from limpet.stores.race.store import Race
 from limpet.stores.registry import KINDS, Kind, store_class
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 READS_BESIDE_A_WRITE = Exploration(
@@ -88,6 +90,7 @@ def test_a_kind_without_a_row_is_proved_with_the_defaults(
 # ---- a replicated kind ---------------------------------------------------------------------------
 
 
+@pytest.mark.soak("a whole matrix")
 @pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize("name", ["insert", "update", "delete"])
 def test_matrix_of_a_replicated_kind(name: str) -> None:
@@ -108,6 +111,7 @@ def _explored(**changes: Any) -> Report:
     return explore(Exploration(store="twin", schedules=runs, seed=3, **changes))
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.usefixtures("replicated")
 def test_explorer_of_a_replicated_kind() -> None:
     report = _explored(node_failures=1)
@@ -117,6 +121,7 @@ def test_explorer_of_a_replicated_kind() -> None:
     assert _explored(node_failures=2).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.usefixtures("replicated")
 def test_every_failure_of_a_node_is_explored() -> None:
     report = explore(
@@ -129,6 +134,7 @@ def test_every_failure_of_a_node_is_explored() -> None:
     assert report.node_failures > (200 if COMPILED else 20)
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 def test_mutant_that_writes_what_is_read_first_is_caught() -> None:
     with twin.registered("twin", twin.FirstSideFirst):
@@ -158,14 +164,14 @@ def test_mutant_that_does_not_survive_what_it_says_is_caught() -> None:
     report = explore(Exploration(store="boastful", schedules=500, seed=1, node_failures=1))
     assert report.failures[0].what.startswith("node: ")
     assert "--nodes 2" in report.failures[0].command
-    result: Result = Matrix("boastful", 36).node_lost(OPERATIONS["update"])
+    result: MatrixResult = Matrix("boastful", 36).node_lost(OPERATIONS["update"])
     assert result.verdict == "FAILED"
     assert any("NodeFailed" in failure for failure in result.failures)
 
 
 @pytest.mark.parametrize("kind", [FAIL, GONE])
 def test_operations_on_a_lost_node_have_an_unknown_outcome(kind: str) -> None:
-    with Stage("race", 2, nodes=2) as stage:
+    with SimulatedCluster("race", 2, nodes=2) as stage:
         program = parse_program("ua ub|ga gb")
         found = {}
         for node in (0, 1):
@@ -180,12 +186,12 @@ def test_operations_on_a_lost_node_have_an_unknown_outcome(kind: str) -> None:
 
 
 def test_a_node_that_is_not_there_does_not_fail() -> None:
-    with Stage("race", 1) as stage:
+    with SimulatedCluster("race", 1) as stage:
         assert replay(stage, parse_program("ua"), parse_schedule("0.0.1f1,0.0.2m7")).failed == set()
 
 
 def test_pools_have_a_node_more_than_fail() -> None:
-    assert Exploration().node_count == proof_of("race").explorer_nodes
+    assert Exploration().node_count == profile_of("race").explorer_nodes
     assert Exploration(node_failures=2).node_count == 3
     with pytest.raises(limpet.ParameterError, match="node_failures"):
         Exploration(nodes=1, node_failures=2)
@@ -202,6 +208,7 @@ def test_every_way_to_lose_a_node_is_different() -> None:
 # ---- nodes that are lost, and replaced -----------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "fusee", "swarm"])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -221,12 +228,13 @@ def test_kind_holds_while_nodes_are_lost_and_replaced(kind: str) -> None:
     assert report.replaced or not COMPILED
 
 
+@pytest.mark.exhaustive("every kind", quick=["loco", "rcuckoo"])
 @pytest.mark.parametrize("kind", ["rtx-race", "fusee", "rcuckoo", "rtx-sherman", "loco"])
 def test_a_run_is_the_same_whatever_was_run_before(kind: str) -> None:
     """A handle of `loco` remembered that a client which then died in a run waited for a lock."""
     numbers = list(range(35 if COMPILED else 3))
     parameters = Exploration(store=kind, seed=9, crashes=2, stalls=2, scarce=True)
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         there = [numbered_run(stage, parameters, number).digest() for number in numbers]
         back = [numbered_run(stage, parameters, number).digest() for number in reversed(numbers)]
     assert there == back[::-1]

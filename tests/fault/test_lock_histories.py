@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from process_tools import children
+from kit.processes import children
 
 import limpet
 from limpet.fault.check.linearize import Search, Timed, events_of

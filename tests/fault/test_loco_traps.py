@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import signal
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from loco_mutants import (
+from kit.mutants.loco import (
     ANEW_UNDER_LOCK,
     BLESSED,
     CLAIM_STAYS,
@@ -27,18 +25,17 @@ from loco_mutants import (
     VALID_IN_CHECKSUM,
     in_force,
 )
-from mutant_tools import UNCHANGED, Mutant
-from process_tools import gather
-from puppets import Puppet, PuppetEndpoint, PuppetPool, Where, verb_on, verb_on_address
+from kit.mutants.source import UNCHANGED, Mutant
+from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, Testbed, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result as findings
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OPERATIONS
-from limpet.fault.matrix.testbed import look_away
 from limpet.shm.endpoint.fabric import BUILD, hash64
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 OLD, NEW = b"old", b"new"
@@ -56,14 +53,15 @@ BY_MATRIX: Final = (
 )
 
 
+@pytest.mark.exhaustive("many runs", quick=["link*", "l1-torn*"])
 @compiled_only
 @pytest.mark.parametrize(("mutant", "operation"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
 def test_loco_mutant_is_caught_by_the_matrix(
     mutant: Mutant, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (scene, matrix):
+    for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 3.0)
-    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
     with in_force(mutant):
         assert Matrix("loco").killed(OPERATIONS[operation]).failures
 
@@ -93,22 +91,14 @@ class Halting(Puppet):
     pool_class = HaltingPool
 
 
-class Clients:
+class Clients(Testbed):
     """A store with few entries, puppets of it, and clients that die where they are told to."""
 
-    def __init__(self, pools: Any, puppets: int, **parameters: Any) -> None:
-        self.pools = pools
-        self.url = pools().url
-        self.pool = pools.keep(PuppetPool.open(self.url))
-        chosen = {"capacity": 1, "locks": 1, "tracker": 64, **parameters}
-        self.store = self.pool.store("loco", name="test", **chosen)
-        self.door = pools.keep(PuppetPool.open(self.url))
-        self.mortal = self.door.store("loco", name="test")
-        self.puppets = [self.newcomer() for _ in range(puppets)]
+    kind = "loco"
+    dies = True
 
-    def newcomer(self) -> Puppet:
-        """A client that has no index yet."""
-        return Puppet(self.pools, self.url, "loco")
+    def __init__(self, pools: Any, puppets: int, **parameters: Any) -> None:
+        super().__init__(pools, puppets, **{"capacity": 1, "locks": 1, "tracker": 64, **parameters})
 
     def keys(self, lock: int = 0) -> list[bytes]:
         """As many keys as there are entries, with that lock."""
@@ -126,28 +116,6 @@ class Clients:
         """Address of the entry of a key that is there."""
         assert self.store.get(key) is not None
         return int(self.store.entries.address(self.store.entry))
-
-    def die(self, where: Where, work: Callable[[Any], object]) -> None:
-        """A client begins an operation, and dies just before that verb."""
-
-        def die_there(verb: str, address: int) -> None:
-            if where(verb, address):
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        def client() -> None:
-            look_away(self.door)
-            self.mortal.get(b"x")
-            self.door.endpoint.before = die_there
-            work(self.mortal)
-
-        with pytest.raises(AssertionError, match="ended with -9"):
-            gather(client)
-
-    def sound(self) -> None:
-        self.store.recover()
-        self.store.check()
-        audit = self.pool.audit()
-        assert audit["leaked"] == audit["held"] == 0, audit
 
 
 TELLS: Final = 3

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from limpet.fault.inject.stopping import StoppingEndpoint
-from limpet.fault.matrix import crash_evidence as remains
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import crash_evidence, testbed
 from limpet.fault.matrix.crash_matrix import DIMENSIONS, Matrix, uncovered
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import NEW, OLD, OPERATIONS, Operation
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.blocks import BlockTable
 from limpet.shm.alloc.heap import Heap
@@ -31,6 +30,14 @@ from limpet.shm.endpoint.slots import DYING, HAND, state_word
 from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
+
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=[
+        "test_operation_happens_as_a_whole_or_not_at_all[race-update-killed]",
+        "test_operation_happens_as_a_whole_or_not_at_all[race-insert-killed]",
+    ],
+)
 
 LIMIT = 4 if BUILD == "compiled" else 3
 VARIANTS = {kind for kind, found in KINDS.items() if found.fixed} | {"rtx-race"}
@@ -66,22 +73,25 @@ def nothing_left() -> Iterator[None]:
     assert not list(SHM_DIR.glob(f"limpet.limpet-matrix-{os.getpid()}-*"))
 
 
-def run_of(matrix: Matrix, operation: Operation, dimension: str) -> Result:
+def run_of(matrix: Matrix, operation: Operation, dimension: str) -> MatrixResult:
     return matrix.run(operation, dimension)
 
 
 @functools.cache
-def result_of(kind: str, name: str, dimension: str) -> Result:
+def result_of(kind: str, name: str, dimension: str) -> MatrixResult:
     return run_of(Matrix(kind, LIMIT), OPERATIONS[name], dimension)
 
 
 @functools.cache
-def past_the_dead(kind: str) -> Result:
+def past_the_dead(kind: str) -> MatrixResult:
     matrix = Matrix(kind, LIMIT)
     steps = matrix.steps(OPERATIONS["insert"])
     return matrix.past_the_dead([steps - 3, steps - 2, steps - 1])
 
 
+@pytest.mark.exhaustive(
+    "every operation of every kind", quick=["*-update-killed", "race-*-killed", "race-update-*"]
+)
 @pytest.mark.parametrize(("kind", "name", "dimension"), ROWS)
 def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimension: str) -> None:
     result = result_of(kind, name, dimension)
@@ -92,6 +102,7 @@ def test_operation_happens_as_a_whole_or_not_at_all(kind: str, name: str, dimens
     assert result.next_tried > 0 or dimension != "killed twice"
 
 
+@pytest.mark.exhaustive("every kind", quick=["race"])
 @pytest.mark.parametrize("kind", KINDS if BUILD == "compiled" else ["race", "fusee"])
 def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
     assert past_the_dead(kind).failures == ()
@@ -107,7 +118,7 @@ def test_insert_goes_past_a_dead_one_of_the_same_key(kind: str) -> None:
 )
 def test_every_named_crash_point_is_covered(kind: str) -> None:
     """Of a kind whose memory is that of `race`, those in its own packages."""
-    points = remains.defined(kind)
+    points = crash_evidence.defined(kind)
     assert len(points) >= 12
     names = {
         name
@@ -130,9 +141,9 @@ def test_every_named_crash_point_is_covered(kind: str) -> None:
 
 
 def test_report_names_the_run_that_failed() -> None:
-    def unlucky(url: str, kind: str, fence: str) -> Scene:
-        made = Scene(url, kind, fence)
-        made.inspect = lambda clients: scene.demand(False, "nothing is right")  # type: ignore[method-assign]
+    def unlucky(url: str, kind: str, fence: str) -> StoreTestbed:
+        made = StoreTestbed(url, kind, fence)
+        made.inspect = lambda clients: testbed.demand(False, "nothing is right")  # type: ignore[method-assign]
         return made
 
     result = Matrix("race", 4, unlucky).killed(OPERATIONS["get"])
@@ -147,8 +158,8 @@ def test_a_survivor_that_raises_is_a_verdict(where: str) -> None:
     def refuse(*_: Any) -> None:
         raise KeyError("not there")
 
-    def made(url: str, kind: str, fence: str) -> Scene:
-        scene = Scene(url, kind, fence)
+    def made(url: str, kind: str, fence: str) -> StoreTestbed:
+        scene = StoreTestbed(url, kind, fence)
         if where == "reset" and fence == "wait":
             scene.reset = refuse  # type: ignore[method-assign]
         return scene
@@ -170,6 +181,7 @@ def without_steps(name: str) -> Operation:
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive("every dimension", quick=["killed", "stopped*"])
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_a_read_may_have_no_step(dimension: str) -> None:
     result = run_of(Matrix("race", 60), without_steps("get"), dimension)
@@ -193,6 +205,8 @@ def test_a_fault_that_never_takes_place_is_a_failure(monkeypatch: pytest.MonkeyP
     assert result.failures == ("the fault took place at none of 7 steps",)
 
 
+@pytest.mark.exhaustive("every dimension", quick=["killed", "stopped*"])
+@pytest.mark.soak("every step of two clients", cases=["killed twice"])
 @pytest.mark.skipif(BUILD != "compiled", reason="hundreds of runs")
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_without_a_limit_every_step_is_taken(dimension: str) -> None:
@@ -325,6 +339,9 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.either_build("a mutant of the protocol")
+@pytest.mark.exhaustive("killed twice", quick=["hand*", "old*", "recovery*", "tentative*"])
+@pytest.mark.soak("a span's every step", cases=["pending-overlooked", "span-front-first"])
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, mutant.replaced, mutant.by)
@@ -353,9 +370,9 @@ class Wrapped:
         return len(self.store)
 
 
-def worse_scene(**worse: Callable[..., Any]) -> Callable[[str, str, str], Scene]:
-    def make(url: str, kind: str, fence: str) -> Scene:
-        made = Scene(url, kind, fence)
+def worse_scene(**worse: Callable[..., Any]) -> Callable[[str, str, str], StoreTestbed]:
+    def make(url: str, kind: str, fence: str) -> StoreTestbed:
+        made = StoreTestbed(url, kind, fence)
         made.store = Wrapped(made.store, **worse)
         return made
 
@@ -372,7 +389,7 @@ def test_mutant_update_in_two_operations_is_caught() -> None:
 
 
 def test_mutant_lock_that_dies_with_its_holder_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(testbed, "PATIENCE_S", 0.2)
 
     def update(store: Any, key: bytes, value: bytes) -> None:
         pool = store.pool
@@ -423,7 +440,7 @@ def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
     for name in ("insert", "update", "delete"):
         operation = OPERATIONS[name]
         steps = matrix.steps(operation)
-        with matrix.scene(operation) as made:
+        with matrix.testbed(operation) as made:
             pool, store = made.stopping
             for k, stops in ((steps, True), (steps + 1, False)):
                 made.reset(operation)
@@ -431,7 +448,7 @@ def test_steps_are_counted_alike_by_fuse_and_stop(kind: str) -> None:
                 assert stopped == stops, (name, k)
 
 
-def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
+def _stops(made: StoreTestbed, target: Callable[[int, int], None]) -> bool:
     from limpet.fault.inject.workers import Workers
 
     with Workers(target) as workers:
@@ -443,6 +460,7 @@ def _stops(made: Scene, target: Callable[[int, int], None]) -> bool:
     return stopped
 
 
+@pytest.mark.exhaustive("many runs")
 def test_one_run_takes_milliseconds() -> None:
     matrix = Matrix("race")
     start = time.perf_counter()
@@ -451,6 +469,6 @@ def test_one_run_takes_milliseconds() -> None:
 
 
 def test_names_of_crash_points_are_in_their_files() -> None:
-    root = Path(remains.__file__).resolve().parents[2]
-    for name, path in remains.defined("race").items():
+    root = Path(crash_evidence.__file__).resolve().parents[2]
+    for name, path in crash_evidence.defined("race").items():
         assert f"# CRASH({name}):" in (root / path).read_text()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from queue_mutants import MUTANTS
+from kit.mutants.queue import MUTANTS
 
 import limpet
 from limpet.fault.check.history import Record
-from limpet.fault.explore.sim_queue import QueueStage, judged, numbered_run
+from limpet.fault.explore.sim_queue import QueueCluster, judged, numbered_run
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 RUNS = 400 if limpet.build == "compiled" else 30
 
@@ -17,17 +19,17 @@ RUNS = 400 if limpet.build == "compiled" else 30
 @pytest.mark.parametrize("maxsize", [1, 2])
 def test_queue_is_one_under_many_schedules(maxsize: int) -> None:
     crashed = 0
-    with QueueStage(3, maxsize) as stage:
+    with QueueCluster(3, maxsize) as stage:
         for number in range(RUNS):
             run = numbered_run(stage, number)
             assert run.failure == "", (number, run.program, run.schedule)
-            crashed += any(player.dead for player in run.players)
+            crashed += any(player.dead for player in run.clients)
     assert crashed > RUNS / 10
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_wrong_queue_is_found_out(mutant: Any) -> None:
-    with QueueStage(3, 2, mutant) as stage:
+    with QueueCluster(3, 2, mutant) as stage:
         assert any(numbered_run(stage, number).failure for number in range(3000))
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from queue_stage import WAKING, WOKEN, QueueRun, QueueStage
-from race_mutants import from_source
+from kit.queues import WAKING, WOKEN, QueueRun, QueueStage
+
+from limpet.stores.channels.layout import SLEEPERS
+from limpet.stores.channels.queue.cyclic_ring import CyclicRing
+from limpet.stores.channels.queue.shared_queue import SharedQueue
+from limpet.stores.channels.waiting import Waiting
+
+pytestmark = pytest.mark.either_build("schedules of the same lines")
 
 SCHEDULES = 15
 
@@ -56,28 +63,49 @@ def test_who_stands_still_keeps_nobody_waiting(stage: QueueStage) -> None:
         assert not run.failure, (seed, run.failure)
 
 
-SOURCES = tuple(
-    f"stores/loco/{name}.py" for name in ("waiting", "queue_kept", "queue_places", "shared_queue")
-)
-MUTANTS = {
-    "who was woken does not say so": (
-        "token = word & ~WOKEN | SLEEPERS", "token = word | SLEEPERS",
-    ),
-    "who was woken to get wakes nobody else": (
-        "if slept and data is not None and self._length() > 0:", "if False:",
-    ),
-    "who was woken to put wakes nobody else": (
-        "if slept and outcome == DONE and self._length() < self.maxsize:", "if False:",
-    ),
-    "nobody is woken after a get": (
-        "                self.room.wake_one()\n                return", "                return",
-    ),
-}  # fmt: skip
+class SaysNothing(Waiting):
+    def prepare(self) -> int:
+        while True:
+            word = self.endpoint.load(self.address)
+            token = word | SLEEPERS
+            if word == token or self.endpoint.cas(self.address, word, token) == word:
+                return int(token)
+
+
+class Mute(Waiting):
+    def wake_one(self) -> int:
+        return 0
+
+
+class LooksEmpty(CyclicRing):
+    def length(self) -> int:
+        return 0
+
+
+class LooksFull(CyclicRing):
+    def length(self) -> int:
+        return int(self.maxsize)
+
+
+class WakesNoProducer(CyclicRing):
+    def __init__(
+        self, pool: Any, address: int, mark: Any, notes: Any, news: Waiting, room: Waiting
+    ) -> None:
+        super().__init__(pool, address, mark, notes, news, Mute(room.endpoint, room.address, False))
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "who was woken does not say so": {"waiting_class": SaysNothing},
+    "who was woken to get wakes nobody else": {"ring_class": LooksEmpty},
+    "who was woken to put wakes nobody else": {"ring_class": LooksFull},
+    "nobody is woken after a get": {"ring_class": WakesNoProducer},
+}
+"""Parts in place of a queue's."""
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_known_bad_variants_are_caught(name: str) -> None:
-    with QueueStage(5, from_source(SOURCES, "SharedQueue", MUTANTS[name])) as stage:
+    with QueueStage(5, type("Bad", (SharedQueue,), MUTANTS[name])) as stage:
         for seed in range(300):
             run = QueueRun(stage, seed, times=6).go()
             assert not run.failure, (seed, run.failure)

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from mutant_tools import UNCHANGED, Mutant
-from puppets import PuppetPool, verb_on
-from rcuckoo_mutants import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
-from rcuckoo_scenes import Clients
+from kit.cuckoo import Clients
+from kit.mutants.rcuckoo import ALL_QUIET, NO_PROGRESS, OFTEN, STARVED, in_force
+from kit.mutants.source import UNCHANGED, Mutant
+from kit.puppets import PuppetPool, verb_on
 
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.stores.rcuckoo.layout import JOURNALS, STATE
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 NEW: Final = b"new"
 GLANCES_MAX: Final = 500
@@ -175,6 +177,7 @@ def test_rcuckoo_repair_holds_beside_clients_at_work(
     scenario(pools)
 
 
+@pytest.mark.exhaustive("many clients", quick=["c12*", "g10*"])
 @every_scenario
 def test_rcuckoo_repair_mutant_is_caught(mutant: Mutant, scenario: Scenario, pools: Any) -> None:
     with in_force(UNCHANGED):

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from mutant_tools import UNCHANGED, Mutant
-from puppets import Where, verb_on, verb_on_address
-from rcuckoo_mutants import (
+from kit.cuckoo import RING, Clients, path_scene, some
+from kit.mutants.rcuckoo import (
     ANYBODYS_BIT,
     BLESSED,
     BUSY_IS_SUSPECT,
@@ -34,17 +33,19 @@ from rcuckoo_mutants import (
     in_force,
     places_of_variant,
 )
-from rcuckoo_scenes import RING, Clients, path_scene, some
+from kit.mutants.source import UNCHANGED, Mutant
+from kit.puppets import Where, verb_on, verb_on_address
 
 import limpet
 from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result as findings
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import BYSTANDER, OLD, OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD, hash64
 from limpet.stores.rcuckoo.layout import SLOTS
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 LEASES_BETWEEN = 0.6
@@ -63,7 +64,9 @@ UPDATE: Final = OPERATIONS["update, same size"]
 
 def of_path(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """What the matrix says of an insert that moves two entries."""
-    monkeypatch.setitem(PROOFS, "rcuckoo", Proof(dict(RING), matrix_nodes=1, matrix_capacity=64))
+    monkeypatch.setitem(
+        FAULT_PROFILES, "rcuckoo", FaultProfile(dict(RING), matrix_nodes=1, matrix_capacity=64)
+    )
     return Matrix("rcuckoo", None, path_scene(2)).killed(INSERT).failures
 
 
@@ -82,6 +85,7 @@ BY_MATRIX: Final = (
 )
 
 
+@pytest.mark.exhaustive("many runs", quick=["c1-torn*"])
 @compiled_only
 @pytest.mark.parametrize(("mutant", "failures_of"), BY_MATRIX, ids=[m.name for m, _ in BY_MATRIX])
 def test_rcuckoo_mutant_is_caught_by_the_matrix(
@@ -89,9 +93,9 @@ def test_rcuckoo_mutant_is_caught_by_the_matrix(
     failures_of: Callable[[pytest.MonkeyPatch], tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (scene, matrix):
+    for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 3.0)
-    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
     with in_force(mutant):
         assert failures_of(monkeypatch)
 

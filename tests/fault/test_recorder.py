@@ -10,6 +10,8 @@ from limpet.fault.check import recorder as module
 from limpet.fault.check.recorder import Operation, Recorder, Result
 from limpet.fault.inject.workers import Workers
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:

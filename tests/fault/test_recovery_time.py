@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from limpet.cli.drill import drill
 from limpet.fault.drill import recovery_time
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 
 @pytest.mark.parametrize("store", ["race", "fusee"])
 def test_clients_die_in_updates_and_are_recovered(store: str) -> None:

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from limpet.fault.explore.explorer import Exploration, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, cluster_of, numbered_run
 from limpet.fault.explore.schedule import FAIL, GONE, Faults, draw_faults, parse_schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import REPLACE, Call, parse_program
 from limpet.fault.explore.sim_run import replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.replicas import replacement
 from limpet.stores.pool import Pool
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 
@@ -25,7 +27,7 @@ def insert_through_a_replacement() -> list[str]:
     another has replaced what it inserted, and the node."""
     program = parse_program("pd|ud n")
     broken = []
-    with Stage("fusee", 2, nodes=2, value_size=40) as stage:
+    with SimulatedCluster("fusee", 2, nodes=2, value_size=40) as stage:
         steps = sum(step[0] == 0 for step in replay(stage, program, {}).trace)
         for step in range(1 if COMPILED else steps - 20, steps):
             lost_and_parked = f"0.0.{step}m0,0.0.{step}>1,0.0.{step + 14}s0"
@@ -35,6 +37,7 @@ def insert_through_a_replacement() -> list[str]:
     return broken
 
 
+@pytest.mark.exhaustive("every step")
 def test_who_stood_still_finds_in_new_memory_what_became_of_its_object() -> None:
     """The mark that says that its object was linked, and then replaced by another, was not copied:
     the object was free by then. So its client inserted it once more."""
@@ -59,7 +62,7 @@ def test_replacement_that_copies_only_what_is_used_is_caught(
 
 def read_from_new_memory() -> str:
     """What is wrong with a run in which a node is replaced, and then all keys are read there."""
-    with Stage("fusee", 2, nodes=2, value_size=40) as stage:
+    with SimulatedCluster("fusee", 2, nodes=2, value_size=40) as stage:
         run = replay(stage, parse_program("ua|n ub"), parse_schedule("0.0.1m0"))
     assert run.replaced == 1
     return run.failure
@@ -85,7 +88,7 @@ def test_replacement_that_leaves_the_index_empty_is_caught(
 def test_runs_are_alike_after_nodes_were_replaced(kind: str) -> None:
     """Handles that were opened again had looked at the view, so it took a client fewer steps."""
     program = parse_program("pd r|ud n")
-    with Stage(kind, 2, nodes=2, value_size=40) as stage:
+    with SimulatedCluster(kind, 2, nodes=2, value_size=40) as stage:
         before = replay(stage, program, {}).digest()
         lost = [replay(stage, program, parse_schedule("0.0.20m0")) for _ in range(2)]
         after = replay(stage, program, {}).digest()
@@ -97,7 +100,7 @@ def test_runs_are_alike_after_nodes_were_replaced(kind: str) -> None:
 def test_faults_fall_on_every_part_of_a_replacement() -> None:
     """They were drawn from as many steps as other operations take, a third of them."""
     parameters = Exploration(store="fusee", node_failures=1, replace=True, value_size=40)
-    with stage_of(parameters) as stage:
+    with cluster_of(parameters) as stage:
         numbered_run(stage, parameters, 0)
         steps, others = stage.replace_steps, stage.op_steps
     assert steps > 2 * others

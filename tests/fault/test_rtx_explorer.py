@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rtx_mutants import (
+from kit.mutants.rtx import (
     APPLIES_FIRST,
     CUT_WITHOUT_LOCKS,
     FREES_NEW,
@@ -20,14 +20,19 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
-from rtx_runs import explore as explore_transactions
+from kit.transaction_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
+from kit.transaction_runs import explore as explore_transactions
 
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.cut import Cut
+
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=["test_tree_holds_while_clients_die_and_stand_still[40-2]"],
+)
 
 COMPILED = BUILD == "compiled"
 INLINE, EXTENTS = 40, 3400
@@ -50,6 +55,7 @@ def explored(runs: int, **more: Any) -> Report:
 # ---- single operations ---------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more clients", quick=["*-2"])
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("size", [INLINE, EXTENTS])
 def test_tree_holds_while_clients_die_and_stand_still(size: int, clients: int) -> None:
@@ -68,6 +74,7 @@ def test_tree_holds_without_hardware_coherence() -> None:
 # ---- transactions --------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more clients", quick=["*-2"])
 @pytest.mark.parametrize("clients", [2, 3, 4])
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE, LARGE], ids=["usual", "short", "large"])
 def test_transactions_hold_while_clients_die_and_stand_still(
@@ -81,6 +88,7 @@ def test_transactions_hold_while_clients_die_and_stand_still(
     assert found.stalls > runs / 10 or not COMPILED
 
 
+@pytest.mark.exhaustive("more programs", quick=["short-rtx-sherman"])
 @pytest.mark.parametrize("kind", ["rtx-sherman", BOTH])
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
 def test_what_is_read_under_locks_holds_while_clients_die_and_stand_still(
@@ -120,6 +128,7 @@ PROGRAMS = (("mab|mab|s gb", 0), ("i i i|i mba|mbc s", 2), ("cab|mba o|n", 0))
 """The first client's operation of that number has a log: a transfer, a split, reads and writes."""
 
 
+@pytest.mark.exhaustive("every step", quick=["cab?mba o?n-0-dies"])
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize(("program", "op"), PROGRAMS)
 def test_owner_may_stop_at_each_step(program: str, op: int, kind: str, made: TxStage) -> None:
@@ -130,6 +139,7 @@ def test_owner_may_stop_at_each_step(program: str, op: int, kind: str, made: TxS
     assert logged(made, runs[-1], 0)
 
 
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize(("program", "op"), PROGRAMS[:2])
 def test_repairer_may_stop_at_each_step(program: str, op: int, kind: str, made: TxStage) -> None:
@@ -155,6 +165,7 @@ MUTANTS = (
 )
 
 
+@pytest.mark.exhaustive("many runs", quick=["a*", "r1-*", "re*", "w*"])
 @compiled_only
 @pytest.mark.parametrize(
     ("mutant", "program", "says"), MUTANTS, ids=[each[0].name for each in MUTANTS]

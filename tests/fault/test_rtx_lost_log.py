@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from puppets import Puppet, Where
-from rtx_runs import BOTH, explore
-from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
+from kit.processes import gather
+from kit.puppets import Where, kills_at
+from kit.stores import accounted, key_of
+from kit.transaction_runs import BOTH, explore
+from kit.transactions import (
+    LATER,
+    NEW,
+    OLD,
+    StillEndpoint,
+    StillPool,
+    StillTestbed,
+    deciding,
+    put_all,
+)
 
 import limpet
 from limpet.fault.matrix.testbed import look_away
-from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import NODE_SHIFT
-from limpet.shm.endpoint.slots import TX_LOG
-from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import STATE
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")
@@ -28,38 +35,20 @@ LONG: Final = bytes(300)
 """A value that is in an extent, in a tree."""
 
 
-def key_on(node: int) -> bytes:
-    """A key that is on the memory node of this number, of two."""
-    keys = (b"%d" % number for number in range(100))
-    return next(key for key in keys if (hash64(key) >> 32) * 2 >> 32 == node)
+LOST, KEPT = key_of(0), key_of(1)
 
 
-LOST, KEPT = key_on(0), key_on(1)
-
-
-class Scene:
+class Scene(StillTestbed):
     """An owner whose transaction writes a key on each of two nodes, its log on the first."""
 
     def __init__(self, pools: Any, kind: str, old: bytes = OLD) -> None:
-        StillEndpoint.pauses = 0
-        url = pools(nodes=2).url
-        self.pool = pools.keep(StillPool.open(url))
-        self.store = self.pool.store(kind, name="test")
-        self.store.put_many({LOST: old, KEPT: old})
+        self.kind = kind
+        self.old = old
+        super().__init__(pools, 1, {"nodes": 2})
+        (self.owner,) = self.puppets
 
-        class Actor(Puppet):
-            pool_class = StillPool
-
-        self.owner = Actor(pools, url, kind)
-
-    def decides(self) -> Where:
-        """When it is about to decide."""
-
-        def there(verb: str, address: int) -> bool:
-            log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
-            return verb == "cas" and log and address == (log & ADDRESS_MASK) + STATE
-
-        return there
+    def prepare(self) -> None:
+        self.store.put_many({LOST: self.old, KEPT: self.old})
 
     def begin(self, where: Where, value: bytes = NEW) -> None:
         """The owner begins, and stands still there."""
@@ -83,8 +72,7 @@ class Scene:
         assert StillEndpoint.pauses == pauses
         assert self.store.get(KEPT) == LATER
         self.pool.recover()
-        audit = self.pool.audit()
-        assert audit["leaked"] == audit["held"] == 0, audit
+        accounted(self.pool)
 
 
 def die_holding(scene: Scene) -> None:
@@ -94,14 +82,7 @@ def die_holding(scene: Scene) -> None:
         with StillPool.open(scene.pool.url) as pool:
             look_away(pool)
             store = pool.store(scene.store.kind, name="test")
-            slot = int(pool.client.slot)
-
-            def before(verb: str, address: int) -> None:
-                log = int(scene.store.endpoint.load(slot + TX_LOG)) & ADDRESS_MASK
-                if verb == "cas" and log and address == log + STATE:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            pool.endpoint.before = before
+            pool.endpoint.before = kills_at(deciding(scene.store, pool))
             put_all(SimpleNamespace(pool=pool, store=store), NEW, LOST, KEPT)
 
     with pytest.raises(AssertionError, match="ended with -9"):
@@ -139,7 +120,7 @@ def on_second(verb: str, number: int) -> Where:
 def test_who_lives_undoes_what_was_not_decided(pools: Any, kind: str, value: bytes) -> None:
     """Nobody could see that it was over, for a lease of the pool; and its new data was leaked."""
     scene = Scene(pools, kind, LONG)
-    scene.begin(scene.decides(), value)
+    scene.begin(scene.decides(scene.owner), value)
     scene.pool.fail_node(0)
     assert scene.owner.go()
     assert scene.owner.result == "failed"
@@ -149,7 +130,7 @@ def test_who_lives_undoes_what_was_not_decided(pools: Any, kind: str, value: byt
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_lives_carries_out_what_was_decided(pools: Any, kind: str) -> None:
     scene = Scene(pools, kind, LONG)
-    scene.begin(scene.decides(), LONG + NEW)
+    scene.begin(scene.decides(scene.owner), LONG + NEW)
     scene.owner.go(on_second("cas", 1))
     scene.pool.fail_node(0)
     assert scene.owner.go()
@@ -164,7 +145,7 @@ def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
 ) -> None:
     """It had decided; who waited for it took that for undone, and found its pair freed."""
     scene = Scene(pools, kind, LONG)
-    scene.begin(scene.decides(), LONG + NEW)
+    scene.begin(scene.decides(scene.owner), LONG + NEW)
     scene.owner.go(on_second("cas", 1))
     scene.pool.fail_node(0)
     scene.pool.membership.lease_s = 0.0
@@ -181,6 +162,7 @@ def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
 # ---- under the explorer --------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more seeds", quick=["1"])
 @pytest.mark.parametrize("crashes", [0, 1])
 def test_transactions_on_two_nodes_of_which_one_is_lost(crashes: int) -> None:
     runs = 120 if COMPILED else 4

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from rtx_mutants import BLIND_DELETE, UNCHANGED, in_force
+from kit.mutants.rtx import BLIND_DELETE, UNCHANGED, in_force
 
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.sim_program import ABSENT, parse_program, program_text
 from limpet.fault.explore.sim_program import PRESENT as PRESENT_KEYS
 from limpet.fault.explore.sim_shrink import kind_of
@@ -18,6 +18,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 from limpet.stores.rtx import transaction
 from limpet.stores.rtx.hash_writes import Staging as HashStaging
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED: Final = BUILD == "compiled"
 KINDS: Final = ("rtx-sherman", "rtx-race")
@@ -35,6 +37,7 @@ def explored(kind: str, runs: int, **more: Any) -> Report:
     return explore(Exploration(store=kind, schedules=count, **chosen))
 
 
+@pytest.mark.exhaustive("larger values", quick=["short-*"])
 @kinds
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
 def test_random_transactions_hold_while_clients_die_and_stand_still(
@@ -75,6 +78,7 @@ def _without_reads(staging: HashStaging, key: bytes, value: bytes | None) -> int
 STAGE: Final = HashStaging.stage
 
 
+@pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
 @pytest.mark.parametrize("program", ["", "txcpa|ic ga"])
 def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
@@ -83,6 +87,7 @@ def test_absence_that_is_not_validated_is_caught_in_trees(program: str) -> None:
     _is_caught(report)
 
 
+@pytest.mark.exhaustive("many runs", quick=["txcpa*"])
 @compiled_only
 @pytest.mark.parametrize("program", ["", "txcpa|ic ga"])
 def test_absence_that_is_not_validated_is_caught_in_hash_tables(
@@ -107,7 +112,7 @@ def test_what_the_variant_of_trees_is_made_of_holds() -> None:
 
 
 def test_keys_of_programs_are_in_leaves_of_their_own() -> None:
-    with stage_of(Exploration(store="rtx-sherman", transactions=True, value_size=40)) as stage:
+    with cluster_of(Exploration(store="rtx-sherman", transactions=True, value_size=40)) as stage:
         found = set()
         for key in (*PRESENT_KEYS, *ABSENT):
             stage.store.get(key)
@@ -121,7 +126,7 @@ def test_runs_are_the_same_in_whatever_order_they_are_run(kind: str, transaction
     """What a client knew of the last pin was kept from one run to the next."""
     explored = Exploration(store=kind, value_size=40, seed=5, transactions=transactions)
     numbers = range(12 if COMPILED else 3)
-    with stage_of(explored) as stage:
+    with cluster_of(explored) as stage:
         first = [numbered_run(stage, explored, number).digest() for number in numbers]
         again = [numbered_run(stage, explored, number).digest() for number in numbers[::-1]]
     assert first == again[::-1]

@@ -7,21 +7,42 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from puppets import Puppet, verb_on_address
-from rtx_runs import BOTH, Explored, TxRun, TxStage, explore, faulty, logged, stage, steps_of
-from rtx_scenes import LATER, NEW, OLD, StillEndpoint, StillPool, put_all
+from kit.puppets import verb_on_address
+from kit.transaction_runs import (
+    BOTH,
+    Explored,
+    TxRun,
+    TxStage,
+    explore,
+    faulty,
+    logged,
+    stage,
+    steps_of,
+)
+from kit.transactions import (
+    LATER,
+    NEW,
+    OLD,
+    Actor,
+    StillEndpoint,
+    StillPool,
+    StillTestbed,
+    deciding,
+    put_all,
+)
 
 import limpet
 from limpet.fault.explore.schedule import CRASH, STALL
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.slots import PIN, TX_LOG
-from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.endpoint.slots import PIN
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT
 from limpet.stores.rtx.commit import Commit
-from limpet.stores.rtx.layout import DRIFT_US, EACH_US, STATE
+from limpet.stores.rtx.layout import DRIFT_US, EACH_US
 from limpet.stores.rtx.parts import Change, Part, held_word, is_held
 from limpet.stores.rtx.reads import Reads
 from limpet.stores.rtx.transaction import Transaction
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED: Final = BUILD == "compiled"
 HASH: Final = "rtx-race"
@@ -32,6 +53,8 @@ compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 kinds = pytest.mark.parametrize("kind", [HASH, BOTH])
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("more clients", quick=["*-2-*"])
 @kinds
 @pytest.mark.parametrize("clients", [2, 3])
 @pytest.mark.parametrize("parameters", [{}, SHORT_LEASE], ids=["usual", "short"])
@@ -56,6 +79,8 @@ PROGRAMS: Final = ("mab|mab|s gb", "t|p fab d|fba t", "fab i|fba|s gb")
 """The first client's first operation is a transaction: it changes two keys, inserts and splits."""
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every step", quick=["both-fab i*"])
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> None:
@@ -66,6 +91,8 @@ def test_owner_may_stop_at_each_step(program: str, kind: str, made: TxStage) -> 
     assert logged(made, runs[-1], 0)
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("every step", quick=["rtx-race-dies"])
 @pytest.mark.parametrize("kind", [STALL, CRASH], ids=["stops", "dies"])
 def test_repairer_may_stop_at_each_step(kind: str, made: TxStage) -> None:
     """While the owner stands still with slots that it holds, decided or not; or is dead."""
@@ -133,21 +160,18 @@ def test_variant_is_caught_by_random_runs(name: str) -> None:
 # ---- scenes --------------------------------------------------------------------------------------
 
 
-class HashActor(Puppet):
-    pool_class = StillPool
-
-
-class Scene:
+class Scene(StillTestbed):
     """Two puppets of a hash store with two keys, and a client that looks on."""
 
+    kind = HASH
+
     def __init__(self, pools: Any) -> None:
-        StillEndpoint.pauses = 0
-        self.url = pools().url
-        self.pool = pools.keep(StillPool.open(self.url))
-        self.store = self.pool.store(HASH, name="test")
-        self.store.put_many({b"k": OLD, b"l": OLD})
-        self.owner, self.other = (HashActor(pools, self.url, HASH) for _ in range(2))
+        super().__init__(pools, 2)
+        self.owner, self.other = self.puppets
         self.slot = self.slot_of(b"k")
+
+    def prepare(self) -> None:
+        self.store.put_many({b"k": OLD, b"l": OLD})
 
     def slot_of(self, key: bytes, store: Any = None) -> int:
         """Asked by way of that handle, or ours."""
@@ -158,20 +182,10 @@ class Scene:
         finally:
             store.client.leave()
 
-    def about_to_decide(self, verb: str, address: int) -> bool:
-        log = int(self.store.endpoint.load(int(self.owner.pool.client.slot) + TX_LOG))
-        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
-
     def hold(self) -> None:
         """The owner stands still with both slots held, and nothing decided."""
-        self.owner.begin(lambda: put_all(self.owner, NEW, b"k", b"l"), self.about_to_decide)
+        self.owner.begin(lambda: put_all(self.owner, NEW, b"k", b"l"), self.decides(self.owner))
         assert is_held(int(self.store.endpoint.load(self.slot)))
-
-    def sound(self) -> None:
-        self.pool.recover()
-        self.store.check()
-        audit = self.pool.audit()
-        assert audit["leaked"] == audit["held"] == 0, audit
 
 
 def test_what_is_decided_is_read_from_held_slots(pools: Any) -> None:
@@ -332,7 +346,9 @@ def test_transaction_and_insert_of_one_key(pools: Any, tentative: bool) -> None:
         assert scene.store.get(b"new") == NEW
         assert put.go()
     else:
-        scene.owner.begin(lambda: put_all(scene.owner, NEW, b"new", b"l"), scene.about_to_decide)
+        scene.owner.begin(
+            lambda: put_all(scene.owner, NEW, b"new", b"l"), scene.decides(scene.owner)
+        )
         put.store.put(b"new", LATER)
         assert scene.store.get(b"l") == OLD
     assert scene.store.get(b"new") == LATER
@@ -349,15 +365,11 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
     table = pools.keep(StillPool.open(url)).store(
         HASH, name="small", groups=2, bucket_size=1, capacity=1
     )
-    owner = HashActor(pools, url, HASH, "small")
+    owner = Actor(pools, url, HASH, "small")
     StillEndpoint.pauses = 0
     table.put(b"k", OLD)
 
-    def about_to_decide(verb: str, address: int) -> bool:
-        log = int(table.endpoint.load(int(owner.pool.client.slot) + TX_LOG))
-        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
-
-    owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), about_to_decide)
+    owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), deciding(table, owner.pool))
     for number in range(30):
         table.put(b"%d" % number, LATER)
     assert table.get(b"k") == OLD
@@ -378,7 +390,7 @@ def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
     table = pools.keep(StillPool.open(pool.url)).store(
         HASH, name="small", groups=2, bucket_size=1, capacity=1
     )
-    owner, splits = (HashActor(pools, pool.url, HASH, "small") for _ in range(2))
+    owner, splits = (Actor(pools, pool.url, HASH, "small") for _ in range(2))
     StillEndpoint.pauses = 0
     table.put_many({b"k": OLD, b"l": OLD})
     with table.client:
@@ -391,11 +403,7 @@ def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
     # It has decided to split the subtable, and is about to freeze the slot of k.
     assert not splits.begin(lambda: splits.store.put_many(dict.fromkeys(keys, LATER)), is_met)
 
-    def about_to_decide(verb: str, address: int) -> bool:
-        log = int(table.endpoint.load(int(owner.pool.client.slot) + TX_LOG))
-        return verb == "cas" and address == (log & ADDRESS_MASK) + STATE
-
-    assert not owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), about_to_decide)
+    assert not owner.begin(lambda: put_all(owner, NEW, b"k", b"l"), deciding(table, owner.pool))
     if decided:
         owner.go(is_met)
     waited = StillEndpoint.pauses
@@ -442,7 +450,7 @@ def test_lease_is_longer_for_each_key_that_is_written(pools: Any) -> None:
     """It was that of none, so large transactions were aborted while their owners were at work."""
     scene = Scene(pools)
     keys = [b"%d" % number for number in range(100)]
-    scene.owner.begin(lambda: put_all(scene.owner, NEW, b"k", *keys), scene.about_to_decide)
+    scene.owner.begin(lambda: put_all(scene.owner, NEW, b"k", *keys), scene.decides(scene.owner))
     began = StillEndpoint.now_us
     assert scene.store.get(b"k") == OLD
     assert StillEndpoint.now_us - began > DRIFT_US + 100 * EACH_US

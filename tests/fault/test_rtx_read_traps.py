@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import verb_on_address
-from rtx_mutants import (
+from kit.mutants.rtx import (
     AT_ONCE,
     BLIND_DELETE,
     CUT_WHATEVER_BECAME_OF_IT,
@@ -17,10 +16,13 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_scenes import LATER, NEW, OLD, Clients
-from short_entries import come_and_go
+from kit.puppets import verb_on_address
+from kit.stores import come_and_go
+from kit.transactions import LATER, NEW, OLD, Clients
 
 import limpet
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 Scenario = Callable[[Any], None]
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import after, verb_on_address
-from rtx_mutants import (
+from kit.mutants.rtx import (
     ANYBODYS,
     COPIED_TWICE,
     GONE_IS_EMPTY,
@@ -32,14 +31,17 @@ from rtx_mutants import (
     Mutant,
     in_force,
 )
-from rtx_scenes import LATER, NEW, OLD, Actor, Clients, look_after, put_all
+from kit.puppets import after, verb_on_address
+from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_all
 
 import limpet
+from limpet.fault.matrix.testbed import look_away
 from limpet.shm.clients.membership import slot_address
-from limpet.shm.endpoint.slots import TX_LOG
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE
+from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
 from limpet.stores.rtx.lllock import is_vacant
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 Scenario = Callable[[Any], None]
 
@@ -115,7 +117,7 @@ def _owner_dies_with_a_lock_of_an_aborted_transaction(pools: Any) -> None:
     """It took that after others had aborted the transaction; its log's memory is used again."""
     clients = Clients(pools, 9)  # they have their slots, so nobody takes the dead one's
     waiting = clients.puppets[0]
-    waiting.stay_away()
+    look_away(waiting.pool)
     clients.die_after_abort()
     assert clients.is_locked(clients.y)
     (slot,) = clients.dead()
@@ -355,7 +357,7 @@ def _next_leaf_is_another_one(pools: Any) -> None:
     keys = [b"%04d" % number for number in range(40)]
     for key in keys:
         store.put(key, bytes(200))
-    slow = Actor(pools, pool.url)
+    slow = Actor(pools, pool.url, "rtx-sherman")
     list(slow.store.scan(keys[0], keys[3]))
     leaf = _leaf_of(store, keys[5])
     last = next(key for key in keys[5:] if _leaf_of(store, key) != leaf)

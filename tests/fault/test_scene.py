@@ -9,6 +9,8 @@ import pytest
 from limpet.fault.matrix.operations import Broken
 from limpet.fault.matrix.testbed import within
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_who_is_blocked_is_found_though_a_destructor_ran_when_the_time_was_over() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mutant_tools import sightings_for_ever
+from kit.mutants.source import sightings_for_ever
 
 import limpet
 from limpet.fault.drill import beside
@@ -21,17 +21,20 @@ from limpet.stores.baselines.pdpm.store import Pdpm
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.registry import KINDS
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 compiled_only = pytest.mark.skipif(limpet.build != "compiled", reason="caught by many turns")
 
 
 def test_every_kind_of_store_and_every_channel_is_a_subject() -> None:
     """A channel is registered, or it is named as a part of others."""
-    sources = [path.read_text() for path in Path(channels.__file__).parent.glob("*.py")]
+    sources = [path.read_text() for path in Path(channels.__file__).parent.rglob("*.py")]
     found = set(re.findall(r"\bkind=\"(\w+)\"", "".join(sources)))
     assert found == {*CHANNELS, *PARTS}
     assert {*SUBJECTS} == {*KINDS, *CHANNELS}
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "lock", "queue"])
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_throttled_clients_that_get_on_are_not_killed(
     subject: str, make_url: Callable[[], str]
@@ -46,6 +49,7 @@ def test_throttled_clients_that_get_on_are_not_killed(
     assert not {*report.failures} - {NO_TURN}
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @compiled_only
 def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
@@ -60,6 +64,8 @@ def test_throttled_clients_are_killed_by_sightings_that_are_never_forgotten(
     assert "after a turn of it had come back" in report.blamed[0]
 
 
+@pytest.mark.either_build("every step of the same lines", but=["race-*", "lock-*"])
+@pytest.mark.exhaustive("every kind", quick=["race-*", "lock-*"])
 @pytest.mark.parametrize(
     ("subject", "role"), [(subject, role) for subject in SUBJECTS for role in roles_of(subject)]
 )

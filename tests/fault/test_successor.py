@@ -15,15 +15,17 @@ import pytest
 from limpet.fault.inject import watched
 from limpet.fault.matrix import channel_matrix, successor
 from limpet.fault.matrix.channel_kinds import CHANNELS, Channels
-from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelScene, calls_of
+from limpet.fault.matrix.channel_matrix import ChannelMatrix, ChannelTestbed, calls_of
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OPERATIONS, Operation
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.channels.channel import Channel
 from limpet.stores.registry import KINDS
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 LIMIT = 4 if COMPILED else 3
@@ -38,6 +40,7 @@ def nothing_left() -> Iterator[None]:
 # ---- what ships ---------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm"])
 @pytest.mark.parametrize("kind", KINDS if COMPILED else ["race", "loco"])
 def test_a_client_succeeds_a_dead_one_in_its_slot(kind: str) -> None:
     """Of other operations: tests/fault/test_matrix.py."""
@@ -47,6 +50,7 @@ def test_a_client_succeeds_a_dead_one_in_its_slot(kind: str) -> None:
     assert result.runs >= 6 * result.tried
 
 
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"] if COMPILED else ["swarm"])
 def test_a_client_succeeds_one_that_was_killed_within_a_tombstone(kind: str) -> None:
     """The step is one of few: between the two CASes of a delete."""
@@ -54,6 +58,7 @@ def test_a_client_succeeds_one_that_was_killed_within_a_tombstone(kind: str) -> 
     assert result.failures == ()
 
 
+@pytest.mark.exhaustive("every channel", quick=["queue-killed", "counter-killed"])
 @pytest.mark.parametrize("dimension", channel_matrix.DIMENSIONS)
 @pytest.mark.parametrize("kind", CHANNELS)
 def test_a_call_of_a_channel_happens_or_does_not(kind: str, dimension: str) -> None:
@@ -74,7 +79,7 @@ def test_every_kind_of_channel_is_registered() -> None:
         waiting += cls.__subclasses__()
         if cls.__module__.startswith("limpet.") and cls is not Channel:
             there.add(cls.__name__)
-    with channel_matrix.ChannelMatrix("counter").scene() as scene:
+    with channel_matrix.ChannelMatrix("counter").testbed() as scene:
         opened = {type(kind.open(scene.pool, name)).__name__ for name, kind in CHANNELS.items()}
     assert there - parts == opened - parts
 
@@ -150,6 +155,7 @@ def test_a_successor_that_spins_is_a_verdict(monkeypatch: pytest.MonkeyPatch) ->
     assert failure.endswith("did not end within 20000 steps")
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_a_successor_that_hangs_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "PATIENCE_S", 0.5)
     monkeypatch.setattr(successor, "FIRST", {", its successor begins with put": "put"})
@@ -163,15 +169,16 @@ def test_a_successor_whose_put_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) 
     assert "after the successor's put" in failure
 
 
+@pytest.mark.exhaustive("many runs")
 def test_a_successor_in_another_slot_is_seen() -> None:
     """It would prove nothing."""
 
-    class Crowded(Scene):
+    class Crowded(StoreTestbed):
         def victim(self, operation: Operation, fuse: int, *others: Any) -> Any:
             target = super().victim(operation, fuse, *others)
 
             def elsewhere(slot: int, incarnation: int) -> None:
-                self.tell = lambda word, value: Scene.tell(  # type: ignore[method-assign]
+                self.tell = lambda word, value: StoreTestbed.tell(  # type: ignore[method-assign]
                     self, word, value + (1 << 36) if word == 0 else value
                 )
                 target(slot, incarnation)
@@ -219,8 +226,8 @@ def test_a_lock_that_dies_with_its_holder_is_seen(monkeypatch: pytest.MonkeyPatc
 
 
 def test_scenes_of_channels_leave_nothing_when_they_fail() -> None:
-    def unlucky(url: str, kind: str) -> ChannelScene:
-        made = ChannelScene(url, kind)
+    def unlucky(url: str, kind: str) -> ChannelTestbed:
+        made = ChannelTestbed(url, kind)
         made.inspect = lambda: channel_matrix.demand(False, "nothing is right")  # type: ignore[method-assign]
         return made
 

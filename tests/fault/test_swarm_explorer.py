@@ -10,19 +10,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from puppets import Puppet
-from swarm_mutants import crowded
+from kit.mutants.swarm import crowded
+from kit.puppets import Puppet
 
 import limpet
 from limpet.fault.explore import sim_run
-from limpet.fault.explore.explorer import Exploration, Report, explore, numbered_run, stage_of
+from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import parse_schedule
-from limpet.fault.explore.sim_cluster import Stage
+from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
-from limpet.fault.matrix.fault_profile import PROOFS
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES
 from limpet.fault.matrix.testbed import within
 from limpet.shm.endpoint.fabric import BUILD
+
+pytestmark = pytest.mark.either_build(
+    "the same lines on either build",
+    but=["test_swarm_holds_while_clients_die_and_stand_still[1]"],
+)
 
 COMPILED = BUILD == "compiled"
 
@@ -41,6 +46,7 @@ def explored(runs: int, replicas: int, lost: int, **more: Any) -> Report:
         )  # fmt: skip
 
 
+@pytest.mark.exhaustive("more writers", quick=["1"])
 @pytest.mark.parametrize("buffers", [1, 8])
 def test_swarm_holds_while_clients_die_and_stand_still(buffers: int) -> None:
     report = explored(300, 3, 0, parameters={"buffers": buffers}, stalls=2)
@@ -48,20 +54,24 @@ def test_swarm_holds_while_clients_die_and_stand_still(buffers: int) -> None:
     assert report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_swarm_holds_with_one_of_three_nodes_lost() -> None:
     report = explored(500, 3, 1)
     assert report.failures == ()
     assert report.node_failures > report.schedules / 8
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_swarm_holds_with_two_of_five_nodes_lost() -> None:
     assert explored(150, 5, 2).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 def test_swarm_holds_with_one_replica() -> None:
     assert explored(300, 1, 0).failures == ()
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.parametrize("seed", [902, 907])
 def test_dm_abd_holds_while_clients_die_and_nodes_are_lost(seed: int) -> None:
     report = explored(400, 3, 1, store="dm-abd", seed=seed)
@@ -69,6 +79,7 @@ def test_dm_abd_holds_while_clients_die_and_nodes_are_lost(seed: int) -> None:
     assert report.crashes > report.schedules / 10
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.parametrize("size", [40, 200])
 def test_dm_abd_holds_where_memory_is_scarce(size: int) -> None:
     """A register and a buffer are of different sizes; either may be what there is no room for."""
@@ -79,11 +90,12 @@ def test_swarm_holds_where_nobody_may_be_fenced() -> None:
     assert explored(150, 3, 1, stalls=2, fence="wait").failures == ()
 
 
+@pytest.mark.exhaustive("every step")
 def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
     """The client that wrote it reads it afterwards, and so does one that has never met it."""
     stride = 1 if COMPILED else 23
     met = 0
-    with crowded(), Stage("swarm", 2, nodes=3, value_size=40) as made:
+    with crowded(), SimulatedCluster("swarm", 2, nodes=3, value_size=40) as made:
         for moment in ("f0", "f1", "f2", "m0", "m1", "m2"):
             for step in range(1, 400, stride):
                 schedule = parse_schedule(f"0.0.{step}{moment}")
@@ -97,20 +109,24 @@ def test_an_update_that_meets_the_loss_of_a_node_in_all_of_its_steps() -> None:
 
 def test_no_room_for_a_register_and_a_buffer_is_an_error() -> None:
     """There was room for one or the other, made ready by turns, and an insert never ended."""
-    with contextlib.suppress(limpet.StoreFull), Stage("swarm", 1, nodes=3, value_size=40) as made:
+    with (
+        contextlib.suppress(limpet.StoreFull),
+        SimulatedCluster("swarm", 1, nodes=3, value_size=40) as made,
+    ):
         assert replay(made, parse_program("ua ga"), {}).failure == ""
 
 
+@pytest.mark.exhaustive("more seeds", quick=["1374", "3254"])
 @pytest.mark.parametrize("number", [578, 1374, 3254])
 def test_who_take_memory_from_each_other_are_told_that_it_is_full(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Two that each need a register and a buffer took the last blocks by turns, without end."""
-    sized = dataclasses.replace(PROOFS["dm-abd"], explorer_node_size=256 << 10)
-    monkeypatch.setitem(PROOFS, "dm-abd", sized)
+    sized = dataclasses.replace(FAULT_PROFILES["dm-abd"], explorer_node_size=256 << 10)
+    monkeypatch.setitem(FAULT_PROFILES, "dm-abd", sized)
     monkeypatch.setattr(sim_run, "STEPS_MAX", 100_000)
     parameters = Exploration(store="dm-abd", ops=4, seed=9)
-    with stage_of(parameters) as made:
+    with cluster_of(parameters) as made:
         assert "StoreFull" in numbered_run(made, parameters, number).failure
 
 
@@ -123,6 +139,8 @@ nothing is read more often than that."""
 STEPS = 400
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("more replicas", quick=["True-3"])
 @pytest.mark.parametrize("replicas", [3, 5])
 @pytest.mark.parametrize("behind", [False, True])
 def test_gets_take_a_bounded_time_whoever_stands_still(
@@ -133,6 +151,8 @@ def test_gets_take_a_bounded_time_whoever_stands_still(
     assert steps > 10
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("an insert has many steps", quick=["get", "delete"])
 @pytest.mark.parametrize("operation", ["insert", "delete", "get"])
 def test_gets_take_a_bounded_time_whatever_the_other_does(pools: Any, operation: str) -> None:
     assert _steps(pools, 3, operation, False) > 3
@@ -142,6 +162,8 @@ UPDATE_TRIPS_MAX = 4
 """WRITE; what is greater is looked for everywhere; TRYLOCK; WRITE."""
 
 
+@pytest.mark.either_build("schedules of the same lines")
+@pytest.mark.exhaustive("more replicas", quick=["False-3"])
 @pytest.mark.parametrize("replicas", [3, 5])
 @pytest.mark.parametrize("behind", [False, True])
 def test_updates_take_a_bounded_time_whoever_stands_still(
@@ -181,6 +203,7 @@ def test_updates_take_a_bounded_time_whoever_stands_still(
         assert met > (10 if COMPILED else 2)
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
 def test_nobody_waits_for_memory(pools: Any, kind: str) -> None:
     """At every fifth memory step of an update, with no block of the pool free."""
@@ -218,6 +241,7 @@ def test_nobody_waits_for_memory(pools: Any, kind: str) -> None:
     assert met > (10 if COMPILED else 2)
 
 
+@pytest.mark.exhaustive("more replicas", quick=["3-1-*"])
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
 @pytest.mark.parametrize(("replicas", "lost"), [(3, 1), (5, 1), (5, 2)])
 def test_who_may_only_read_reads_while_nodes_are_lost(
@@ -251,6 +275,7 @@ def test_who_may_only_read_reads_while_nodes_are_lost(
     assert met > (10 if COMPILED else 1)
 
 
+@pytest.mark.exhaustive("every kind", quick=["swarm"])
 @pytest.mark.parametrize("kind", ["swarm", "dm-abd"])
 def test_a_put_that_meets_half_a_delete_ends_with_one_free_block(pools: Any, kind: str) -> None:
     """The deleter has given up at a step. The put's first buffer is for the key that is gone."""

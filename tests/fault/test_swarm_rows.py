@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import verb_on, verb_on_address
-from swarm_mutants import (
+from kit.mutants.swarm import (
     COPY_IS_REMEMBERED,
     NUMBER_IS_EMPTY,
     NUMBER_IS_LEFT,
@@ -21,7 +20,8 @@ from swarm_mutants import (
     Mutant,
     in_force,
 )
-from swarm_scenes import Scene
+from kit.puppets import verb_on, verb_on_address
+from kit.registers import Scene
 
 import limpet
 from limpet.fault.inject.workers import Workers
@@ -30,6 +30,8 @@ from limpet.fault.matrix.testbed import look_away, within
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.status import VACANT_CLASS
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 PATIENCE_S = 10.0
@@ -134,6 +136,7 @@ if COMPILED:
     ]
 
 
+@pytest.mark.exhaustive("every step", quick=["swarm-1-*", "swarm-3-_get"])
 @pytest.mark.parametrize(("kind", "replicas", "operation"), HEIRS)
 def test_the_next_client_of_a_killed_deletes_slot_is_not_held_up(
     pools: Any, kind: str, replicas: int, operation: Callable[[Any], bytes | None]
@@ -274,6 +277,7 @@ def _damaged(pools: Any, kind: str) -> tuple[Any, bytes]:
 DAMAGE = [("swarm", "get"), ("swarm", "put"), ("swarm", "delete"), ("dm-abd", "delete")]
 
 
+@pytest.mark.exhaustive("every operation", quick=["swarm-put"])
 @pytest.mark.parametrize(("kind", "name"), DAMAGE)
 def test_an_operation_on_a_damaged_register_ends_and_hears_signals(
     pools: Any, kind: str, name: str

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from puppets import Puppet, PuppetEndpoint, PuppetPool, after, verb_on, verb_on_address
-from swarm_mutants import (
+from kit.mutants.swarm import (
     CLOCK_STARTS_ANEW,
     EXPLORED,
     GUESSED_AGAIN,
@@ -27,7 +25,14 @@ from swarm_mutants import (
     Mutant,
     in_force,
 )
-from swarm_scenes import Scene
+from kit.puppets import (
+    Puppet,
+    ShiftedPool,
+    after,
+    verb_on,
+    verb_on_address,
+)
+from kit.registers import Scene
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore
@@ -38,6 +43,8 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm import layout as fields
 from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 COMPILED = BUILD == "compiled"
 RUNS_OF_MUTANT = 4000
@@ -50,6 +57,7 @@ def _id(mutant: Mutant) -> str:
     return mutant.name
 
 
+@pytest.mark.exhaustive("thousands of runs", quick=["abd*", "s9*"])
 @compiled_only
 @pytest.mark.parametrize("mutant", EXPLORED, ids=_id)
 def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
@@ -59,6 +67,7 @@ def test_swarm_mutant_is_caught_by_the_explorer(mutant: Mutant) -> None:
     assert kind_of(report.failures[0].what) in mutant.says, report.failures[0].what
 
 
+@pytest.mark.exhaustive("hundreds of runs")
 @compiled_only
 @pytest.mark.parametrize("failures", [0, 1])
 def test_what_the_mutants_are_made_of_holds(failures: int) -> None:
@@ -104,20 +113,6 @@ def test_a_clock_at_the_end_of_time_is_an_error_and_no_tombstone(pools: Any, yea
 
 
 # ---- step by step --------------------------------------------------------------------------------
-
-
-class ShiftedEndpoint(PuppetEndpoint):
-    """Of a host whose clock is ahead by `shift` us."""
-
-    shift = 0
-
-    def microseconds(self) -> int:
-        return time.time_ns() // 1000 + self.shift
-
-
-class ShiftedPool(PuppetPool):
-    endpoint_class = ShiftedEndpoint
-    endpoint: ShiftedEndpoint
 
 
 def _lock_is_refused(pools: Any) -> None:

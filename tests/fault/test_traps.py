@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from process_tools import gather
-from race_mutants import MUTANTS, Mutant, UpdatesInPlace, in_force, race_with
+from kit.mutants.race import MUTANTS, Mutant, UpdatesInPlace, in_force, race_with
+from kit.processes import gather
 
 from limpet.fault.explore.explorer import Exploration, explore, explore_one
 from limpet.fault.explore.schedule import STALL, parse_schedule
@@ -30,6 +30,8 @@ from limpet.shm.endpoint.simulated import SimulatedProcesses
 from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.shm.pool import Memory
 from limpet.stores.pool import Pool
+
+pytestmark = pytest.mark.either_build("the same lines on either build")
 
 compiled_only = pytest.mark.skipif(BUILD != "compiled", reason="caught by many runs")
 

@@ -9,6 +9,8 @@ from limpet.fault.check.recorder import NOTE, Notes, Operation, Result
 from limpet.fault.check.self_check import LOADED
 from limpet.fault.check.verify import FINAL, verify
 
+pytestmark = pytest.mark.either_build("checkers and drills are not compiled")
+
 NAMES = ["a", "b", "c"]
 Row = tuple[int, int, int, int, int, int, int, int]
 

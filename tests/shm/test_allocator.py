@@ -6,7 +6,9 @@ import itertools
 from typing import Any
 
 import pytest
-from client_tools import child, pinned
+from kit.clients import pinned
+from kit.processes import child
+from kit.stores import checked
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
@@ -31,12 +33,6 @@ def fill(store: Any, size: int) -> int:
         return number
 
 
-def sound(pool: limpet.Pool, store: Any) -> None:
-    store.check()
-    audit = pool.audit()
-    assert (audit["leaked"], audit["held"]) == (0, 0)
-
-
 def test_class_is_the_smallest_that_fits(pools: Any) -> None:
     pool = pools()
     heap, sizes = pool.heap, object_sizes(pool.parameters.block_size)
@@ -59,6 +55,7 @@ def test_objects_of_a_block_do_not_overlap(pools: Any) -> None:
         assert not heap.plausible(references[0] + 16 if size > 16 else 1)
 
 
+@pytest.mark.either_build("fills a node with the same lines")
 @pytest.mark.parametrize("size", [1, 100, 3000, 40_000])
 def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, size: int) -> None:
     pool = pools(node_size="512KiB", lease_us=20_000)
@@ -66,13 +63,13 @@ def test_full_node_says_so_and_goes_on_when_something_is_deleted(pools: Any, siz
     count = fill(store, size)
     assert count * size < pool.parameters.node_size
     assert len(store) == count
-    sound(pool, store)
+    checked(store)
     for number in range(0, count, 2):
         store.delete(b"%d" % number)
     for number in range(0, count, 2):
         store.insert(b"%d" % number, bytes(size))
     assert len(store) == count
-    sound(pool, store)
+    checked(store)
 
 
 def test_memory_of_one_size_serves_another_when_it_is_free(pools: Any) -> None:
@@ -82,7 +79,7 @@ def test_memory_of_one_size_serves_another_when_it_is_free(pools: Any) -> None:
     for size in (200, 40_000, 2000, 200, 40_000, 2000):
         count = fill(store, size)
         assert counts.setdefault(size, count) <= count + 1
-        sound(pool, store)
+        checked(store)
         for number in range(count):
             store.delete(b"%d" % number)
 
@@ -104,7 +101,7 @@ def test_overwriting_for_ever_needs_no_more_memory(pools: Any) -> None:
     store = pool.store("race", capacity=64)
     for turn in range(CHURN):
         store.put(b"k", bytes(turn * 37 % 30_000))
-    sound(pool, store)
+    checked(store)
 
 
 def test_freed_by_one_used_by_another(pools: Any) -> None:
@@ -117,7 +114,7 @@ def test_freed_by_one_used_by_another(pools: Any) -> None:
             store.put(b"%d" % number, bytes(5000))
         for number in range(40):
             other.delete(b"%d" % number)
-    sound(pool, store)
+    checked(store)
 
 
 def test_span_is_a_run_of_blocks_and_is_given_back(pools: Any) -> None:
@@ -140,7 +137,7 @@ def test_value_of_the_whole_node_does_not_fit_and_says_so(pools: Any) -> None:
         store.put(b"k", bytes(pool.parameters.node_size))
     with pytest.raises(limpet.StoreFull):
         store.put(b"k", bytes(pool.layout.block_count * pool.parameters.block_size - 100))
-    sound(pool, store)
+    checked(store)
 
 
 def test_slabs_of_another_client_are_not_touched(pools: Any) -> None:

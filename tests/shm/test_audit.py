@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 import pytest
-from client_tools import pair_references, pinned
-from process_tools import children
+from kit.clients import pair_references, pinned
+from kit.processes import children
 
 import limpet
 from limpet.shm import pool as pool_module
@@ -129,6 +129,7 @@ def leak(pool: limpet.Pool) -> int:
     return int(pool.heap.sizes[reference >> 48])
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_leak_beside_busy_writers_is_told_exactly(pools: Any) -> None:
     """With values from tiny to spans, and so little memory that blocks change hands."""
     pool = pools(node_size="2MiB", clients=16)

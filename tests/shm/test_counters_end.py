@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_tools import child, pinned, work
-from process_tools import start
+from kit.clients import pinned, work
+from kit.processes import child, start
 from test_epoch import use
 
 import limpet

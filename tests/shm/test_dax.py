@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from segment_tools import (
+from kit.segments import (
     ALIGN,
     CONTROL_SIZE,
     DEVICE_SIZE,
@@ -245,7 +245,7 @@ def _use(location: Location) -> None:
 def test_compare_and_swap_decides_between_two_creators(
     location: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "_refuse_claimed_devices", lambda location: None)
+    monkeypatch.setattr(dax.Devices, "_refuse_claimed", lambda location: None)
     winner = node.create(location, CONTROL_NODE, CONTROL_SIZE)
     with pytest.raises(PoolExists, match="one is being created"):
         node.create(location, CONTROL_NODE, 2 * CONTROL_SIZE)

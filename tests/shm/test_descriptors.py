@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import child, churn, ids
-from process_tools import children
+from kit.clients import churn, ids
+from kit.processes import child, children
 
 import limpet
 
@@ -49,6 +49,7 @@ def use(pool: limpet.Pool, name: bytes) -> None:
     jobs.get(timeout=60)
 
 
+@pytest.mark.exhaustive("hundreds of clients")
 @pytest.mark.parametrize(
     ("processes", "handles"),
     [
@@ -186,6 +187,7 @@ def judge(refused: dict[str, list[int]]) -> None:
         assert 1 <= len(counts) < 8, name
 
 
+@pytest.mark.exhaustive("every number of descriptors")
 def test_process_with_no_descriptor_left_is_told_so_by_errors_of_limpet(pools: Any) -> None:
     """Beside a dead client that has a lock, and one that stands still and is in the way."""
     pool = pools(node_size="1MiB", lease_us=20_000, clients=16)
@@ -206,6 +208,7 @@ def test_process_with_no_descriptor_left_is_told_so_by_errors_of_limpet(pools: A
     assert refused["open"] > refused["put"]
 
 
+@pytest.mark.exhaustive("every number of descriptors")
 def test_process_with_no_descriptor_left_is_told_so_when_a_node_is_replaced(pools: Any) -> None:
     pool = pools(nodes=2, node_size="1MiB", clients=16)
     pool.store("fusee", name="safe", capacity=16, replicas=2).put(b"k", b"v")

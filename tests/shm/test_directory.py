@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from client_tools import child
-from process_tools import gather
+from kit.processes import child, gather
+from kit.waiting import until
 
 import limpet
 from limpet.shm.catalogue.directory import READY, VOID
@@ -126,9 +126,7 @@ def test_stopped_creator_is_fenced_or_waited_for(pools: Any, fence: str) -> None
             assert other.reap() == -signal.SIGKILL
             assert "fenced" in [event["kind"] for event in pool.events()]
         else:
-            deadline = time.monotonic() + 20
-            while not pool.events() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            until(pool.events)
             assert [(e["kind"], e["pid"]) for e in pool.events()] == [("suspended", other.pid)]
             other.wake()
             other.answer()

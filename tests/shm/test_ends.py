@@ -59,6 +59,7 @@ def test_process_that_ends_is_no_client_any_more(pools: Any, end: str) -> None:
     assert pool.store("race", name="s").get(b"k") in (b"v" * 100, b"w" * 100)
 
 
+@pytest.mark.exhaustive("every order", quick=["order0", "order3"])
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_handles_are_forgotten_in_any_order(pools: Any, order: tuple[int, ...]) -> None:
     """Each with a store of its own, in a cycle, as every traceback makes one."""

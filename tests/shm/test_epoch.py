@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from client_tools import child, pinned, slot_of
+from kit.clients import pinned, slot_of
+from kit.processes import child
 
 import limpet
 from limpet.shm import pool as pool_module

@@ -12,7 +12,7 @@ import pytest
 import test_epoch
 import test_pressure
 import test_replicas
-from client_tools import work
+from kit.clients import work
 
 import limpet
 from limpet.shm.endpoint.layout import EPOCH

@@ -11,7 +11,8 @@ import time
 from typing import Any
 
 import pytest
-from fabric_tools import BOTH, SIZE, endpoint_on, start_child, wait_children
+from kit.fabrics import BOTH, SIZE, endpoint_on
+from kit.processes import exit_codes, fork
 
 from limpet.shm.endpoint import portable
 from limpet.shm.errors import AddressError
@@ -37,12 +38,12 @@ def test_a_sleeper_of_another_process_is_woken(fabric: Any) -> None:
                 assert endpoint.futex_wait(WORD, 5, LONG_US) == 1
             assert endpoint.futex_wait(WORD, 5, LONG_US) == 1
 
-        children = [start_child(sleep) for _ in range(2)]
+        children = [fork(sleep) for _ in range(2)]
         time.sleep(0.02)
         began = time.monotonic()
         endpoint.store(WORD, HIGH | 6)
         endpoint.futex_wake(WORD, 2)
-        assert wait_children(children) == [0, 0]
+        assert exit_codes(children) == [0, 0]
         assert time.monotonic() - began < 10
 
 
@@ -54,7 +55,7 @@ def test_as_many_are_woken_as_was_asked_for(fabric: Any) -> None:
             endpoint.faa(READY, 1)
             endpoint.futex_wait(WORD, 0, LONG_US)
 
-        children = [start_child(sleep) for _ in range(3)]
+        children = [fork(sleep) for _ in range(3)]
         while endpoint.load(READY) < 3:
             endpoint.pause(50)
         woken = []
@@ -65,7 +66,7 @@ def test_as_many_are_woken_as_was_asked_for(fabric: Any) -> None:
                 endpoint.store(WORD, 1)
                 break
             endpoint.pause(50)
-        assert wait_children(children) == [0, 0, 0]
+        assert exit_codes(children) == [0, 0, 0]
         assert set(woken) <= {0, 1}
         assert endpoint.futex_wake(WORD, 1) == 0
 

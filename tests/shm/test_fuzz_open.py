@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from segment_tools import (
+from kit.segments import (
     CONTROL_SIZE,
     DEVICE_SIZE,
     NODE_SIZE,

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.backends import superblock
@@ -235,6 +235,7 @@ CHANGES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(st.sets(st.sampled_from(SEGMENTS), min_size=1), CHANGES)
 @example({CONTROL, "0", "1"}, {"block_size": 32 << 10})
@@ -272,12 +273,14 @@ def test_sizes_of_segments(victim: Victim, sizes: dict[str, int]) -> None:
 # ---- directories --------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(anywhere(LAYOUT.region_directory, LAYOUT.region_directory + 5 * REGION_ENTRY_SIZE))
 def test_words_of_region_directories(victim: Victim, words: dict[int, int]) -> None:
     damage(victim, "0", words)
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(anywhere(CATALOGUE, CATALOGUE + 64), st.integers(0, 3))
 def test_words_of_the_catalogue(victim: Victim, words: dict[int, int], entry: int) -> None:
@@ -324,6 +327,7 @@ PAYLOADS = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(st.integers(0, 3), STATES, NAMES, PAYLOADS, st.one_of(st.just(0), WORDS))
 @example(0, READY, b"\xff\xfe", b'{"kind": "race", "parameters": {}}', 0)
@@ -350,6 +354,7 @@ EXTENTS = st.one_of(
 )
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(
     st.integers(0, 3),
@@ -383,6 +388,8 @@ BLOCK_WORDS = st.one_of(
 )
 
 
+@pytest.mark.either_build("thousands of words")
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(
     st.dictionaries(st.integers(0, LAYOUT.block_count - 1), BLOCK_WORDS, min_size=1, max_size=31)
@@ -394,6 +401,7 @@ def test_block_tables(victim: Victim, words: dict[int, int]) -> None:
     damage(victim, "0", {LAYOUT.block_table + 8 * index: word for index, word in words.items()})
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(anywhere(LAYOUT.bitmaps, LAYOUT.blocks, count=40))
 def test_used_bits(victim: Victim, words: dict[int, int]) -> None:
@@ -425,6 +433,7 @@ def links(victim: Victim) -> list[int]:
     return [at for at in index_places(victim) if at % 64 and victim.read("0", at)]
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(st.integers(0, 2**32), WORDS, st.sampled_from(["all", "class", "address", "node", "bits"]))
 @example(0, 2**64 - 1, "class")
@@ -449,6 +458,7 @@ def test_links(victim: Victim, seed: int, word: int, what: str) -> None:
     victim.endure()
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(st.integers(0, 2**32), st.lists(WORDS, min_size=1, max_size=20))
 def test_words_of_the_index(victim: Victim, seed: int, words: list[int]) -> None:
@@ -484,6 +494,7 @@ def test_headers_of_objects(victim: Victim, seed: int, word: int, what: str) -> 
 # ---- the control segment ------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(st.sampled_from([EPOCH, SLOTS_USED, EVENT_COUNT, NODE_STATES, NODE_STATES + 8]), WORDS)
 @example(SLOTS_USED, 2**64 - 1)
@@ -495,6 +506,7 @@ def test_single_words_of_the_control_segment(victim: Victim, at: int, word: int)
     damage(victim, CONTROL, {at & OFFSET_MASK: word})
 
 
+@pytest.mark.exhaustive("thousands of words")
 @fuzzed
 @given(anywhere(EVENT_RING, EVENT_RING + 640), WORDS)
 def test_the_event_ring(victim: Victim, words: dict[int, int], count: int) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_tools import child
-from endpoint_tools import Interrupted, WatchedEndpoint
-from group_tools import (
+from kit.endpoints import Interrupted, WatchedEndpoint
+from kit.groups import (
     SIZE,
     STEPS_MAX,
     LinkedPool,
@@ -30,7 +29,7 @@ from group_tools import (
     sound,
     strays,
 )
-from process_tools import start
+from kit.processes import child, start
 
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (
@@ -64,6 +63,8 @@ def killed(pool: LinkedPool, work: Work, replicas: int, fuse: int) -> bool:
     return status != 0
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["claims-*"])
 @pytest.mark.parametrize("replicas", [2, 4])
 @pytest.mark.parametrize("work", [claims, claims_span, puts, puts_span, leaves])
 def test_client_may_be_killed_at_any_step(pools: Any, work: Work, replicas: int) -> None:
@@ -82,6 +83,8 @@ def test_client_may_be_killed_at_any_step(pools: Any, work: Work, replicas: int)
     everything_is_free(pool)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["slabs"])
 @pytest.mark.parametrize("spans", [False, True], ids=["slabs", "spans"])
 def test_recoverer_may_be_killed_at_any_step(pools: Any, spans: bool) -> None:
     pool = roomy(pools)
@@ -115,6 +118,7 @@ def test_recoverer_may_be_killed_at_any_step(pools: Any, spans: bool) -> None:
     everything_is_free(pool)
 
 
+@pytest.mark.exhaustive("every step", quick=["slabs"])
 @pytest.mark.parametrize("spans", [False, True], ids=["slabs", "spans"])
 def test_who_gives_back_groups_without_a_head_may_be_killed_at_any_step(
     pools: Any, spans: bool
@@ -139,6 +143,8 @@ def test_who_gives_back_groups_without_a_head_may_be_killed_at_any_step(
     assert 3 < fuse < STEPS_MAX - 1
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step")
 def test_who_takes_hoarded_groups_may_be_killed_at_any_step(pools: Any) -> None:
     pool = small(pools, nodes=2, lease_us=20_000)
     owner = pools.keep(LinkedPool.open(pool.url))
@@ -164,11 +170,12 @@ class Stepping(WatchedEndpoint):
     step = 0
     due: Callable[[], None] = staticmethod(lambda: None)
 
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self.step -= 1
-        if self.step == 0:
-            self.due()
-        return super().cas(addr, expected, desired)
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if verb == "cas":
+            self.step -= 1
+            if self.step == 0:
+                self.due()
+        return super().on_verb(verb, addr, words)
 
 
 class SteppingPool(LinkedPool):
@@ -176,6 +183,7 @@ class SteppingPool(LinkedPool):
     endpoint: Stepping
 
 
+@pytest.mark.exhaustive("every step", quick=["slabs"])
 @pytest.mark.parametrize("spans", [False, True], ids=["slabs", "spans"])
 def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_any(
     pools: Any, spans: bool

@@ -5,7 +5,7 @@ import os
 from bisect import bisect_left
 
 import pytest
-from fabric_tools import BOTH, NATIVE, SIZE, address, endpoint_on, file_mapping
+from kit.fabrics import BOTH, NATIVE, SIZE, address, endpoint_on, file_mapping
 
 from limpet.shm.endpoint import portable
 from limpet.shm.errors import AddressError, NodeFailed

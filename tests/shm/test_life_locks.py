@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import child, churn, ids, slot_of
-from process_tools import children, gather
+from kit.clients import churn, ids, slot_of
+from kit.processes import child, children, gather
 
 import limpet
 from limpet.shm.clients import liveness

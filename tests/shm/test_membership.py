@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import pytest
-from client_tools import child, churn, ids, slot_of
-from process_tools import gather
+from kit.clients import churn, ids, slot_of
+from kit.processes import child, gather
 
 import limpet
 from limpet.shm.endpoint import slots

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from segment_tools import (
+from kit.segments import (
     CONTROL_SIZE,
     NODE_SIZE,
     SCHEMES,
@@ -29,7 +29,7 @@ from segment_tools import (
 import limpet
 from limpet.shm.backends import node, superblock
 from limpet.shm.backends import numa as placement
-from limpet.shm.backends.location import SHM_DIR, Location, segment_of_file
+from limpet.shm.backends.location import SHM_DIR, Location
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import (
     LimpetError,
@@ -472,7 +472,7 @@ def test_folder_of_another_user_is_refused_unless_asked_for(tmp_path: Path, thei
 def test_segment_of_the_last_generation_is_destroyed_with_its_pool(files: Location) -> None:
     make(files)
     last = (1 << 56) - 1
-    assert segment_of_file(files.scheme, files.path(0, last).name) == (files.name, 0, last)
+    assert files.named(files.path(0, last).name) == (files.name, 0, last)
     files.path(0).rename(files.path(0, last))
     node.unlink_all(files)
     assert not files.path(0, last).exists()

@@ -4,7 +4,7 @@ import mmap
 import os
 
 import pytest
-from fabric_tools import SIZE, endpoint_on, file_mapping
+from kit.fabrics import SIZE, endpoint_on, file_mapping
 
 from limpet.shm.endpoint import portable
 from limpet.shm.errors import NodeFailed

@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from client_tools import child, pinned
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import gather
+from kit.clients import pinned
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import child, gather
+from kit.stores import checked
 
 import limpet
 from limpet.shm.alloc.reclaim import Hunger, expel
@@ -70,12 +71,6 @@ def take(pool: limpet.Pool, size: int = 3000) -> None:
     assert pool.audit()["leaked"] == 0
 
 
-def sound(pool: limpet.Pool, store: Any) -> None:
-    store.check()
-    audit = pool.audit()
-    assert (audit["leaked"], audit["held"]) == (0, 0)
-
-
 @pytest.mark.parametrize("hoarded", [100, 3000, 40_000])
 @pytest.mark.parametrize("wanted", [100, 3000, 40_000])
 def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int) -> None:
@@ -84,7 +79,7 @@ def test_hoarded_memory_serves_every_size(pools: Any, hoarded: int, wanted: int)
     count = hoard(store, wanted)
     hoard(others, hoarded)
     assert len(put_many(store, wanted)) >= count - 1
-    sound(pool, store)
+    checked(store)
 
 
 def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
@@ -99,7 +94,7 @@ def test_idle_process_keeps_no_memory_back(pools: Any) -> None:
         assert other.do("more") == 0, "there is no memory left for what is new"
     assert [e["kind"] for e in pool.events() if e["kind"] == "fenced"] == []
     pool.recover()
-    sound(pool, store)
+    checked(store)
 
 
 def test_room_in_blocks_of_others_is_used(pools: Any) -> None:
@@ -113,7 +108,7 @@ def test_room_in_blocks_of_others_is_used(pools: Any) -> None:
         store.put(key, bytes(3000))
     assert all(store.get(key) == bytes(3000) for key in keys)
     assert all(other.get(key) == bytes(3000) for key in keys)
-    sound(pool, store)
+    checked(store)
 
 
 def test_owner_in_an_operation_keeps_what_it_allocates_from_a_block_being_taken(pools: Any) -> None:
@@ -130,7 +125,7 @@ def test_owner_in_an_operation_keeps_what_it_allocates_from_a_block_being_taken(
                 store.put(b"big", bytes(40_000))
         assert in_limbo(pool) == blocks, "its last owner may still allocate from it"
     store.put(b"big", bytes(40_000))
-    sound(pool, store)
+    checked(store)
 
 
 def test_owner_notices_at_its_next_operation(pools: Any) -> None:
@@ -147,7 +142,7 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
     mine = block_word(SLAB, owner.client_id, owner.heap.size_class(3000))
     assert mine not in pool.blocks.words(0).tolist()
     assert all(store.get(key) == bytes(3000) for key in keys)
-    sound(pool, store)
+    checked(store)
 
 
 def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
@@ -164,7 +159,7 @@ def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
         blocks = [(slab.node, slab.block) for slab in slabs]
         assert len(blocks) == len(set(blocks))
     assert store.get(b"there") == bytes(3000)
-    sound(pool, store)
+    checked(store)
 
 
 def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
@@ -187,7 +182,7 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
     assert TAKEN in kinds(pool)
     assert pool.audit()["leaked"] == 0
     assert len(put_many(of_third, 3000)) >= count - 1
-    sound(pool, store)
+    checked(store)
 
 
 def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
@@ -212,7 +207,7 @@ def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
     assert all(store.get(b"%d" % number) == bytes(3000) for number in range(taken[0]))
     owners = {w & OWNER_MASK for w in pool.blocks.words(0).tolist() if w >> 60 == SLAB}
     assert pool.client_id in owners
-    sound(pool, store)
+    checked(store)
 
 
 def test_dead_taker_is_recovered(pools: Any) -> None:
@@ -234,7 +229,7 @@ def test_dead_taker_is_recovered(pools: Any) -> None:
     assert TAKEN not in kinds(pool)
     assert LIMBO in kinds(pool)
     assert len(put_many(store, 3000)) >= count - 1
-    sound(pool, store)
+    checked(store)
 
 
 def test_expelling_nothing_raises_no_pressure(pools: Any) -> None:
@@ -262,4 +257,4 @@ def test_sixteen_clients_share_a_tiny_node(pools: Any) -> None:
     for key in keys:
         value = store.get(key)
         assert value is None or value == key * (len(value) // len(key))
-    sound(pool, store)
+    checked(store)

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 import pytest
-from client_tools import child, ids, slot_of
+from kit.clients import ids, slot_of
+from kit.processes import child
 
 import limpet
 from limpet.shm.endpoint.slots import HAND, PIN

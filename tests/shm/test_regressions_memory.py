@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_tools import pair_references, pinned
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children, gather
+from kit.clients import pair_references, pinned
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children, gather
 
 import limpet
 from limpet.shm import pool as pool_module

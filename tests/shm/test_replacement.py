@@ -8,8 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from client_tools import child
-from group_tools import (
+from kit.groups import (
     LINKS,
     SIZE,
     WHOLE,
@@ -21,7 +20,7 @@ from group_tools import (
     small,
     sound,
 )
-from process_tools import start
+from kit.processes import child, start
 
 import limpet
 from limpet.fault.inject.stopping import StoppingEndpoint
@@ -174,6 +173,7 @@ def _fuses() -> list[int]:
     return [*range(1, 120 if COMPILED else 30), *range(131, 20_000, 397 if COMPILED else 3989)]
 
 
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_the_leader_is_killed_at_any_step(pools: Any, replicas: int) -> None:
     pool = roomy(pools)
@@ -345,6 +345,7 @@ def test_file_pools_have_nodes_replaced(tmp_path: Any) -> None:
 # ---- clients that stand still --------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every step", quick=["1"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_client_stands_still_while_it_claims(pools: Any, replicas: int) -> None:
     """Inside of an operation it is ended; else it wakes up, and goes on with what is there now."""

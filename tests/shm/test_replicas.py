@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from client_tools import pinned
-from endpoint_tools import WatchedEndpoint
-from group_tools import (
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from kit.clients import pinned
+from kit.endpoints import WatchedEndpoint
+from kit.groups import (
     SIZE,
     STEPS_MAX,
     WHOLE,
@@ -35,9 +37,7 @@ from group_tools import (
     sound,
     strays,
 )
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
@@ -53,29 +53,18 @@ COMPILED = BUILD == "compiled"
 ROUNDS = 1500 if COMPILED else 150
 
 
-class LosingEndpoint(WatchedEndpoint):
+class LosingEndpoint(WatchedEndpoint, verbs=("fetch_or",)):
     """Counts what changes memory, and calls `due` in front of the step `step`."""
 
     step = 0
     due: Callable[[], None] | None = None
 
-    def _count(self) -> None:
-        if self.step:
+    def on_verb(self, verb: str, addr: int, words: int) -> int:
+        if self.step and verb in ("cas", "mcas", "fetch_or"):
             self.step -= 1
             if not self.step and self.due is not None:
                 self.due()
-
-    def cas(self, addr: int, expected: int, desired: int) -> int:
-        self._count()
-        return super().cas(addr, expected, desired)
-
-    def mcas(self, addr: int, *words: int) -> int:
-        self._count()
-        return super().mcas(addr, *words)
-
-    def fetch_or(self, addr: int, bits: int) -> int:
-        self._count()
-        return int(self._watched("fetch_or", addr, bits))
+        return super().on_verb(verb, addr, words)
 
 
 class LosingPool(LinkedPool):
@@ -84,6 +73,7 @@ class LosingPool(LinkedPool):
     endpoint_class = LosingEndpoint
 
 
+@pytest.mark.exhaustive("every node", quick=["*-node 0"])
 @pytest.mark.parametrize("lost", [0, 1, 2], ids=["node 0", "node 1", "node 2"])
 @pytest.mark.parametrize("work", [claims, claims_span, puts, puts_span])
 def test_node_may_be_lost_at_any_step(pools: Any, work: Work, lost: int) -> None:
@@ -154,6 +144,7 @@ def test_claim_is_undone_when_only_this_process_loses_a_node_meanwhile(
     assert failures >= 2
 
 
+@pytest.mark.exhaustive("every step")
 def test_claim_is_undone_when_others_take_the_blocks_of_the_mirrors_meanwhile(pools: Any) -> None:
     pool = small(pools, nodes=3)
     client = pools.keep(LosingPool.open(pool.url))
@@ -316,6 +307,7 @@ WORDS = st.builds(
 )
 
 
+@pytest.mark.exhaustive("thousands of words")
 @settings(
     deadline=None,
     max_examples=100 if COMPILED else 12,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.fault.matrix.fault_profile import proof_of
+from limpet.fault.matrix.fault_profile import profile_of
 
 VALUE = bytes(range(200))
 
@@ -25,11 +25,12 @@ def fill(store: Any, prefix: bytes = b"key") -> list[bytes]:
 
 
 def full(pools: Any, kind: str) -> tuple[limpet.Pool, Any]:
-    nodes = proof_of(kind).matrix_nodes
+    nodes = profile_of(kind).matrix_nodes
     pool = pools(nodes=nodes, node_size="1MiB", block_size="16KiB", clients=16)
-    return pool, pool.store(kind, name="full", **proof_of(kind).parameters, capacity=10_000)
+    return pool, pool.store(kind, name="full", **profile_of(kind).parameters, capacity=10_000)
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool again and again")
 @pytest.mark.parametrize("kind", ["race", "rtx-race", "fusee", "swarm", "rtx-sherman"])
 def test_full_pool_takes_updates_again_and_again(pools: Any, kind: str) -> None:
     pool, store = full(pools, kind)
@@ -56,6 +57,7 @@ def test_full_pool_takes_updates_of_a_client_that_comes_late(pools: Any) -> None
         assert len(fill(other, b"new")) < len(keys) // 10
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool again and again")
 def test_full_pool_takes_channels(pools: Any) -> None:
     pool = pools(nodes=1, node_size="4MiB", block_size="16KiB", clients=16)
     store = pool.store("race", name="full")

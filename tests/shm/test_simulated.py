@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.shm.endpoint.fabric import BUILD, Endpoint, flush_features
+from limpet.shm.endpoint.hooked import size_of, words_of
 from limpet.shm.endpoint.simulated import (
     CAS,
     LINE,
@@ -24,8 +25,6 @@ from limpet.shm.endpoint.simulated import (
     Crashed,
     SimulatedEndpoint,
     SimulatedProcesses,
-    size_of,
-    words_of,
 )
 
 SIZE = 16384

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
-from client_tools import Child, child, pinned
+from kit.clients import pinned
+from kit.processes import Child, child
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD, Endpoint

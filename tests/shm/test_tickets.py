@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.clients.unique_ids import RANGE, TICKETS_MAX, Tickets

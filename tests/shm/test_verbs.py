@@ -10,9 +10,9 @@ from array import array
 
 import pytest
 import xxhash
-from fabric_tools import BOTH, NATIVE, SIZE, address, endpoint_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.fabrics import BOTH, NATIVE, SIZE, address, endpoint_on
 
 from limpet.shm.endpoint import portable
 from limpet.shm.endpoint.states import FORMER

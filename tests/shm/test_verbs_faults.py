@@ -12,18 +12,8 @@ import threading
 import time
 
 import pytest
-from fabric_tools import (
-    BOTH,
-    NATIVE,
-    SIZE,
-    SKIP,
-    address,
-    endpoint_on,
-    file_mapping,
-    run_child,
-    start_child,
-    wait_children,
-)
+from kit.fabrics import BOTH, NATIVE, SIZE, SKIP, address, endpoint_on, file_mapping
+from kit.processes import exit_code, exit_codes, fork
 
 from limpet.shm.endpoint import portable
 from limpet.shm.endpoint.states import FAILED, FORMER, IN_SERVICE, RESTORING, node_word
@@ -93,6 +83,7 @@ def fused_script():
     ]
 
 
+@pytest.mark.exhaustive("both fabrics", quick=["native"])
 def test_fuse_kills_in_place_of_each_step(fabric):
     """A child dies in place of its k-th step, and memory holds exactly the k - 1 before it."""
     script = fused_script()
@@ -108,7 +99,7 @@ def test_fuse_kills_in_place_of_each_step(fabric):
         for k in range(1, len(steps) + 1):
             mapping[:] = bytes(SIZE)
             endpoint.fuse = k
-            assert run_child(work) == -signal.SIGKILL, f"fuse = {k}"
+            assert exit_code(fork(work)) == -signal.SIGKILL, f"fuse = {k}"
             assert mapping[:] == memory, f"fuse = {k}"
             offset, data = steps[k - 1]
             memory[offset : offset + len(data)] = data
@@ -437,12 +428,12 @@ def test_begin_notices_a_fork_until_adopted(fabric, inside):
             with pytest.raises(ReentrantUse):
                 endpoint.begin()
             endpoint.end()
-            grandchild = start_child(lambda: os._exit(7 if endpoint.begin() else 8))
-            assert wait_children([grandchild]) == [7]
+            grandchild = fork(lambda: os._exit(7 if endpoint.begin() else 8))
+            assert exit_codes([grandchild]) == [7]
             endpoint.begin()
             endpoint.end()
 
-        assert run_child(child) == 0
+        assert exit_code(fork(child)) == 0
         if inside:
             with pytest.raises(ReentrantUse):
                 endpoint.begin()
@@ -472,7 +463,7 @@ def test_a_child_forked_while_another_thread_is_inside_can_work(fabric):
             endpoint.end()
 
         try:
-            assert run_child(child) == 0
+            assert exit_code(fork(child)) == 0
         finally:
             leave.set()
             thread.join()
@@ -542,14 +533,15 @@ def hammer(fabric, mapping, me, seconds):
         endpoint.write(4104 + 24 * me, struct.pack("3Q", count, cas_won, swapped))
 
 
+@pytest.mark.exhaustive("every pair of fabrics", quick=["native-portable"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_processes_of_any_build_agree_on_the_same_words(pair):
     with mmap.mmap(-1, SIZE) as mapping:
         children = [
-            start_child(lambda me=me, fabric=fabric: hammer(fabric, mapping, me, 0.8))
+            fork(lambda me=me, fabric=fabric: hammer(fabric, mapping, me, 0.8))
             for me, fabric in enumerate(pair)
         ]
-        assert wait_children(children) == [0, 0]
+        assert exit_codes(children) == [0, 0]
         faa, cas, bits, halves, last = struct.unpack_from("5Q", mapping)
         rounds0, won0, swapped0, rounds1, won1, swapped1 = struct.unpack_from("6Q", mapping, 4104)
         assert min(rounds0, rounds1) >= 32

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
-from process_tools import gather, start
+from kit.endpoints import Interrupted, WatchedEndpoint, WatchedPool
+from kit.processes import gather, start
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR

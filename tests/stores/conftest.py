@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from store_tools import OUT_OF_PLACE
+from kit.stores import OUT_OF_PLACE
 
 import limpet
 from limpet.stores.registry import KINDS, UNRECOVERED

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import NappingPool, dies_at
-from process_tools import children, gather, start
+from kit.endpoints import NappingPool
+from kit.processes import children, dies_at, gather, start
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
@@ -64,13 +65,6 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
         return found[0]
 
     return result
-
-
-def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.001)
 
 
 # ---- processes ----------------------------------------------------------------------------------
@@ -538,6 +532,7 @@ def killed_in_a_wait(barrier: Any, fuse: int) -> bool:
     return code == -signal.SIGKILL
 
 
+@pytest.mark.exhaustive("every step", quick=["int-break", "None-continue"])
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 @pytest.mark.parametrize("action", [None, int])
 def test_a_kill_at_any_step_of_a_wait(pools: Any, action: Any, on_death: str) -> None:
@@ -560,21 +555,13 @@ def killed_in(barrier: Any, call: str, waits: bool, fuse: int) -> bool:
     late = in_thread(lambda: barrier.wait(20)) if waits else None
     until(lambda: not waits or barrier.n_waiting == 1)
 
-    def doomed() -> None:
-        assert barrier.pool.client_id
-        barrier.pool.endpoint.fuse = fuse
-        getattr(barrier, call)()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    pid, out = start(doomed)
-    out.close()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    came = dies_at(barrier.pool, fuse, getattr(barrier, call))
     barrier.reset()
     if late is not None:
         assert isinstance(late(), limpet.BrokenBarrierError)
     assert not barrier.broken
     assert barrier.n_waiting == 0
-    return code == -signal.SIGKILL
+    return came
 
 
 @pytest.mark.parametrize("waits", [False, True])

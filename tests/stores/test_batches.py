@@ -187,6 +187,7 @@ def test_a_lost_node_cuts_a_batch_of_puts(make_store: Make) -> None:
         store.get_many(keys)
 
 
+@pytest.mark.exhaustive_in_pure("seconds of processes")
 @pytest.mark.parametrize("kind", REPLICATED)
 def test_batches_go_on_while_nodes_are_lost_and_replaced(make_store: Make, kind: str) -> None:
     """By a handle that remembers where everything was before."""

@@ -7,21 +7,22 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
-from process_tools import children, gather, start
+from kit.processes import children, dies_at, gather, start
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
-from limpet.stores.channels import queue_layout as queues
-from limpet.stores.channels import ticket_layout as ticket_fields
 from limpet.stores.channels.layout import LINE, WAKE
-from limpet.stores.channels.ring_layout import END, NUMBER, OLDEST, POSITION_MAX
+from limpet.stores.channels.lock import ticket_layout as ticket_fields
+from limpet.stores.channels.queue import layout as queues
+from limpet.stores.channels.ring.layout import END, NUMBER, OLDEST, POSITION_MAX
 from limpet.stores.loco import layout as kvstores
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = limpet.build == "compiled"
 LARGE = 3000
@@ -35,14 +36,6 @@ ROUND_SHIFT = 33
 RESETS_AT = 8
 LATER = ROUNDS >> 1
 AGAIN = 0xFFFF << 16
-
-
-def until(ready: Callable[[], object]) -> None:
-    for _ in range(5000):
-        if ready():
-            return
-        time.sleep(0.001)
-    pytest.fail("it never came")
 
 
 # ---- waiting, locks -----------------------------------------------------------------------------
@@ -160,9 +153,9 @@ def late_queue(pool: Any, maxsize: int, ticket: int, name: str = "jobs") -> Any:
     jobs = pool.queue(name, maxsize)
     for number in range(ticket, ticket + maxsize):
         word = (number // maxsize & queues.ROUND_MASK) << queues.ROUND_SHIFT
-        pool.endpoint.store(jobs._slot(number % maxsize), word)
-    pool.endpoint.store(jobs.tail, ticket)
-    pool.endpoint.store(jobs.head, ticket)
+        pool.endpoint.store(jobs.ring.slots.slot(number % maxsize), word)
+    pool.endpoint.store(jobs.ring.tail, ticket)
+    pool.endpoint.store(jobs.ring.head, ticket)
     return jobs
 
 
@@ -255,7 +248,7 @@ def test_the_count_of_open_elements_stays_at_its_end(pools: Any) -> None:
     consumer.get()
     at = entered(consumer, lambda: row_of(consumer))
     set_counts(consumer, at, 5, COUNT_MAX - 2, 0)
-    entered(consumer, consumer.reload)
+    entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
     for number in range(6):
         jobs.put(number)
         assert consumer.get(timeout=1) == number
@@ -282,7 +275,7 @@ def test_counts_of_lost_elements_and_turns_wrap(pools: Any, turn: int, lost: int
     at = entered(consumer, lambda: row_of(consumer))
     set_counts(consumer, at, turn, 0, lost)
     pool.endpoint.store(jobs.address + queues.FORGOTTEN, lost)
-    entered(consumer, consumer.reload)
+    entered(consumer, lambda: consumer.notes.reload(consumer.own_row))
     assert jobs.join(timeout=1)
     for each in ("a", "b"):
         jobs.put(each)

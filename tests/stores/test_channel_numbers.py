@@ -9,13 +9,12 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from process_tools import gather, start
+from kit.processes import dies_at, gather, start
 
 import limpet
 from limpet.stores.channels.rendezvous import Rendezvous
@@ -43,20 +42,6 @@ if lock_tests is not None:
 
     for name in DOES_NOT_APPLY:
         setattr(TestAsThreading, name, None)
-
-
-def dies_at(pool: Any, fuse: int, work: Callable[[], object]) -> bool:
-    """Run `work` in a child that is killed at its `fuse`-th step; whether it came so far."""
-
-    def doomed() -> None:
-        assert pool.client_id
-        pool.endpoint.fuse = fuse
-        work()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    pid, out = start(doomed)
-    out.close()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 # ---- events -------------------------------------------------------------------------------------

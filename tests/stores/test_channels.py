@@ -13,17 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import WatchedPool
-from process_tools import gather
+from kit.endpoints import WatchedPool
+from kit.processes import dies_at, gather
+from kit.stores import nothing_leaked
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import SLEEPERS, WOKEN
 from limpet.stores.channels.manager import GLOBAL, PAIR, THREAD
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
 from limpet.stores.channels.waiting import Waiting
 
 COMPILED = limpet.build == "compiled"
@@ -182,11 +184,11 @@ def test_a_removed_channel_says_so_and_its_name_begins_anew(pools: Any) -> None:
 def test_a_part_of_a_channel_is_not_removed_by_its_name(pools: Any) -> None:
     pool = pools()
     table = pool.channels.open(SST, "table", participants=2)
-    there = sorted(pool.channels.memory)
+    there = sorted(pool.channels.catalogue)
     for name in ("table/ov0", "table.participants", f"table.participants@{table.mark:x}", b"table"):
         with pytest.raises(KeyError):
             pool.channels.remove(name)
-    assert sorted(pool.channels.memory) == there
+    assert sorted(pool.channels.catalogue) == there
     assert len(table.refresh()) == 1
 
 
@@ -196,7 +198,7 @@ def test_no_part_is_made_of_a_channel_that_was_removed(pools: Any) -> None:
     pool.channels.remove("shared")
     with pytest.raises(limpet.ChannelRemoved, match="'shared'"):
         region.read(0, 0, 4)
-    assert list(pool.channels.memory) == []
+    assert list(pool.channels.catalogue) == []
     nothing_leaked(pool)
 
 
@@ -210,7 +212,7 @@ def test_what_a_removed_channel_had_is_not_taken_for_a_part_of_the_next(pools: A
     new = Roll(pool.channels, "c")
     assert pool.endpoint.load(new.region("part", 64)) == 0
     pool.channels.remove("c")
-    assert list(pool.channels.memory) == []
+    assert list(pool.channels.catalogue) == []
 
 
 def test_a_part_whose_remover_was_killed_in_the_midst_of_it_keeps_nobody_waiting(
@@ -241,9 +243,9 @@ def test_a_channel_that_is_made_while_its_namesake_is_removed_keeps_its_parts(po
     watched.channels.remove("c")
     watched.endpoint.after = None
     assert made[0].refresh()
-    assert len(list(pool.channels.memory)) == 2
+    assert len(list(pool.channels.catalogue)) == 2
     pool.channels.remove("c")
-    assert list(pool.channels.memory) == []
+    assert list(pool.channels.catalogue) == []
     nothing_leaked(pool)
 
 
@@ -347,6 +349,7 @@ def test_who_falls_asleep_while_the_bits_are_cleared_is_woken_the_next_time() ->
     assert not endpoint.word & (SLEEPERS | WOKEN)
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_kill_while_a_channel_is_made_or_removed_leaves_nothing(pools: Any) -> None:
     pool = pools(nodes=1)
     pool.channels.open(AtomicVar, "first")
@@ -360,7 +363,7 @@ def test_a_kill_while_a_channel_is_made_or_removed_leaves_nothing(pools: Any) ->
         assert table.refresh()
         nothing_leaked(pool)
         pool.channels.remove("table")
-        assert list(pool.channels.memory) == [b"first"]
+        assert list(pool.channels.catalogue) == [b"first"]
     assert fuse > 30
     nothing_leaked(pool)
 
@@ -444,8 +447,8 @@ def test_what_was_on_a_node_that_is_replaced_is_not_begun_anew(pools: Any) -> No
         count = late.channels.open(AtomicVar, f"count{number}", node=1)
         assert count.faa(1) == 0
         assert count.address >> 40 == 1
-    memory = pool.channels.memory
-    assert all(pool.heap.used(int(one)) for one in pool.exclusively(memory.references))
+    catalogue = pool.channels.catalogue
+    assert all(pool.heap.used(int(one)) for one in pool.exclusively(catalogue.references))
 
 
 # ---- participants -------------------------------------------------------------------------------

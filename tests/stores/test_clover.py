@@ -20,12 +20,13 @@ from typing import Any, cast
 import numpy as np
 import psutil
 import pytest
-from process_tools import children, gather
-from store_tools import sound
+from kit.processes import children, gather
+from kit.stores import sound
+from kit.waiting import until
 
 import limpet
-from limpet.fault.explore.explorer import Exploration, explore, numbered_run, stage_of
-from limpet.fault.matrix.fault_profile import PROOFS, proof_of
+from limpet.fault.explore.explorer import Exploration, cluster_of, explore, numbered_run
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, profile_of
 from limpet.stores.baselines.clover import chains, server
 from limpet.stores.baselines.clover import store as table
 from limpet.stores.baselines.clover.remote import Remote
@@ -46,10 +47,7 @@ def again(pools: Any, store: Any) -> Any:
 
 
 def await_end(pid: int) -> None:
-    deadline = time.monotonic() + 20
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline, f"the metadata process {pid} goes on"
-        time.sleep(0.005)
+    until(lambda: not psutil.pid_exists(pid), f"the metadata process {pid} goes on")
 
 
 def trips(store: Any, work: Callable[[], object]) -> int:
@@ -61,6 +59,7 @@ def trips(store: Any, work: Callable[[], object]) -> int:
 # ---- the metadata process ------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
     store: Any, pools: Any
 ) -> None:
@@ -78,6 +77,7 @@ def test_it_is_started_by_who_needs_it_and_ends_with_its_last_client(
     await_end(pid)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_ends_when_the_handle_is_forgotten(pools: Any) -> None:
     pool = pools()
     store = pool.store("clover", capacity=10)
@@ -87,6 +87,7 @@ def test_it_ends_when_the_handle_is_forgotten(pools: Any) -> None:
     await_end(pid)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_outlives_who_started_it(store: Any) -> None:
     def work() -> None:
         store.put(b"k", b"v")
@@ -123,6 +124,7 @@ def test_clients_that_begin_at_once_have_one(store: Any) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_nobody_waits_for_the_end_of_its_output(store: Any) -> None:
     """It was forked by a process whose output somebody reads to the end."""
     code = (
@@ -149,6 +151,7 @@ def kill_metadata(store: Any) -> int:
     return pid
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_when_it_is_killed_the_log_says_so_and_the_next_one_knows_all(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +174,7 @@ def test_when_it_is_killed_the_log_says_so_and_the_next_one_knows_all(
     sound(store)
 
 
+@pytest.mark.exhaustive("seconds of processes")
 def test_it_may_be_killed_at_any_time(store: Any) -> None:
     keys = [b"%d" % number for number in range(20)]
     over = time.monotonic() + (3 if COMPILED else 6)
@@ -257,6 +261,7 @@ def squat(address: str, uid: int, ready: int) -> None:
         signal.pause()
 
 
+@pytest.mark.exhaustive("seconds of processes")
 @pytest.mark.parametrize("user", ["the same", "another"])
 def test_process_that_binds_the_name_of_one_that_ended_does_no_harm(store: Any, user: str) -> None:
     """Abstract sockets have no owner: each user of the host may bind any name that is free."""
@@ -302,6 +307,7 @@ def test_client_of_another_network_namespace_starts_no_second_one(store: Any) ->
     assert store.get(b"k") == b"v"
 
 
+@pytest.mark.exhaustive("seconds of processes", quick=["True"])
 @pytest.mark.parametrize("ends", [True, False])
 def test_one_that_reads_its_index_has_more_time(
     store: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: bool
@@ -455,6 +461,8 @@ def test_check_sees_damage(store: Any) -> None:
 # ---- explorer ------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more faults", quick=["40-{}"])
+@pytest.mark.soak("large values of a slow kind", cases=["3400*"])
 @pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
 @pytest.mark.parametrize("value_size", [40, 3400])
 def test_explorer(changes: dict[str, Any], value_size: int) -> None:
@@ -467,7 +475,7 @@ def test_explorer(changes: dict[str, Any], value_size: int) -> None:
 
 def test_runs_are_repeated_though_the_metadata_process_is_another_process() -> None:
     explored = Exploration(store="clover", seed=5, crashes=2)
-    with stage_of(explored) as stage:
+    with cluster_of(explored) as stage:
         for number in range(20 if COMPILED else 4):
             first = numbered_run(stage, explored, number).digest()
             assert numbered_run(stage, explored, number).digest() == first
@@ -520,7 +528,7 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
     exec(compile(text, table.__file__, "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(KINDS, "mutant", Kind(module.__name__, "Clover"))
-    monkeypatch.setitem(PROOFS, "mutant", proof_of("clover"))
+    monkeypatch.setitem(FAULT_PROFILES, "mutant", profile_of("clover"))
     return cast(Mutant, request.param)
 
 

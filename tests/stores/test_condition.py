@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from process_tools import children, gather, start
+from kit.processes import children, gather, start
 
 import limpet
 from limpet.stores.channels.layout import LINE, SLEEPERS

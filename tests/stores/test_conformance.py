@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from store_tools import KEY_MAX, SLACK, key_max, linked, sound
+from kit.stores import KEY_MAX, SLACK, key_max, linked, sound
 
 import limpet
 from limpet.shm.endpoint.layout import object_sizes
@@ -419,6 +419,7 @@ def test_no_room_for_the_index_leaves_nothing(pools: Any, kind: str) -> None:
 CAPACITIES = [1, 10, 1000] if PURE else [1, 2, 10, 100, 1000, 20_000]
 
 
+@pytest.mark.exhaustive("large tables", quick=["*-10", "*-100", "*-1000"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
 @pytest.mark.parametrize("nodes", [1, 3] if PURE else [1, 3, 4])
 def test_capacity_many_keys_surely_fit(pools: Any, kind: str, capacity: int, nodes: int) -> None:
@@ -447,6 +448,7 @@ def _fill(store: Any, value: bytes, prefix: bytes = b"") -> list[bytes]:
         keys.append(key)
 
 
+@pytest.mark.either_build("fills an index with the same lines", but=["[!r]*"])
 def test_a_full_index_loses_nothing_and_goes_on(make_store: Make) -> None:
     store = make_store(capacity=20, pool_node_size="256KiB")
     keys = _fill(store, b"v")
@@ -513,6 +515,9 @@ def test_full_memory_takes_updates(tight_store: Any) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_memory_moves_from_one_size_to_another(tight_store: Any) -> None:
     store = tight_store
     counts: dict[int, set[int]] = {}
@@ -542,6 +547,9 @@ def test_endless_updates_take_bounded_memory(make_store: Make, size: int, rounds
     assert blocks * store.pool.parameters.block_size < 700_000
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_values_that_change_their_size_take_bounded_memory(make_store: Make) -> None:
     store = make_store(capacity=100, pool_node_size="1MiB")
     source = random.Random(7)
@@ -868,6 +876,8 @@ def machine(pools: Any, kind: str) -> type[RuleBasedStateMachine]:
     return AgainstADict
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "rtx-sherman"])
+@pytest.mark.soak("the same code as another kind's", cases=["dtx-race", "fusee-*"])
 def test_any_sequence_of_operations_does_what_a_dict_does(pools: Any, kind: str) -> None:
     run_state_machine_as_test(
         machine(pools, kind),

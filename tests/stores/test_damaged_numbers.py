@@ -76,6 +76,7 @@ def test_an_inner_node_without_children_is_damaged(pools: Any) -> None:
 # ---- registers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("more numbers", quick=["1-0"])
 @pytest.mark.parametrize("mode", [GUESSED, VERIFIED])
 @pytest.mark.parametrize("time", [1, TIME_MAX - 1, TIME_MAX])
 def test_a_tuple_of_no_writer_is_damage_and_changes_nothing_else(

@@ -10,6 +10,8 @@ import pytest
 import limpet
 from limpet.stores.registry import KINDS, store_class
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 KEYS = [b"%d" % number for number in range(60)]
 
 

@@ -13,13 +13,17 @@ import types
 from typing import Any
 
 import pytest
-from process_tools import gather, start
-from puppets import Puppet, verb_on_address
+from kit.processes import gather, start
+from kit.puppets import Puppet, verb_on_address
 
 import limpet
 from limpet.shm.catalogue.directory import DROPPING, EMPTYING, VOID
 from limpet.shm.endpoint.slots import PIN
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race"]
+)
 
 ALL = sorted({**KINDS, **UNRECOVERED, **UNPROVED})
 PAIRS = {b"key %d" % n: bytes([n]) * (n * 37 % 700) for n in range(60)}
@@ -86,6 +90,8 @@ def die_dropping(pool: limpet.Pool, fuse: int) -> bool:
     return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.either_build("every step of the same lines", but=["creator-race", "dropper-race"])
+@pytest.mark.exhaustive("every kind", quick=["*-race"])
 @pytest.mark.parametrize("kind", ["race", "fusee", "swarm", "rtx-sherman", "loco"])
 @pytest.mark.parametrize("finisher", ["recover", "creator", "dropper"])
 def test_killed_drop_is_finished_by_others(pools: Any, kind: str, finisher: str) -> None:
@@ -175,6 +181,9 @@ def test_drop_before_an_operation_has_pinned(pools: Any, kind: str, number: int)
     assert in_use(pool) == before
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 @pytest.mark.parametrize("kind", ALL)
 def test_drop_while_others_write_leaves_nothing(pools: Any, kind: str) -> None:
     """Three writers go on until they have met two drops, while it is made anew again and again."""
@@ -255,6 +264,7 @@ def test_drop_waits_for_a_stopped_operation_by_the_policy(pools: Any) -> None:
 # ---- many, and full memory ----------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("thousands of stores")
 def test_thousands_of_stores_come_and_go_in_one_pool(pools: Any) -> None:
     pool = pools(node_size="256MiB")
     before = in_use(pool)

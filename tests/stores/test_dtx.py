@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import children
-from puppets import Puppet, Where, verb_on_address
-from store_tools import sound
+from kit.processes import children
+from kit.puppets import Puppet, Where, verb_on_address
+from kit.stores import sound
 
 from limpet.fault.inject.doomed import Doom, DoomedPool
 from limpet.fault.matrix.testbed import look_away
@@ -26,6 +26,8 @@ from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores.baselines.dtx.race import LoggedSplit, SplitLog
 from limpet.stores.baselines.dtx.recovery import Recovery
 from limpet.stores.baselines.dtx.stop import Stop
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 OLD, NEW = b"12345678", b"87654321"
 KEYS = [b"%04d" % number for number in range(40)]

@@ -25,10 +25,10 @@ MODULES = (
     "shm.endpoint.states",
     "shm.clients.unique_ids",
     "stores.channels.layout",
-    "stores.channels.ticket_layout",
-    "stores.channels.queue_layout",
-    "stores.channels.ring_layout",
-    "stores.channels.renewal",
+    "stores.channels.lock.ticket_layout",
+    "stores.channels.queue.layout",
+    "stores.channels.ring.layout",
+    "stores.channels.regions.directories",
     "stores.channels.barrier",
     "stores.loco.layout",
 )
@@ -86,7 +86,7 @@ def test_the_table_has_the_fields_of_every_module_that_lists_some() -> None:
     package = Path(limpet.__file__).parent
     listing = {
         path.relative_to(package).with_suffix("").as_posix().replace("/", ".")
-        for pattern in ("shm/*/*.py", "stores/channels/*.py", "stores/loco/*.py")
+        for pattern in ("shm/*/*.py", "stores/channels/**/*.py", "stores/loco/*.py")
         for path in package.glob(pattern)
         if "\nFIELDS: Final" in path.read_text()
     }

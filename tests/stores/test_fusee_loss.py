@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
-from store_tools import sound
+from kit.processes import gather
+from kit.stores import sound
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.fusee.parameters import FuseeParameters
 from limpet.stores.registry import KINDS, store_class
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = limpet.build == "compiled"
 

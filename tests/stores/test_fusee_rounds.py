@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from endpoint_tools import WatchedPool
-from store_tools import sound
+from kit.endpoints import WatchedPool
+from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["fusee-*"]
+)
 
 COMPILED = limpet.build == "compiled"
 
@@ -249,6 +253,8 @@ TRIPS_MAX = 80
 RETRIES_MAX = 2 * PATIENCE
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["update-*-2", "*-fusee-2"])
 @pytest.mark.parametrize("replicas", [2, 3, 4] if COMPILED else [3])
 @pytest.mark.parametrize("kind", ["fusee", "fusee-cr", "fusee-nc"])
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedEndpoint, WatchedPool
-from puppets import Puppet, verb_on_address
+from kit.endpoints import Interrupted, WatchedEndpoint, WatchedPool
+from kit.puppets import Puppet, verb_on_address
 
 import limpet
 from limpet.shm.endpoint.fabric import hash64

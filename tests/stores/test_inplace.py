@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children
-from store_tools import sound
-from tree_tools import LeafSplit, Merge
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children
+from kit.stores import sound
+from kit.trees import LeafSplit, Merge
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, Report, explore
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PIN
 from limpet.shm.errors import StoreStuck
@@ -306,7 +306,7 @@ def test_a_reader_waits_for_what_is_decided(
 # ---- changes of several nodes, killed and stopped ------------------------------------------------
 
 
-CASES: dict[str, tuple[type[Scene], Operation]] = {
+CASES: dict[str, tuple[type[StoreTestbed], Operation]] = {
     "split": (LeafSplit, Operation("insert", lambda pool, kv: kv.insert(KEY, NEW), None, NEW)),
     "merge": (Merge, Operation("delete", lambda pool, kv: kv.delete(KEY), OLD, None)),
 }
@@ -318,9 +318,12 @@ compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices make trees of small nodes."""
-    monkeypatch.setitem(PROOFS, "dtx-sherman", Proof(SMALL, matrix_nodes=1, waits_for_stopped=True))
+    monkeypatch.setitem(
+        FAULT_PROFILES, "dtx-sherman", FaultProfile(SMALL, matrix_nodes=1, waits_for_stopped=True)
+    )
 
 
+@pytest.mark.exhaustive("every step", quick=["killed-*"])
 @compiled_only
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("case", CASES)
@@ -351,6 +354,7 @@ def test_without_validation_updates_are_lost(monkeypatch: pytest.MonkeyPatch) ->
     assert len(explored("dtx-sherman", 1000, parameters={"value_size": 64}).failures) == 1
 
 
+@pytest.mark.exhaustive("many runs")
 @compiled_only
 @pytest.mark.usefixtures("small")
 def test_what_is_decided_and_not_carried_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

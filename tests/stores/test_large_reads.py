@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from store_tools import sound
+from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from short_entries import come_and_go
-from store_tools import sound
+from kit.stores import come_and_go, sound
 
 TREES: Final = ("rtx-sherman", "sherman", "dtx-sherman")
 

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import process_tools
 import pytest
+from kit import processes
 
 import limpet
 from limpet.shm.errors import ChannelRemoved, StoreMismatch
-from limpet.stores.channels.variables import AtomicVar
+from limpet.stores.channels.atomic_var import AtomicVar
 
 DOES_NOT_APPLY = {
     "test_repr": "what a channel shows is its name and pool",
@@ -29,6 +29,7 @@ DOES_NOT_APPLY = {
 """Tests of test.lock_tests."""
 
 
+@pytest.mark.exhaustive("they sleep a lot")
 @pytest.mark.parametrize("suite", ["LockTests", "RLockTests"])
 def test_the_standard_library_s_tests_pass(pools: Any, suite: str) -> None:
     lock_tests = pytest.importorskip("test.lock_tests")
@@ -99,7 +100,7 @@ def test_threads_exclude_each_other_and_other_processes(pools: Any) -> None:
         for thread in running:
             thread.join()
 
-    process_tools.gather(threads, threads)
+    processes.gather(threads, threads)
     assert counter.load() == 6 * times
 
 
@@ -155,7 +156,7 @@ def test_threads_do_not_hand_over_for_ever(pools: Any) -> None:
         return True
 
     try:
-        assert process_tools.gather(other) == [True]
+        assert processes.gather(other) == [True]
     finally:
         stop.set()
         for thread in threads:
@@ -276,9 +277,9 @@ def test_a_forked_child_does_not_hold_what_its_parent_holds(pools: Any) -> None:
             said = str(error)
         return lock.locked(), lock.acquire(blocking=False), said
 
-    assert process_tools.gather(child) == [(True, False, "release unlocked lock")]
+    assert processes.gather(child) == [(True, False, "release unlocked lock")]
     lock.release()
-    assert process_tools.gather(lambda: lock.acquire(timeout=5)) == [True]
+    assert processes.gather(lambda: lock.acquire(timeout=5)) == [True]
     assert lock.acquire(timeout=5)
     assert lock.inherited
     lock.release()
@@ -296,7 +297,7 @@ def test_who_dies_with_the_lock_leaves_it_to_the_others(pools: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for blocking in (True, False):
-        with process_tools.children([child]) as ((pid, out),):
+        with processes.children([child]) as ((pid, out),):
             out.read()
             os.waitpid(pid, 0)
         assert lock.locked()
@@ -315,7 +316,7 @@ def test_it_is_the_same_by_name_and_by_pickle(pools: Any) -> None:
     assert pickle.loads(pickle.dumps(lock)).parameters == lock.parameters
     lock.acquire()
     data = pickle.dumps(lock)
-    assert process_tools.gather(lambda: pickle.loads(data).acquire(blocking=False)) == [False]
+    assert processes.gather(lambda: pickle.loads(data).acquire(blocking=False)) == [False]
     lock.release()
     for handle in (pool, pools.again(pool)):
         with pytest.raises(StoreMismatch):
@@ -410,7 +411,7 @@ def test_nobody_is_killed_for_holding_the_lock_for_long(pools: Any) -> None:
             return True
 
     lock = pool.lock("lock")
-    with process_tools.children([holder]) as ((pid, out),):
+    with processes.children([holder]) as ((pid, out),):
         while not lock.locked():
             time.sleep(0.001)
         assert not lock.acquire(timeout=0.1)

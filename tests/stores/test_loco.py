@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from endpoint_tools import WatchedPool
-from process_tools import children, gather
+from kit.endpoints import WatchedPool
+from kit.processes import children, gather
 
 import limpet
 from limpet.shm.endpoint.fabric import hash64

@@ -11,13 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
+from kit.processes import dies_at
+from kit.stores import accounted
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.array import Array
+from limpet.stores.channels.atomic_var import AtomicVar
+from limpet.stores.channels.owned_var import OwnedVar
+from limpet.stores.channels.shared_region import SharedRegion
 from limpet.stores.channels.sst import SST
-from limpet.stores.channels.variables import AtomicVar, OwnedVar, SharedRegion
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = limpet.build == "compiled"
 LARGE = b"L" * 3000
@@ -82,8 +87,7 @@ NAMES = [f"{kind}{number}" for kind in KINDS for number in range(4 if COMPILED e
 
 def no_leaks(pool: Any) -> None:
     pool.recover()
-    audit = pool.audit()
-    assert audit["leaked"] == audit["held"] == 0, audit
+    accounted(pool)
 
 
 def lose(pool: Any, node: int) -> None:
@@ -118,14 +122,14 @@ def test_what_is_left_is_listed_and_removed_and_can_be_made_anew(pools: Any, los
             one.channels.remove(name)
     for one in (pool, before, after):
         assert one.channels.list() == []
-        assert list(one.channels.memory) == []
+        assert list(one.channels.catalogue) == []
     no_leaks(pool)
     for name, one in zip(NAMES, itertools.cycle((after, pool, before)), strict=False):
         assert is_new(one, name)
         fill(one, name)
     for name, one in zip(NAMES, itertools.cycle((before, after, pool)), strict=False):
         assert not is_new(one, name)
-    pool.channels.memory.check()
+    pool.channels.catalogue.check()
     for name in NAMES:
         pool.channels.remove(name)
     no_leaks(pool)
@@ -158,14 +162,14 @@ def test_a_new_name_needs_nothing_of_a_node_that_was_lost(pools: Any) -> None:
         assert variable.address >> 40 == node
         assert variable.faa(1) == 0
         assert pool.channels.open(AtomicVar, f"new{number}").faa(1) == 1
-    memory = pool.channels.memory
-    assert all(pool.heap.used(int(one)) for one in pool.exclusively(memory.references))
+    catalogue = pool.channels.catalogue
+    assert all(pool.heap.used(int(one)) for one in pool.exclusively(catalogue.references))
     no_leaks(pool)
 
 
 def on_node(pool: Any, node: int, kind: str = "counter") -> str:
     """A name whose own region lies on that node."""
-    belongs = pool.channels.memory._belongs
+    belongs = pool.channels.catalogue.node_of
     names = (f"{kind}{number}" for number in itertools.count())
     return next(name for name in names if belongs(name.encode()) == node)
 
@@ -278,6 +282,7 @@ def test_a_handle_of_what_is_no_more_is_closed_all_the_same(pools: Any, how: str
         assert handle.closed
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_kill_in_a_removal_or_a_new_beginning_leaves_nothing(pools: Any) -> None:
     """Of channels with something lost; the first of them are those who need a new directory."""
     pool = pools(nodes=2)
@@ -301,9 +306,9 @@ def test_a_kill_in_a_removal_or_a_new_beginning_leaves_nothing(pools: Any) -> No
         dies_at(pool, fuse, lambda name=name: make(name))
         assert make(name).refresh()
         pool.channels.remove(name)
-    assert list(pool.channels.memory) == []
+    assert list(pool.channels.catalogue) == []
     no_leaks(pool)
-    pool.channels.memory.check()
+    pool.channels.catalogue.check()
 
 
 def test_threads_that_make_regions_on_different_nodes_do_not_mix_them_up(pools: Any) -> None:
@@ -353,11 +358,11 @@ def test_a_full_node_does_not_concern_a_thread_that_needs_another(pools: Any) ->
 
     with pytest.raises(limpet.StoreFull):
         fill_up()
-    memory = pool.channels.memory
-    there = memory._key("shared.filler0", region.mark, 1)
+    catalogue = pool.channels.catalogue
+    there = catalogue.key_of("shared.filler0", region.mark, 1)
 
     def look() -> None:
-        assert memory.get(there)
+        assert catalogue.describe(there)
         BetweenEndpoint.between = again[0] if again else None
         del again[:1]
 

@@ -27,8 +27,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from process_tools import gather
-from store_tools import linked, sound
+from kit.processes import gather
+from kit.stores import linked, sound
 
 import limpet
 from limpet.stores.codecs import Codec

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from store_tools import key_of, once
+from kit.stores import key_of, once
 
 import limpet
 from limpet.stores.rtx.commit import Commit

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
 from limpet.stores.registry import KINDS, UNRECOVERED, store_class
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race*"]
+)
 
 KEYS = [b"%d" % number for number in range(300)]
 NODES = 3
@@ -153,6 +157,7 @@ def test_other_processes_notice(store: Any, lose: Callable[[Any, int], None]) ->
     assert gather(lambda: len(_served(store)))[0] == served
 
 
+@pytest.mark.either_build("the same lines")
 @LOSSES
 def test_a_client_with_objects_on_the_lost_node_dies_and_is_recovered(
     store: Any, lose: Callable[[Any, int], None]
@@ -214,6 +219,7 @@ def test_a_new_store_without_replicas_needs_every_node(store: Any) -> None:
     assert store.pool.audit()["leaked"] == 0
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("node", [-1, 3, 255, "1", True, None, 1.0], ids=repr)
 def test_a_node_that_is_not_there_cannot_fail(store: Any, node: Any) -> None:
     with pytest.raises(limpet.ParameterError):

@@ -7,27 +7,28 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children, gather
-from store_tools import sound
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children, gather
+from kit.stores import sound
+from kit.waiting import until
 
 import limpet
 from limpet.fault.explore.explorer import Exploration, explore
 from limpet.fault.inject.stopping import StoppingPool
 from limpet.fault.matrix import crash_matrix as matrix
-from limpet.fault.matrix import matrix_result as findings
-from limpet.fault.matrix import testbed as scene
+from limpet.fault.matrix import matrix_result, testbed
 from limpet.fault.matrix.operations import OPERATIONS
 from limpet.stores.baselines.pdpm import store as table
 from limpet.stores.baselines.pdpm.buckets import REDO
 from limpet.stores.registry import KINDS, Kind
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED = limpet.build == "compiled"
 LEASE_US = 20_000
@@ -222,6 +223,7 @@ def until_redo(store: Any, then: Callable[[], None]) -> Iterator[int]:
         store.recover()
 
 
+@pytest.mark.exhaustive("every step")
 def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
     met = 0
     for _ in until_redo(store, die):
@@ -234,12 +236,14 @@ def test_recover_finishes_and_unlocks_what_the_dead_left(store: Any) -> None:
     assert met > 5  # two words of header, the key, five of the value
 
 
+@pytest.mark.exhaustive("every step")
 def test_a_reader_finishes_for_a_dead_writer(store: Any) -> None:
     for _ in until_redo(store, die):
         assert store.get(b"k") == NEW
         assert lock_and_redo(store) == (0, 0)
 
 
+@pytest.mark.exhaustive("every step")
 def test_the_dead_may_be_recovered_before_anybody_wants_the_lock(store: Any) -> None:
     """The lock then names a client that there is no more."""
     met = 0
@@ -259,6 +263,7 @@ def test_the_dead_may_be_recovered_before_anybody_wants_the_lock(store: Any) -> 
     assert met > 5
 
 
+@pytest.mark.exhaustive("every step of two clients")
 def test_who_finishes_may_be_killed_at_it(store: Any) -> None:
     def finish(at_step: int) -> None:
         pool = StoppingPool.open(store.pool.url)
@@ -311,9 +316,7 @@ def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: A
 
     with children([wait]) as running:
         waiting, out = running[0]
-        deadline = time.monotonic() + 20
-        while not any(e["kind"] == "suspended" for e in store.pool.events()):
-            assert time.monotonic() < deadline
+        until(lambda: any(e["kind"] == "suspended" for e in store.pool.events()))
         assert os.waitpid(waiting, os.WNOHANG) == (0, 0)
         os.kill(pid, signal.SIGCONT)
         assert NEW in out.read()
@@ -324,6 +327,7 @@ def test_with_fence_wait_everybody_waits_for_a_holder_that_stands_still(pools: A
     sound(store)
 
 
+@pytest.mark.exhaustive("more faults", quick=["200-{}"])
 @pytest.mark.parametrize("changes", [{}, {"fence": "wait"}, {"node_failures": 1}], ids=str)
 @pytest.mark.parametrize("value_size", [200, 3400])
 def test_explorer(changes: dict[str, Any], value_size: int) -> None:
@@ -453,12 +457,13 @@ def mutant(request: Any, monkeypatch: pytest.MonkeyPatch) -> Mutant:
     return cast(Mutant, request.param)
 
 
+@pytest.mark.exhaustive("many runs", quick=["old*", "lock-of*"])
 @pytest.mark.skipif(not COMPILED, reason="caught by many runs")
 @pytest.mark.parametrize("mutant", KILLED, indirect=True, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught_by_the_matrix(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (scene, matrix):
+    for module in (testbed, matrix):
         monkeypatch.setattr(module, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(findings, "FAILURES_MAX", 1)
+    monkeypatch.setattr(matrix_result, "FAILURES_MAX", 1)
     result = matrix.Matrix("mutant").killed(OPERATIONS[mutant.operation])
     assert result.verdict == "FAILED"
 

@@ -14,11 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import children, gather
-from store_tools import linked, sound
+from kit.processes import children, gather
+from kit.stores import linked, sound
+from kit.waiting import until
 
 import limpet
 from limpet.stores.registry import store_class
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["race"]
+)
 
 PURE = limpet.build == "pure"
 Make = Callable[..., Any]
@@ -38,6 +43,9 @@ def rounds(count: int) -> int:
     return count // 10 if PURE else count
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_readers_see_only_values_that_were_written(make_store: Make) -> None:
     store = make_store(capacity=100, pool_nodes=2, pool_node_size="4MiB")
     keys = [b"%d" % number for number in range(8)]
@@ -72,6 +80,9 @@ def test_readers_see_only_values_that_were_written(make_store: Make) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_an_insert_of_one_key_succeeds_in_one_process(make_store: Make) -> None:
     """Over and over, on keys of the same buckets too: every key is inserted once, for good."""
     store = make_store(capacity=3000, pool_node_size="4MiB")
@@ -97,6 +108,9 @@ def test_an_insert_of_one_key_succeeds_in_one_process(make_store: Make) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_insert_and_delete_make_a_lock(make_store: Make) -> None:
     """The process that inserted the key is alone until it deletes it: a counter loses nothing."""
     store = make_store(capacity=100)
@@ -124,6 +138,9 @@ def test_insert_and_delete_make_a_lock(make_store: Make) -> None:
     sound(store)
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_deletes_of_one_key_succeed_once(make_store: Make) -> None:
     store = make_store(capacity=3000, pool_node_size="4MiB")
     count = rounds(2000)
@@ -167,6 +184,9 @@ def test_updates_never_bring_a_deleted_key_back(make_store: Make) -> None:
     assert linked(store) == 0
 
 
+@pytest.mark.exhaustive(
+    "every kind", quick=["race", "fusee", "swarm", "rcuckoo", "rtx-sherman", "loco"]
+)
 def test_one_writers_values_are_read_in_order(make_store: Make) -> None:
     """A reader never goes back: per key, reads are linearizable."""
     store = make_store(capacity=100)
@@ -189,6 +209,7 @@ def test_one_writers_values_are_read_in_order(make_store: Make) -> None:
     assert gather(write, read, read) == [count] * 3
 
 
+@pytest.mark.exhaustive("every kind", quick=["race", "swarm", "rcuckoo"])
 def test_sixteen_clients_on_few_cores_finish(make_store: Make, kind: str) -> None:
     more = {"writers": 32} if store_class(kind).majorities else {}
     store = make_store(capacity=1000, pool_nodes=2, pool_node_size="64MiB", **more)
@@ -227,6 +248,8 @@ def test_memory_that_others_freed_can_be_used(tight_store: Any, pools: Any) -> N
         store.put(b"%d" % number, bytes(2000))
 
 
+@pytest.mark.exhaustive("two seconds each", quick=["race", "swarm"])
+@pytest.mark.soak("the same code as another kind's", cases=["dtx-race", "fusee-*"])
 @pytest.mark.usefixtures("recovered")
 def test_processes_killed_at_any_time_leave_a_sound_store(make_store: Make) -> None:
     store = make_store(capacity=1000, pool_nodes=2, pool_node_size="8MiB")
@@ -259,9 +282,7 @@ def test_processes_killed_at_any_time_leave_a_sound_store(make_store: Make) -> N
 def test_a_dead_client_is_recovered_by_whoever_checks_in(make_store: Make, pools: Any) -> None:
     store = make_store(capacity=1000)
     with children([lambda: (store.put(b"theirs", b"v"), signal.pause())]) as running:
-        deadline = time.monotonic() + 20
-        while store.get(b"theirs") is None:
-            assert time.monotonic() < deadline
+        until(lambda: store.get(b"theirs") is not None)
         os.kill(running[0][0], signal.SIGKILL)
         os.waitpid(running[0][0], 0)
     states = {client["pid"]: client["state"] for client in store.pool.clients()}
@@ -275,6 +296,8 @@ def test_a_dead_client_is_recovered_by_whoever_checks_in(make_store: Make, pools
     sound(store)
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive("every kind", quick=["*-0"])
 @pytest.mark.parametrize("round_", range(3))
 def test_memory_of_the_dead_is_used_again(tight_store: Any, round_: int) -> None:
     """Clients that fill the memory and are killed do not wear the pool out."""

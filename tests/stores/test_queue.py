@@ -13,14 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import children, gather, start
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import children, dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
+from limpet.stores.channels.atomic_var import AtomicVar
 from limpet.stores.channels.layout import CLAIMED, SLEEPERS
-from limpet.stores.channels.queue_layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
-from limpet.stores.channels.variables import AtomicVar, SharedRegion
+from limpet.stores.channels.queue.layout import OWNER_SHIFT, SIZE, SKIPPED, STATE_MASK, WRITING
+from limpet.stores.channels.shared_region import SharedRegion
 
 COMPILED = limpet.build == "compiled"
 
@@ -147,7 +148,7 @@ def test_a_large_element_that_is_freed_by_a_removal_is_not_got(pools: Any) -> No
     pool = pools(node_size="4MiB")
     pool.queue("q", 2).put(bytes(10_000))
     q = pools.keep(WatchedPool.open(pool.url)).queue("q", 2)
-    size = q._slot(0) + SIZE
+    size = q.ring.slots.slot(0) + SIZE
 
     def remove(verb: str, address: int) -> None:
         if address == size:
@@ -181,6 +182,9 @@ def test_sleepers_are_woken(pools: Any) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("every step of the same lines", but=["0-*"])
+@pytest.mark.exhaustive_in_pure("every step")
+@pytest.mark.exhaustive("every step", quick=["0-*"])
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_a_producer_killed_at_any_step(pools: Any, before: int, large: bool) -> None:
@@ -207,6 +211,7 @@ def test_a_producer_killed_at_any_step(pools: Any, before: int, large: bool) -> 
     assert seen == {1, 2}
 
 
+@pytest.mark.exhaustive_in_pure("every step")
 @pytest.mark.parametrize("large", [False, True])
 def test_a_consumer_killed_at_any_step(pools: Any, large: bool) -> None:
     pool = pools(node_size="1MiB")
@@ -240,7 +245,7 @@ def test_the_only_place_is_used_again_after_its_producer_was_killed(pools: Any) 
 
 
 def slots(q: Any) -> list[int]:
-    return [q.endpoint.load(q._slot(number)) & STATE_MASK for number in range(q.maxsize)]
+    return [q.endpoint.load(q.ring.slots.slot(number)) & STATE_MASK for number in range(q.maxsize)]
 
 
 def hold_in_writing(pool: Any, q: Any, large: bytes) -> int:
@@ -371,7 +376,7 @@ def test_who_claims_the_row_of_a_laggard_is_not_taken_for_it(pools: Any) -> None
     q = pools.keep(WatchedPool.open(pool.url)).queue("q", 1)
     q.put(1)
     q.get()
-    theirs.endpoint.store(theirs._slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
+    theirs.endpoint.store(theirs.ring.slots.slot(0), theirs.own_row + 1 << OWNER_SHIFT | SKIPPED)
     seat = theirs.seats + 8 * theirs.own_row
     looks = []
 

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from process_tools import gather, start
+from kit.processes import dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
-from limpet.stores.channels.queue_layout import KEPT_MAX, KIND, PENDING
+from limpet.stores.channels.queue.layout import KEPT_MAX, KIND, PENDING
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 SMALL, LARGE = 3, 2000
 """Bytes of an element that lies in its slot, and of one that takes an object."""
@@ -73,6 +75,8 @@ def test_what_a_consumer_had_is_given_back(pools: Any, how: str, size: int) -> N
     nothing_leaked(pool)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["3"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
     pools: Any, size: int
@@ -126,6 +130,8 @@ def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
     assert seen == {"lost", "there", "done"}
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_what_was_lost_survives_who_is_killed_in_taking_over_or_forgetting(
     pools: Any, size: int
@@ -247,12 +253,10 @@ def test_a_get_that_was_cut_in_a_living_process_is_done_with_or_there(
     q = pool.queue("q", 4, codec="bytes")
     q.put_many([item(1, size), item(2, size)])
     with q.operation():
-        q._note(0, item(1, size), 0)
+        q.notes.note(q.own_row, 0, item(1, size), 0)
         if lines > 1:
             q.tasks.begin()
-        if lines > 2:
-            q.tasks.word = 0 if limpet.build == "pure" else q.tasks.word
-    assert q.endpoint.load(q._entry(q.own_row, q.keep - 1)) & KIND == PENDING
+    assert q.endpoint.load(q.notes.entry(q.own_row, q.keep - 1)) & KIND == PENDING
     assert q.get() == item(1, size)
     q.task_done()
     assert q.get() == item(2, size)

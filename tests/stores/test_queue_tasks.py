@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from process_tools import children, gather, start
+from kit.processes import children, dies_at, gather, start
+from kit.stores import nothing_leaked
 
 import limpet
 
@@ -54,6 +54,7 @@ def test_what_is_got_in_a_batch_is_done_with_one_by_one(pools: Any) -> None:
     assert q.join()
 
 
+@pytest.mark.exhaustive_in_pure("seconds of processes")
 def test_join_is_woken_by_another_process(pools: Any) -> None:
     """Each element but the last makes another one before it is done with."""
     q = pools().queue("q", 8)
@@ -134,6 +135,8 @@ ENDS: dict[str, Callable[[Any], Callable[[], object]]] = {
 }
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive_in_pure("thousands of elements")
 @pytest.mark.parametrize("how", ENDS)
 def test_everybody_is_told_what_was_lost_until_it_is_forgotten(pools: Any, how: str) -> None:
     pool = pools()
@@ -184,6 +187,7 @@ def test_who_waits_is_told_of_a_death(pools: Any) -> None:
         timer.join()
 
 
+@pytest.mark.either_build("every step of the same lines")
 @pytest.mark.parametrize("large", [False, True])
 def test_a_kill_at_any_step_of_get_and_task_done(pools: Any, large: bool) -> None:
     """The element is there for another, is lost, or is done with; and join says so."""

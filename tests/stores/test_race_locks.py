@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
-from process_tools import gather
+from kit.endpoints import Interrupted, WatchedPool
+from kit.processes import gather
 
 import limpet
 
@@ -14,6 +14,7 @@ ENTRY = 16
 KEYS = 200
 
 
+@pytest.mark.exhaustive_in_pure("waits for what hangs")
 def test_who_waits_for_a_dead_client_is_told(pools: Any) -> None:
     pool = pools()
     store = pool.store("race-locks", name="s", capacity=1, groups=2, bucket_size=1)
@@ -33,6 +34,7 @@ def test_who_waits_for_a_dead_client_is_told(pools: Any) -> None:
     assert pool.audit()["leaked"] == 0
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 @pytest.mark.parametrize("whose", ["ours", "of one at other work"])
 def test_locks_that_nobody_has_taken_keep_nobody_waiting(pools: Any, whose: str) -> None:
     """Damage, or an operation of ours that was cut off: a lock names a client that is not at it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
+from kit.processes import gather
 
 import limpet
 from limpet.stores.registry import KINDS, UNPROVED

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from puppets import verb_on
-from rcuckoo_scenes import RING, ROWS, Clients, Ring, places_of, some
+from kit.cuckoo import RING, ROWS, Clients, Ring, places_of, some
+from kit.puppets import verb_on
 
 import limpet
 from limpet.fault.matrix.operations import OLD
@@ -373,6 +373,7 @@ def test_check_leaves_out_what_a_client_that_stands_still_is_writing(pools: Any)
     clients.sound()
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_check_sees_a_row_that_nobody_is_writing_and_a_lock_of_nobodys(pools: Any) -> None:
     clients = Clients(pools, 0)
     store = clients.store

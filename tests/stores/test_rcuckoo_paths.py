@@ -1,6 +1,6 @@
 """Inserts that move entries, killed and stopped at each step: no key is lost, none is there twice.
 
-The crash matrix has them in a table that is full but for one entry (rcuckoo_scenes.py).
+The crash matrix has them in a table that is full but for one entry (kit/cuckoo.py).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted
-from puppets import PuppetPool
-from rcuckoo_scenes import RING, Clients, Ring, path_scene
+from kit.cuckoo import RING, Clients, Ring, path_scene
+from kit.endpoints import Interrupted
+from kit.puppets import PuppetPool
 
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import BYSTANDER, NEW, OLD, OPERATIONS
 from limpet.shm.endpoint.fabric import BUILD
 
@@ -52,16 +52,16 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def matrix(moves: int, **parameters: Any) -> Matrix:
         chosen = {**RING, **parameters}
-        proof = Proof(
+        profile = FaultProfile(
             chosen, matrix_nodes=1, matrix_capacity=chosen["capacity"], waits_for_stopped=True
         )
-        monkeypatch.setitem(PROOFS, "rcuckoo", proof)
+        monkeypatch.setitem(FAULT_PROFILES, "rcuckoo", profile)
         return Sparse("rcuckoo", None, path_scene(moves))
 
     return matrix
 
 
-def sound(result: Result, points: Sequence[str] = ()) -> None:
+def sound(result: MatrixResult, points: Sequence[str] = ()) -> None:
     assert result.failures == ()
     assert result.tried == result.steps > 30
     assert result.seen >= set(points)
@@ -78,6 +78,8 @@ FORMS = [
 forms = pytest.mark.parametrize(("moves", "form"), FORMS)
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_is_killed_loses_nothing(
@@ -86,6 +88,8 @@ def test_path_insert_that_is_killed_loses_nothing(
     sound(make(moves, **form).killed(INSERT), POINTS)
 
 
+@pytest.mark.exhaustive("every step of two clients")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_who_repairs_a_path_may_be_killed_at_it(
@@ -97,6 +101,8 @@ def test_who_repairs_a_path_may_be_killed_at_it(
     assert "repairing" in result.seen
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_stands_still_is_killed_and_repaired(
@@ -105,6 +111,8 @@ def test_path_insert_that_stands_still_is_killed_and_repaired(
     sound(make(moves, **form).stopped(INSERT, "kill"))
 
 
+@pytest.mark.exhaustive("every step")
+@pytest.mark.soak("every step of long paths", cases=["2*", "3*"])
 @compiled_only
 @forms
 def test_path_insert_that_stands_still_is_waited_for(
@@ -115,7 +123,9 @@ def test_path_insert_that_stands_still_is_waited_for(
 
 def test_every_named_crash_point_is_met_by_these(make: Make) -> None:
     make(1)  # `moving` is one that the matrix does not come by without paths
-    package = {n for n, path in remains.defined("rcuckoo").items() if "stores/rcuckoo" in path}
+    package = {
+        n for n, path in crash_evidence.defined("rcuckoo").items() if "stores/rcuckoo" in path
+    }
     assert package == POINTS | {"repairing"}
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
-from rcuckoo_scenes import Clients
+from kit.cuckoo import Clients
+from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_address
 
 import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED
@@ -129,6 +129,7 @@ def test_a_plan_of_one_thread_is_not_used_by_another(pools: Any) -> None:
     store.check()
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_a_damaged_row_is_an_error_and_no_endless_wait(pools: Any) -> None:
     pool = pools(nodes=1)
     store = pool.store("rcuckoo", name="test", capacity=200)
@@ -215,6 +216,7 @@ def test_a_cache_of_more_rows_than_there_are(pools: Any) -> None:
     assert store.get(b"k") == b"v"
 
 
+@pytest.mark.exhaustive("waits for what hangs")
 def test_writers_say_that_a_lock_is_of_nobody(pools: Any) -> None:
     store = pools().store("rcuckoo", name="test", capacity=1)
     store.put(b"key", b"value")

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from process_tools import gather
+from kit.processes import gather
 
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores import pool as stores_pool
@@ -36,6 +36,7 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.mark.exhaustive("every kind", quick=["swarm"])
 def test_a_recovery_makes_one_handle_without_a_cache(
     pools: Any, kind: str, handles: list[Any]
 ) -> None:

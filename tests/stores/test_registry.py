@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_tools import gather, start
+from kit.processes import gather, start
 
 import limpet
 from limpet.stores import registry
@@ -195,7 +195,7 @@ def test_a_kind_is_registered_once_or_again_as_the_same(tiny: type) -> None:
     register("tiny", tiny)
     assert store_class("tiny") is tiny
     assert kind_named("tiny").fixed == {}
-    assert "tiny" not in KINDS  # it goes through no proof of limpet's
+    assert "tiny" not in KINDS  # it goes through no test run of limpet's
     register("tiny-5", tiny, capacity=5)
     assert kind_named("tiny-5").fixed == {"capacity": 5}
     with pytest.raises(limpet.ParameterError, match="is there already"):
@@ -257,6 +257,7 @@ def test_a_process_that_does_not_know_a_kind_changes_nothing(pools: Any, tiny: t
 # ---- by a package ------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("every command")
 def test_commands_know_the_kinds_of_installed_packages(
     pools: Any, tiny: type, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from endpoint_tools import Interrupted, WatchedPool
+from kit.endpoints import Interrupted, WatchedPool
 
 import limpet
 from limpet.shm.catalogue.directory import READY, VOID

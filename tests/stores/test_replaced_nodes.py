@@ -8,18 +8,20 @@ import mmap
 import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import start
-from store_tools import sound
+from kit.processes import start
+from kit.stores import sound
+from kit.waiting import until
 
 import limpet
 from limpet.shm.replicas.replacement import Replacement
 from limpet.stores.fusee import restoring, tables
 from limpet.stores.registry import KINDS, store_class
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 KEYS = [b"%d" % number for number in range(100)]
 NODES = 5
@@ -56,6 +58,8 @@ def served_or_lost(store: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive("every size", quick=["*-1"])
 @pytest.mark.parametrize("losses", [1, 2])
 def test_every_node_is_replaced_in_turn(
     make_store: Callable[..., Any], kind: str, losses: int
@@ -78,6 +82,7 @@ def test_every_node_is_replaced_in_turn(
         assert kinds.count("node restored") == NODES
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("losses", [1, 2])
 def test_what_was_copied_outlives_the_rest(
     make_store: Callable[..., Any], kind: str, losses: int
@@ -178,6 +183,7 @@ def test_a_node_with_the_last_replica_is_not_replaced(make_store: Callable[..., 
     assert all(read())
 
 
+@pytest.mark.exhaustive("every kind", quick=["swarm-*", "fusee-[0-9]*"])
 @pytest.mark.parametrize("at", range(1, 11) if COMPILED else [5])
 def test_another_node_is_lost_while_one_is_replaced(
     make_store: Callable[..., Any], kind: str, at: int, monkeypatch: pytest.MonkeyPatch
@@ -302,6 +308,7 @@ def _works(store: Any, notes: Notes, keys: range, seed: int) -> None:
         notes.set(key, 1, intended + 1)
 
 
+@pytest.mark.exhaustive("every kind", quick=["fusee-2"])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_nodes_are_replaced_while_clients_work_and_are_killed(
     make_store: Callable[..., Any], kind: str, replicas: int
@@ -315,6 +322,9 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
     rng = random.Random(replicas)
     notes, workers = Notes(), 3
     running: dict[int, int] = {}
+
+    def puts() -> int:
+        return sum(notes.get(key)[1] for key in range(len(KEYS)))
 
     def begin(number: int) -> None:
         keys = range(number, len(KEYS), workers)
@@ -332,12 +342,9 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
             begin(number)
         for _ in range(12 if COMPILED else 3):
             node = rng.randrange(4)
-            before = sum(notes.get(key)[1] for key in range(len(KEYS)))
+            before = puts()
             store.pool.fail_node(node)
-            deadline = time.monotonic() + 60
-            while sum(notes.get(key)[1] for key in range(len(KEYS))) < before + 20:
-                assert time.monotonic() < deadline, "nobody gets on"
-                time.sleep(0.001)
+            until(lambda goal=before + 20: puts() >= goal, "nobody gets on", within_s=60)
             number = rng.randrange(workers)
             end(number)
             assert store.pool.replace_node(node)["node"] == node
@@ -354,6 +361,7 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
     assert [node["state"] for node in store.pool.nodes()] == ["in service"] * 4
 
 
+@pytest.mark.exhaustive("every kind", quick=["fusee"])
 def test_the_leader_is_killed_while_clients_wait(make_store: Callable[..., Any], kind: str) -> None:
     """A waiting client puts the node back, and goes on."""
     store = make_store(pool_nodes=4, capacity=300, replicas=replicas_of(kind, 1))

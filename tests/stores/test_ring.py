@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at, nothing_leaked
-from endpoint_tools import WatchedPool
-from process_tools import children, gather, start
+from kit.endpoints import WatchedPool
+from kit.processes import children, dies_at, gather, start
+from kit.stores import nothing_leaked
+from kit.waiting import until
 
 import limpet
 from limpet.shm.endpoint.fabric import Endpoint
 from limpet.stores.channels.layout import SLEEPERS
-from limpet.stores.channels.ring_buffer import RingBuffer
-from limpet.stores.channels.ring_layout import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.stores.channels.ring.layout import DATA, END, NUMBER, OLDEST, ROOM
+from limpet.stores.channels.ring.ring_buffer import RingBuffer
+from limpet.stores.channels.ring.writer import Writer
 
 COMPILED = limpet.build == "compiled"
 
@@ -251,7 +253,7 @@ def test_a_reader_that_was_overtaken_computes_with_no_word_of_a_payload(pools: A
     start = reader.address + DATA
     for number in range(24):
         sender.send(b"seen")
-        at = start + reader.position % 512
+        at = start + reader.reader.position % 512
 
         def overtake(verb: str, address: int, at: int = at, number: int = number) -> None:
             if verb == "load" and address == at:
@@ -272,6 +274,8 @@ DAMAGES = [("size", word) for word in BEYOND] + [
 ]
 
 
+@pytest.mark.either_build("thousands of words")
+@pytest.mark.exhaustive_in_pure("thousands of words")
 @pytest.mark.parametrize("overrun", ["block", "skip"])
 @pytest.mark.parametrize(("place", "word"), DAMAGES)
 def test_a_damaged_ring_is_an_error_and_ends(
@@ -346,6 +350,7 @@ def test_a_ring_is_pickled_by_name_and_iterated_over(pair: Any) -> None:
 # ---- kills --------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive("longer messages", quick=["5"])
 @pytest.mark.parametrize("size", [5, 150])
 def test_a_writer_killed_at_any_step_leaves_a_message_or_none(pools: Any, size: int) -> None:
     """With small messages, and with such that wrap around and overwrite others."""
@@ -431,11 +436,15 @@ def test_a_stopped_reader_is_waited_for_until_it_is_dead(pools: Any) -> None:
     send_many(sender)
 
 
+class CountsAll(Writer):
+    def counts(self, word: int) -> bool:
+        return True
+
+
 class WaitsForTheDead(RingBuffer):
     """The row of a dead reader counts."""
 
-    def _counts(self, ident: int) -> bool:
-        return True
+    writer_class = CountsAll
 
 
 def test_a_ring_that_waits_for_dead_readers_is_found_out(pools: Any) -> None:
@@ -464,10 +473,7 @@ def test_all_readers_get_all_messages_while_some_are_killed(pools: Any) -> None:
             pass
 
     with children([doomed, doomed, reader, reader]) as started:
-        limit = time.monotonic() + 20
-        while pool.counter("ready").value < 2:
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        until(lambda: pool.counter("ready").value >= 2)
         ring = pool.ring("r", 4096)
         for number in range(rounds):
             ring.send(number, timeout=20)

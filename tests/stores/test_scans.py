@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from puppets import Puppet
-from store_tools import sound
+from kit.processes import gather
+from kit.puppets import Puppet
+from kit.stores import sound
 
 from limpet.shm.endpoint.fabric import BUILD
 
@@ -57,6 +57,8 @@ CHANGES: Final[dict[str, tuple[list[bytes], Callable[[Any], None]]]] = {
 }
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["splits-*-True"])
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("change", CHANGES)
@@ -89,6 +91,7 @@ def test_who_scans_may_stand_still_at_each_step(
     assert step > 20
 
 
+@pytest.mark.exhaustive("every step")
 @pytest.mark.parametrize("change", CHANGES)
 def test_who_splits_or_merges_may_stand_still_at_each_step(pools: Any, change: str) -> None:
     keys, work = CHANGES[change]
@@ -114,6 +117,7 @@ def test_who_splits_or_merges_may_stand_still_at_each_step(pools: Any, change: s
     assert step > 100
 
 
+@pytest.mark.exhaustive("every kind", quick=["rtx-sherman"])
 @pytest.mark.parametrize("kind", TREES if COMPILED else TREES[:1])
 def test_processes_scan_while_others_split_and_merge(pools: Any, kind: str) -> None:
     store = grown(pools, kind, STAYS, nodes=2)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from store_tools import sound
-from tree_tools import VALUE, Tree
+from kit.stores import sound
+from kit.trees import VALUE, Tree
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
@@ -63,6 +63,7 @@ def test_a_value_that_goes_to_an_extent_or_comes_from_one(pools: Any) -> None:
         sound(tree.store)
 
 
+@pytest.mark.exhaustive_in_pure("fills a pool")
 def test_a_key_that_is_gone_is_missing_in_a_full_pool_too(pools: Any) -> None:
     tree = Tree(pools, size="512KiB")
     keys = tree.fill()
@@ -158,6 +159,8 @@ CASES: Final = {
 }
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["update-True"])
 @pytest.mark.parametrize("interrupted", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_who_stands_still_is_worked_around(pools: Any, case: str, interrupted: bool) -> None:

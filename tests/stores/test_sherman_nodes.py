@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from tree_tools import LeafSplit, Merge, RootSplit, nodes
+from kit.trees import LeafSplit, Merge, RootSplit, nodes
 
 import limpet
-from limpet.fault.matrix import crash_evidence as remains
+from limpet.fault.matrix import crash_evidence
 from limpet.fault.matrix.crash_matrix import Matrix
-from limpet.fault.matrix.fault_profile import PROOFS, Proof, proof_of
-from limpet.fault.matrix.matrix_result import Result
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
+from limpet.fault.matrix.matrix_result import MatrixResult
 from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation, demand
-from limpet.fault.matrix.testbed import Scene
+from limpet.fault.matrix.testbed import StoreTestbed
 from limpet.shm.endpoint.fabric import BUILD
 
 COMPILED: Final = BUILD == "compiled"
@@ -31,7 +31,7 @@ COUNTED: Final = (b"none yet", b"counted")
 compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
 
 
-class Pair(Scene):
+class Pair(StoreTestbed):
     """Beside KEY there is another key that the transaction changes with it."""
 
     def __init__(self, url: str, kind: str, fence: str = "kill") -> None:
@@ -89,8 +89,8 @@ Make = Callable[[str], tuple[Matrix, Operation]]
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes matrices of a case, and its operation; a new pool for each run."""
-    proof = Proof(SMALL, matrix_nodes=1, sources=proof_of("rtx-sherman").sources)
-    monkeypatch.setitem(PROOFS, "rtx-sherman", proof)
+    profile = FaultProfile(SMALL, matrix_nodes=1, sources=profile_of("rtx-sherman").sources)
+    monkeypatch.setitem(FAULT_PROFILES, "rtx-sherman", profile)
 
     def matrix(case: str) -> tuple[Matrix, Operation]:
         scene, operation = CASES[case]
@@ -102,7 +102,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 cases = pytest.mark.parametrize("case", CASES)
 
 
-def sound(result: Result) -> None:
+def sound(result: MatrixResult) -> None:
     assert result.failures == ()
     assert result.steps > 60
     assert result.tried > 2
@@ -129,6 +129,7 @@ def test_the_operations_change_so_many_nodes(
         limpet.destroy(url)
 
 
+@pytest.mark.exhaustive("every step", quick=["leaf split", "transaction"])
 @compiled_only
 @cases
 def test_who_is_killed_has_done_all_or_nothing(make: Make, case: str) -> None:
@@ -136,6 +137,7 @@ def test_who_is_killed_has_done_all_or_nothing(make: Make, case: str) -> None:
     sound(matrix.killed(operation))
 
 
+@pytest.mark.exhaustive("every step of two clients")
 @compiled_only
 @cases
 def test_who_repairs_may_be_killed_at_it(make: Make, case: str) -> None:
@@ -145,6 +147,7 @@ def test_who_repairs_may_be_killed_at_it(make: Make, case: str) -> None:
     assert result.next_tried > 20
 
 
+@pytest.mark.exhaustive("every step", quick=["wait-leaf split"])
 @compiled_only
 @cases
 @pytest.mark.parametrize("fence", ["wait", "kill"])
@@ -153,6 +156,7 @@ def test_who_stands_still_is_worked_around(make: Make, case: str, fence: str) ->
     sound(matrix.stopped(operation, fence))
 
 
+@pytest.mark.soak("a whole matrix")
 @compiled_only
 def test_points_of_logged_transactions_are_met(make: Make) -> None:
     """All but those of who meets another one at work: tests/fault/test_rtx_traps.py has them."""
@@ -162,7 +166,9 @@ def test_points_of_logged_transactions_are_met(make: Make) -> None:
         matrix.limit = 160
         seen |= set(matrix.killed(operation).seen)
     defined = {
-        name for name, path in remains.defined("rtx-sherman").items() if "stores/rtx/" in path
+        name
+        for name, path in crash_evidence.defined("rtx-sherman").items()
+        if "stores/rtx/" in path
     }
     assert {"noted", "published", "locked", "decided", "over"} <= defined
     assert defined - seen <= {"taken-over", "copied", "aborted"}

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from process_tools import children
-from puppets import PuppetPool, verb_on_address
-from store_tools import sound
-from tree_tools import KIND, VALUE, Tree
+from kit.processes import children
+from kit.puppets import PuppetPool, verb_on_address
+from kit.stores import sound
+from kit.trees import KIND, VALUE, Tree
 
 import limpet
 from limpet.fault.matrix.testbed import look_away, within
@@ -23,6 +23,8 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.sherman.layout import SHAPE
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
 
 COMPILED: Final = BUILD == "compiled"
 PATIENCE_S: Final = 10

@@ -21,6 +21,8 @@ from limpet.stores.rtx.layout import OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.vacant import vacant_word
 
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower")
+
 DAY_US: Final = 24 * 3600 * 1_000_000
 YEARS_30_US: Final = 32 * 366 * DAY_US
 """From 2025 to the end of 2056."""

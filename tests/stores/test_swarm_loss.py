@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from channel_tools import dies_at
-from puppets import Puppet, verb_on
-from store_tools import sound
+from kit.processes import dies_at
+from kit.puppets import Puppet, verb_on
+from kit.stores import sound
 
 import limpet
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.stores.swarm.layout import READ, STAMP_SHIFT, WRITE
+
+pytestmark = pytest.mark.exhaustive_in_pure("the same lines as compiled, and slower", quick=["3-*"])
 
 COMPILED = limpet.build == "compiled"
 
@@ -118,6 +120,7 @@ def test_any_one_node_may_be_lost(pools: Any, lose: Lose, node: int) -> None:
     sound(store)
 
 
+@pytest.mark.either_build("the same lines")
 @LOSSES
 @pytest.mark.parametrize("lost", LOST_OF_5)
 def test_any_two_nodes_of_five_may_be_lost(pools: Any, lose: Lose, lost: tuple[int, ...]) -> None:
@@ -131,6 +134,7 @@ def test_any_two_nodes_of_five_may_be_lost(pools: Any, lose: Lose, lost: tuple[i
     sound(store)
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("write_first", [False, True])
 @pytest.mark.parametrize("buffers", [1, 8])
 def test_two_lost_at_once(pools: Any, buffers: int, write_first: bool) -> None:
@@ -148,6 +152,7 @@ def test_two_lost_at_once(pools: Any, buffers: int, write_first: bool) -> None:
     sound(store)
 
 
+@pytest.mark.either_build("the same lines")
 @LOSSES
 @pytest.mark.parametrize("work", ["get_many", "keys", "len", "check", "audit", "put", "delete"])
 def test_the_first_to_notice_may_do_anything(pools: Any, lose: Lose, work: str) -> None:
@@ -271,6 +276,7 @@ def test_with_more_lost_the_errors_name_a_node(
 # ---- replaced nodes ------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("nodes", [3, NODES])
 def test_every_node_is_replaced_in_turn_and_then_another_is_lost(pools: Any, nodes: int) -> None:
     """What was at the mere majority that the lost node was of is at a majority of those left."""
@@ -315,6 +321,7 @@ def test_no_node_is_replaced_when_a_majority_of_a_key_is_lost(
         ]
 
 
+@pytest.mark.exhaustive("both ways", quick=["truncated"])
 @LOSSES
 def test_another_node_is_lost_while_one_is_filled(pools: Any, lose: Lose) -> None:
     """At a step of that. Then no value is there, or the last one."""
@@ -342,6 +349,7 @@ def test_another_node_is_lost_while_one_is_filled(pools: Any, lose: Lose) -> Non
     assert met > (10 if COMPILED else 1)
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("first", [(0, 1), (1, 3), (2, 3)])
 def test_two_of_five_are_replaced_and_then_two_others_are_lost(
     pools: Any, first: tuple[int, int]
@@ -366,6 +374,9 @@ def test_two_of_five_are_replaced_and_then_two_others_are_lost(
     sound(store)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step of a write")
+@pytest.mark.soak("every step of a write", cases=["1-*", "3-*"])
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("lost", range(4))
 def test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_loss(
@@ -396,6 +407,8 @@ def test_a_write_cut_off_while_a_node_is_lost_outlives_its_return_and_another_lo
     assert fuse > 10
 
 
+@pytest.mark.exhaustive("every step of a write")
+@pytest.mark.soak("every step of a write", cases=["1"])
 @pytest.mark.parametrize("node", range(3))
 def test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced(
     pools: Any, node: int
@@ -415,6 +428,8 @@ def test_a_write_cut_off_leaves_nothing_when_its_only_node_is_replaced(
     sound(store)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step of a write", quick=["lost4-1"])
 @pytest.mark.parametrize(
     ("lost", "buffers"), [((0,), 8), ((1,), 1), ((2,), 8), ((0, 1), 8), ((2, 4), 1)]
 )
@@ -460,6 +475,8 @@ def _node_of(store: Any, key: bytes) -> int:
     return node
 
 
+@pytest.mark.either_build("the same lines")
+@pytest.mark.exhaustive("more clients", quick=["3-*"])
 @LOSSES
 @pytest.mark.parametrize("buffers", [1, 3, 8])
 def test_clients_work_on_while_nodes_come_and_go(pools: Any, lose: Lose, buffers: int) -> None:

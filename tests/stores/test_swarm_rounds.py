@@ -9,19 +9,21 @@ import functools
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from process_tools import gather
-from puppets import Puppet, verb_on
-from store_tools import sound
+from kit.processes import gather
+from kit.puppets import Puppet, ShiftedPool, verb_on
+from kit.stores import sound
 
 import limpet
-from limpet.shm.endpoint.fabric import Endpoint
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.swarm.register import area_of
+
+pytestmark = pytest.mark.exhaustive_in_pure(
+    "the same lines as compiled, and slower", quick=["test_round_trips_without_conflict"]
+)
 
 COMPILED = limpet.build == "compiled"
 
@@ -33,20 +35,6 @@ AT_ONCE = 4096 - 32
 GUESS_STALE = 3
 """WRITE; TRYLOCK; WRITE again. One more when the lock has a timestamp already."""
 HOUR_US = 3_600_000_000
-
-
-class ShiftedEndpoint(Endpoint):
-    """The clock of a host that is ahead by `shift` us; below 0, behind."""
-
-    shift = 0
-
-    def microseconds(self) -> int:
-        return time.time_ns() // 1000 + self.shift
-
-
-class ShiftedPool(limpet.Pool):
-    endpoint_class = ShiftedEndpoint
-    endpoint: ShiftedEndpoint
 
 
 def warm(store: Any) -> Any:
@@ -305,6 +293,7 @@ def test_what_is_too_large_is_refused(pools: Any) -> None:
 # ---- conflicts -----------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 @pytest.mark.parametrize("buffers", [1, 2, 8])
 def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buffers: int) -> None:
@@ -336,6 +325,8 @@ def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buf
     sound(store)
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["1"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
     """At each of its CASes in turn, in a row whose last value others have given up already."""
@@ -361,6 +352,8 @@ def test_an_update_beside_a_write_that_stands_still(pools: Any, replicas: int) -
     assert number > 4
 
 
+@pytest.mark.either_build("every step of the same lines")
+@pytest.mark.exhaustive("every step", quick=["1", "3"])
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> None:
     """At each of its CASes in turn. A reader makes it known, and confirms it, once for all."""
@@ -531,6 +524,8 @@ def test_a_row_is_not_inherited_by_a_fork(pools: Any) -> None:
         store.recover()
 
 
+@pytest.mark.either_build("every step of the same lines", but=["3"])
+@pytest.mark.exhaustive("every step", quick=["3"])
 @pytest.mark.parametrize("replicas", [3, 5])
 def test_a_get_that_wrote_back_is_known_to_the_next_update(pools: Any, replicas: int) -> None:
     """It has put a copy into our row, whose other pointer the cache took for the empty one."""
@@ -559,6 +554,7 @@ def test_a_get_that_wrote_back_is_known_to_the_next_update(pools: Any, replicas:
 # ---- clocks --------------------------------------------------------------------------------------
 
 
+@pytest.mark.either_build("the same lines")
 @pytest.mark.parametrize("behind_us", [1_000_000, HOUR_US, 1 << 47])
 @pytest.mark.parametrize("replicas", [1, 3, 5])
 def test_a_clock_that_is_behind_is_set_by_the_first_stale_guess(

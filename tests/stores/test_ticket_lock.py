@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import process_tools
 import pytest
-from channel_tools import NappingPool
-from endpoint_tools import Interrupted, WatchedPool
-from lock_stage import PLACES, LockStage, Run
+from kit import processes
+from kit.endpoints import Interrupted, NappingPool, WatchedPool
+from kit.locks import PLACES, LockStage, Run
 
 import limpet
 from limpet.shm.errors import ChannelRemoved, ParameterError
 from limpet.stores.channels.channel import Channel
 from limpet.stores.channels.layout import SLEEP_US
-from limpet.stores.channels.ticket_layout import (
+from limpet.stores.channels.lock.ticket_layout import (
     BEHIND_MAX,
     HANDOFF,
     HEAD,
@@ -30,8 +29,9 @@ from limpet.stores.channels.ticket_layout import (
     QUEUED,
     TURN_S,
 )
-from limpet.stores.channels.ticket_layout import PLACES as FIRST_PLACE
-from limpet.stores.channels.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_layout import PLACES as FIRST_PLACE
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
+from limpet.stores.channels.lock.ticket_queue import TicketQueue
 
 SCHEDULES = 40 if limpet.build == "compiled" else 15
 
@@ -97,7 +97,7 @@ def test_who_gives_up_keeps_the_ticket_for_the_next_time(pools: Any) -> None:
     lock.acquire()
     first = TicketLock(lock.channel, lock.address, PLACES)
     lock.channel.enter()
-    assert first._draw() == 1
+    assert first.queue.draw() == 1
     lock.channel.leave()
     for _ in range(5 * PLACES):
         assert not lock.acquire(0.001)
@@ -148,18 +148,26 @@ def test_everybody_gets_the_lock_and_nobody_sleeps_in_vain(stage: LockStage) -> 
         assert not run.in_vain, seed
 
 
+class NotedQueue(TicketQueue):
+    drawn = 0
+
+    def draw(self) -> int:
+        self.drawn = int(super().draw())
+        return self.drawn
+
+
 class Noted(TicketLock):
     """Notes the ticket that it has drawn last, for this time."""
 
-    drawn = 0
+    queue_class = NotedQueue
 
     def acquire(self, timeout: float = -1.0) -> bool:
-        self.drawn = 0
+        self.queue.drawn = 0  # type: ignore[attr-defined]
         return bool(super().acquire(timeout))
 
-    def _draw(self) -> int:
-        self.drawn = int(super()._draw())
-        return self.drawn
+    @property
+    def drawn(self) -> int:
+        return self.queue.drawn  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("overtaking", [True, False])
@@ -250,24 +258,29 @@ class TakesBlindly(TicketLock):
         return True
 
 
+class NeverPassedOver(TicketQueue):
+    def pass_over(self, head: int, idle: bool) -> bool:
+        return False
+
+
 class WaitsForTheDead(TicketLock):
     """Never passes a ticket over."""
 
-    def _pass_over(self, head: int, idle: bool) -> bool:
-        return False
+    queue_class = NeverPassedOver
 
 
 class WakesTooSoon(TicketLock):
     """Looks who sleeps before the lock is free."""
 
     def drop(self) -> int:
-        self._wake()
+        self.queue.wake()
         word = self.endpoint.load(self.address)
         while self.endpoint.cas(self.address, word, word & ~HOLDER) != word:
             word = self.endpoint.load(self.address)
         return 0
 
 
+@pytest.mark.exhaustive_in_pure("many runs")
 @pytest.mark.parametrize(
     ("kind", "crashing", "hasty", "complaint"),
     [
@@ -326,7 +339,7 @@ def killed_at_every_step(pool: limpet.Pool, work: Callable[[Any], object]) -> It
             lock.endpoint.fuse = 0
             mine.close()
 
-        with process_tools.children([child]) as ((pid, out),):
+        with processes.children([child]) as ((pid, out),):
             out.read()
             _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -393,6 +406,7 @@ def test_killed_at_every_step_of_waiting(pools: Any, work: Callable[[Any], objec
     assert lock.acquire(5)
 
 
+@pytest.mark.exhaustive("every step")
 def test_killed_at_every_step_of_helping(pools: Any) -> None:
     """Of passing over a dead waiter and freeing the lock of a dead holder."""
     pool = pools()
@@ -407,11 +421,11 @@ def test_killed_at_every_step_of_helping(pools: Any) -> None:
         def waiter() -> None:
             lock = shared_lock(limpet.open(pool.url))
             lock.channel.enter()
-            assert lock._draw()
+            assert lock.queue.draw()
             os.kill(os.getpid(), signal.SIGKILL)
 
         for function in (holder, waiter):
-            with process_tools.children([function]) as ((pid, out),):
+            with processes.children([function]) as ((pid, out),):
                 out.read()
                 os.waitpid(pid, 0)
 
@@ -444,7 +458,7 @@ def test_what_the_killed_have_done_is_counted(pools: Any) -> None:
             endpoint.store(counted, value)
             mine.release()
 
-    with process_tools.children([worker] * 4) as started:
+    with processes.children([worker] * 4) as started:
         for pid, _ in started:
             before = lock.endpoint.load(counted)
             end = time.monotonic() + 10
@@ -469,7 +483,7 @@ def test_a_death_is_noticed_after_ten_milliseconds_of_sleep(pools: Any) -> None:
         signal.pause()
 
     for _ in range(3):
-        with process_tools.children([holder]) as ((pid, _),):
+        with processes.children([holder]) as ((pid, _),):
             while not lock.locked():
                 time.sleep(0.001)
             assert not lock.acquire(0.01)
@@ -492,7 +506,7 @@ def test_a_stopped_waiter_keeps_nobody_waiting(pools: Any) -> None:
         lock.acquire()
         lock.release()
 
-    with process_tools.children([waiter, waiter]) as started:
+    with processes.children([waiter, waiter]) as started:
         (stopped, _), (other, _) = started
         end = time.monotonic() + 10
         while word_of(lock) & QUEUED == 0 or word_of(lock, 24) == 0 or word_of(lock, 32) == 0:
@@ -519,7 +533,7 @@ def test_waiters_stopped_with_a_handover_delay_the_next_one_by_no_lease(
         assert lock_of(limpet.open(pool.url), overtaking=overtaking).acquire()
         signal.pause()
 
-    with process_tools.children([waiter] * waiters) as started:
+    with processes.children([waiter] * waiters) as started:
         places = [FIRST_PLACE + 8 * (ticket + 1) for ticket in range(waiters)]
         end = time.monotonic() + 20
         while not (word_of(lock) & HANDOFF and all(word_of(lock, at) for at in places)):
@@ -550,7 +564,7 @@ def test_waiter_stopped_before_it_is_handed_the_lock_delays_no_queue_by_a_lease(
     other = pools.again(pool)
     stopped = lock_of(other)
     stopped.channel.enter()
-    stopped._draw()
+    stopped.queue.draw()
     stopped.channel.leave()
     taken: list[bool] = []
     thread = threading.Thread(target=lambda: taken.append(lock.acquire(60)))

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from process_tools import gather
-from store_tools import key_of, once, sound
+from kit.processes import gather
+from kit.stores import key_of, once, sound
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
@@ -384,6 +384,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
     sound(store)
 
 
+@pytest.mark.exhaustive_in_pure("many keys")
 def test_who_writes_many_keys_shows_that_it_does_not_stand_still(
     pool: limpet.Pool, store: Any
 ) -> None:
@@ -418,6 +419,7 @@ def test_when_there_is_no_room_everything_is_as_it_was(pools: Any, kind: str) ->
     assert dict(store.items()) == {b"b": b"2", b"c": b"3"}
 
 
+@pytest.mark.either_build("the same lines")
 def test_keys_that_come_and_go_in_transactions_take_no_more_memory(pools: Any, kind: str) -> None:
     """As those that are deleted without one: leaves that they leave empty are merged."""
     pool = pools(node_size="512KiB", clients=16)
@@ -809,6 +811,7 @@ def test_forked_children_use_the_handles_that_they_inherit(pool: limpet.Pool, st
     sound(store)
 
 
+@pytest.mark.exhaustive("every kind", quick=["rtx-race"])
 @pytest.mark.skipif(not COMPILED, reason="between two steps of Python there is always room for one")
 def test_a_signal_handler_may_end_one_at_any_moment(pool: limpet.Pool, store: Any) -> None:
     """And the handle is of use afterwards."""

@@ -240,7 +240,7 @@ def _endpoint(pool: Any) -> Any:
     endpoint = Endpoint()
     for segment in pool.segments():
         state = node_word(segment.generation, IN_SERVICE)
-        fd = segment.fd if segment.place.device is None else -1
+        fd = segment.watched_fd
         endpoint.attach(segment.index, segment.map, segment.size, None, state, fd)
     endpoint.watch_states(NODE_STATES)
     return endpoint

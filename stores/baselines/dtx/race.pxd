@@ -10,6 +10,7 @@ from limpet.stores.race.splitter cimport Splitter
 cdef u64 ADDRESS_MASK
 cdef int AGAIN
 cdef u64 FROZEN
+cdef int GROUP_WORDS
 cdef u64 PATIENCE
 cdef u64 POINTER
 cdef u64 REPLICATED
@@ -38,3 +39,5 @@ cdef class LoggedSplitter(Splitter):
 
     cpdef int wait(self, u64 busy, u64 table, u64 attempt) except -1
     cpdef int split(self, Place place) except -1
+    @cython.locals(words=list, depth=int, index=int, word=u64, half=int)
+    cpdef list halves_of(self, u64 old, list numbers)

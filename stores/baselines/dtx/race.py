@@ -2,7 +2,7 @@
 
 After DrTM+H (Wei et al., OSDI '18), as far as the paper compares itself with it, and as
 `dtx-sherman` (stores/baselines/dtx/sherman.py): the lock is in the object, whole values are in the
-log, they are written in place, and a recovery stops all clients (recovery.py). A baseline. Searches,
+log, they are written in place, a recovery stops all clients (recovery.py). A baseline. Searches,
 inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
 finds no room, or a frozen slot, splits the subtable by one transaction:
 
@@ -10,8 +10,8 @@ finds no room, or a frozen slot, splits the subtable by one transaction:
     2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
        client that holds them (stores/baselines/dtx/locks.py); one that is locked is a conflict.
        Validate that the subtable is the one that was read
-    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will be,
-       and that it is decided
+    3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will
+       be, and that it is decided
     4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
        Unlock; free the subtable, the images and the log
 
@@ -66,7 +66,7 @@ from limpet.stores.race.check import Check
 from limpet.stores.race.hash_store import HashStore
 from limpet.stores.race.index import Holds, Index, Place, is_frozen, is_valid
 from limpet.stores.race.layout import FROZEN, FROZEN_VACANT, SPLIT
-from limpet.stores.race.parameters import SLOTS_PER_BUCKET, GrowingParameters
+from limpet.stores.race.parameters import GROUP_WORDS, SLOTS_PER_BUCKET, GrowingParameters
 from limpet.stores.race.slots import Slots
 from limpet.stores.race.splitter import Splitter
 from limpet.stores.race.store import attach, make_directories, unmake_directories
@@ -261,9 +261,11 @@ class LoggedSplitter(Splitter):
             self.endpoint.read(old & ADDRESS_MASK, self.index.subtable_size), dtype="<u8"
         ).tolist()
         depth = numbers[0].bit_length() - 2
-        for index, word in enumerate(words):
+        for index in range(self.index.groups * GROUP_WORDS):
+            word = words[index]
             if index & 7 and is_valid(word):
-                halves[self.half_of(word, depth)][index] = word & ~FROZEN
+                half = self.half_of(word, depth)
+                halves[half][index] = word & ~FROZEN
         return halves
 
 

@@ -38,11 +38,11 @@ import numpy as np
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores import regions
+from limpet.stores.race.layout import DIRECTORY_ENTRY, MASK, MIX_DIRECTORY, UNSET
 from limpet.stores.race.old.hash_store import HashStore
 from limpet.stores.race.old.index import Index
-from limpet.stores.race.layout import DIRECTORY_ENTRY, MASK, MIX_DIRECTORY, UNSET
-from limpet.stores.race.parameters import GROUP_SIZE, GrowingParameters
 from limpet.stores.race.old.table import Race
+from limpet.stores.race.parameters import GROUP_SIZE, GrowingParameters
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import POINTER
 from limpet.stores.status import VACANT_CLASS

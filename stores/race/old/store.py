@@ -28,15 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.membership import hand_in
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.race.old.directory import Directory, is_split
-from limpet.stores.race.old.index import is_valid
 from limpet.stores.race.layout import (
     DIRECTORY_ENTRY,
     FROZEN,
@@ -45,8 +42,10 @@ from limpet.stores.race.layout import (
     SPLIT,
     UNSET,
 )
-from limpet.stores.race.parameters import GROUP_WORDS
+from limpet.stores.race.old.directory import Directory, is_split
+from limpet.stores.race.old.index import is_valid
 from limpet.stores.race.old.table import Race
+from limpet.stores.race.parameters import GROUP_WORDS
 from limpet.stores.status import DONE, FULL, NO_MEMORY, VACANT_CLASS
 
 
@@ -94,8 +93,8 @@ class Growing(Directory):
         """
         node = self.tables[self._table_of(key)] >> NODE_SHIFT & 0xFF
         sizes = [self.subtable_size] * (self.objects_needed if self.pointer else 1)
-        internal = self.name.startswith(INTERNAL)
-        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, internal)
+        update = not self.spares
+        self.allocator.coherent().replenish_all(node, sizes, self.replicas, 0, 0, update)
 
     def _wait(self, attempt: int) -> None:
         """Wait a little for who is in the way, where somebody can be."""

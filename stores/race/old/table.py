@@ -33,9 +33,9 @@ from typing import Any, Final
 
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed, StoreMismatch
+from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.old.hash_store import HashStore
 from limpet.stores.race.old.index import attach, obtain_subtable, region_name
-from limpet.stores.race.layout import FROZEN
 from limpet.stores.race.parameters import RaceParameters
 from limpet.stores.records import Objects
 from limpet.stores.status import AGAIN, DONE, FULL

@@ -1,0 +1,16 @@
+"""The package greenlet, in which simulated clients run: an extra of limpet, which may be missing.
+
+All that simulates clients takes it from here, so that without it an error names what to install.
+"""
+
+from __future__ import annotations
+
+try:
+    from greenlet import GreenletExit, getcurrent, greenlet
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "simulated clients need the package greenlet: pip install 'limpet[simulate]'",
+        name=error.name,
+    ) from None
+
+__all__ = ["GreenletExit", "getcurrent", "greenlet"]

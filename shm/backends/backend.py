@@ -1,0 +1,236 @@
+"""The protocol of a backend: all that limpet asks of a kind of memory.
+
+A backend is a subclass of `Location`, registered under the scheme of its URLs. An object of it is
+the place of one pool. Its segments are one for each memory node and the control segment, and a
+`Place` says where one of them begins.
+
+    Location   parse      the place that a URL names
+               plan       how many nodes, of which size
+               create     make a segment that was not there, of which one creator wins
+               place      where a segment is that may be there
+               removable  the segments that are there, if this process may remove them
+               usage      what is there, as far as the backend sees it
+    Place      open, size, read, owner, back, remove: one segment
+
+node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
+backend. `tests/shm/test_backends.py` is the suite that every backend passes.
+
+The promises that a backend makes:
+
+- `create` succeeds for one of any number of creators, and raises PoolExists for all others, until
+  the segment is removed. Word 0 of a new segment is 0 or `superblock.CREATING`.
+- What `open` returns cannot write. `read` never faults: it returns fewer bytes where some are gone.
+- A segment is mapped through its descriptor, at `offset`, by any number of processes of one host.
+- Memory that is mapped stays until the last mapping is gone, whatever is removed meanwhile.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from limpet.shm.endpoint.layout import CONTROL_NODE, SUPERBLOCK_SIZE
+from limpet.shm.errors import ParameterError, PoolPermission
+from limpet.shm.parameters import NODE_SIZE_MAX, NODES_MAX, PoolParameters, check_whole
+
+if TYPE_CHECKING:
+    from limpet.shm.backends.numa import NodeOptions
+    from limpet.shm.backends.superblock import Superblock
+
+READ_ONLY: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How many memory nodes, and how large the segments will be, in bytes."""
+
+    nodes: int
+    node_size: int
+    control_size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """What a backend sees of a pool: memory nodes, bytes of all segments, uid of the owner."""
+
+    nodes: int
+    bytes: int
+    uid: int | None
+
+
+class Place(abc.ABC):
+    """Where a segment begins: `offset` bytes into what is at `path`.
+
+    `zeroed`: new memory there is all zeros. `can_shrink`: pages can go from under the mapping, as
+    those of a file that is truncated; then `size` is asked when an access faults.
+    """
+
+    path: Path
+    offset: int
+    zeroed: ClassVar[bool] = True
+    can_shrink: ClassVar[bool] = True
+
+    def open(self) -> int:
+        """A descriptor that cannot write. Raises OSError."""
+        return os.open(self.path, READ_ONLY)
+
+    @abc.abstractmethod
+    def size(self, fd: int) -> int:
+        """Bytes behind the segment now."""
+
+    @abc.abstractmethod
+    def read(self, fd: int, size: int, offset: int = 0) -> bytes:
+        """Bytes of the segment, fewer if it is shorter; word 0 not later than what follows it."""
+
+    @abc.abstractmethod
+    def owner(self, fd: int, where: str) -> int | None:
+        """The uid that owns the segment; None: its superblock says. PoolForeign if `path` cannot
+        be a segment."""
+
+    @abc.abstractmethod
+    def check(self, found: Superblock, fd: int, where: str) -> None:
+        """PoolCorrupt if a segment of this size cannot be here. It is known to be whole."""
+
+    @abc.abstractmethod
+    def back(self, fd: int, offset: int, size: int) -> bool:
+        """Have pages behind `size` bytes of the segment; False: there is no room for them."""
+
+    @abc.abstractmethod
+    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+        """Bind the pages of a mapping to a NUMA node, have huge ones. ParameterError if it cannot.
+
+        `numa_node` is None except for the creator, before the first page is touched.
+        """
+
+    @abc.abstractmethod
+    def remove(self) -> None:
+        """Take the segment away, if it is there."""
+
+    def refuse_nothing(self, data: bytes, where: str) -> None:  # noqa: B027
+        """PoolNotFound if these first bytes of it say that there is no segment."""
+
+
+class Location(abc.ABC):
+    """Where a pool is. `url` is canonical: `parse_url` of it gives this location again."""
+
+    scheme: ClassVar[str]
+    example: ClassVar[str]
+    """A URL, for the message that refuses one."""
+    reuses_memory: ClassVar[bool] = False
+    """New memory for a node that was lost is the memory that it had: nobody else may have it."""
+
+    @classmethod
+    @abc.abstractmethod
+    def parse(cls, url: str, rest: str) -> Location:
+        """The location of `url`, which has `rest` behind its scheme. Raises ParameterError."""
+
+    @classmethod
+    def everywhere(cls) -> list[Location]:
+        """The pools of this backend that can be found without being told where."""
+        return []
+
+    @property
+    @abc.abstractmethod
+    def url(self) -> str: ...
+
+    def __str__(self) -> str:
+        return self.url
+
+    def segment(self, index: int) -> str:
+        """What messages call the segment of this index, e.g. `shm://demo node 0`."""
+        return f"{self.url} {'control' if index == CONTROL_NODE else f'node {index}'}"
+
+    @abc.abstractmethod
+    def path(self, index: int, generation: int = 0) -> Path:
+        """What the segment is in: its file, or a device."""
+
+    @abc.abstractmethod
+    def place(self, index: int, generation: int = 0) -> Place:
+        """Where the segment is. `generation`: which memory of the node (states.py)."""
+
+    @abc.abstractmethod
+    def create(
+        self, index: int, size: int, options: NodeOptions, generation: int = 0
+    ) -> tuple[Place, int]:
+        """Make a segment of `size` bytes; its place, and a descriptor that may write.
+
+        The control segment is the first of a pool. With a `generation`, the segment is to replace
+        memory that is lost. Raises PoolExists, PoolPermission, ParameterError, OSError; then
+        nothing is left behind.
+        """
+
+    @abc.abstractmethod
+    def removable(self, any_owner: bool) -> list[tuple[int, int]]:
+        """Index and generation of each segment that is there, in order, the control segment last.
+
+        Raises PoolNotFound (there is none), PoolForeign (one of them is not limpet's, or another
+        pool's) or PoolPermission (another user's, unless `any_owner`).
+        """
+
+    def generations(self, index: int) -> list[int]:
+        """The generations of a node of which there is a segment, where each has its own."""
+        return []
+
+    def usage(self) -> Usage | None:
+        """What is there; None: nothing, or only the superblock says."""
+        return None
+
+    def plan(
+        self, nodes: int | None, node_size: int | None, control_size: Callable[[int], int]
+    ) -> Plan:
+        """Fit a pool to the backend; None means the default. `control_size`: of the control
+        segment, for so many bytes of nodes.
+
+        The control size is rounded up to the page size of the backend, a given node size is not.
+        """
+        page = self.page_size()
+        count = PoolParameters.nodes if nodes is None else nodes
+        size = PoolParameters.node_size if node_size is None else node_size
+        if node_size is None:
+            size = -(-size // page) * page
+        check_whole("nodes", count, 1, NODES_MAX)
+        check_size(size, page, f"{self}: node_size")
+        return Plan(count, size, -(-control_size(count * size) // page) * page)
+
+    def page_size(self) -> int:
+        """Sizes of segments are multiples of it."""
+        return mmap.PAGESIZE
+
+    def room(self) -> tuple[Path, int] | None:
+        """A folder and how many bytes are free for segments there; None: nothing to say."""
+        return None
+
+    def check_folder(self, any_owner: bool) -> None:  # noqa: B027
+        """PoolPermission if another user could put other segments in the place of these."""
+
+    def warning(self) -> str | None:
+        """What the creator of a pool should know of this backend on this host."""
+        return None
+
+
+def check_size(size: int, page: int, what: str) -> None:
+    if not SUPERBLOCK_SIZE <= size <= NODE_SIZE_MAX or size % page:
+        raise ParameterError(f"{what} must be a multiple of {page} up to 1 TiB, not {size}")
+
+
+def check_owner(where: str, uid: int, any_owner: bool) -> None:
+    if uid != os.geteuid() and not any_owner:
+        raise PoolPermission(
+            f"{where} is owned by uid {uid}, and this process runs as {os.geteuid()}; "
+            "pass any_owner=True if that is meant"
+        )
+
+
+def absolute_path(url: str, text: str) -> Path:
+    """The path that a part of a URL names, which has to be absolute and without `..`."""
+    path = Path(text)
+    if not text.startswith("/") or path == Path("/") or ".." in path.parts:
+        raise ParameterError(f"{url!r}: {text!r} is not an absolute path without '..'")
+    if not text.isprintable():
+        raise ParameterError(f"{url!r} has a character that cannot be printed")
+    return Path("/", *path.parts[1:])

@@ -1,0 +1,48 @@
+"""What an error of the operating system means for a segment."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Final
+
+from limpet.shm.descriptors import NONE_LEFT
+from limpet.shm.errors import (
+    ClientError,
+    LimpetError,
+    ParameterError,
+    PoolError,
+    PoolExists,
+    PoolForeign,
+    PoolNotFound,
+    PoolPermission,
+)
+
+_ERRORS: Final[dict[int, tuple[type[LimpetError], str]]] = {
+    errno.ENOENT: (PoolNotFound, "is not there"),
+    errno.ENOTDIR: (PoolNotFound, "is not there: its path leads through a file"),
+    errno.EEXIST: (PoolExists, "is there already; open the pool, or destroy it first"),
+    errno.EACCES: (PoolPermission, "may not be opened by this user"),
+    errno.EPERM: (PoolPermission, "may not be opened by this user"),
+    errno.EROFS: (PoolPermission, "is on a read-only file system"),
+    errno.ELOOP: (PoolForeign, "is a symbolic link, and limpet does not follow those"),
+    errno.ENXIO: (PoolForeign, "is not a plain file"),
+    errno.ENOSPC: (ParameterError, "does not fit: there is no room left"),
+    errno.EDQUOT: (ParameterError, "does not fit into this user's quota"),
+    errno.ENOMEM: (ParameterError, "does not fit: there is not enough memory"),
+    errno.EFBIG: (ParameterError, "does not fit: it is larger than a file may be"),
+    errno.EMFILE: (ClientError, f"cannot be opened: {NONE_LEFT}"),
+    errno.ENFILE: (ClientError, "cannot be opened: this host has no descriptor left"),
+    errno.ENAMETOOLONG: (ParameterError, "has a name that is too long"),
+}
+
+
+@contextlib.contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn an OSError into the LimpetError that says what it means for the segment `where`."""
+    try:
+        yield
+    except OSError as error:
+        kind, text = _ERRORS.get(error.errno or 0, (PoolError, "cannot be used"))
+        raise kind(f"{where} {text} ({error})") from error

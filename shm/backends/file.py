@@ -1,0 +1,261 @@
+"""`file:///DIR`: the files node.0 ... and control in a folder: tmpfs, hugetlbfs, fsdax, famfs.
+
+DIR is taken as it is written (no %-escapes), absolute and without `..`. A node whose memory was
+replaced has a new file, with the generation (states.py) behind a hyphen: node.0-1.
+
+Files have the mode and the group of the control segment, 0600 unless its creator asked for another.
+Their room is looked at when they are made, and taken when it is needed (backing.py), all at once
+with `prefault`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from limpet.shm.backends import backing, numa
+from limpet.shm.backends.backend import (
+    READ_ONLY,
+    Location,
+    Place,
+    Usage,
+    absolute_path,
+    check_owner,
+    check_size,
+)
+from limpet.shm.backends.explain import explained
+from limpet.shm.backends.superblock import CREATING, MAGIC
+from limpet.shm.endpoint.layout import CONTROL_NODE
+from limpet.shm.errors import ParameterError, PoolCorrupt, PoolForeign, PoolNotFound
+from limpet.shm.parameters import NODES_MAX
+
+if TYPE_CHECKING:
+    from limpet.shm.backends.numa import NodeOptions
+    from limpet.shm.backends.superblock import Superblock
+
+_SUFFIX: Final = re.compile(r"control|node\.(0|[1-9]\d{0,2})(?:-([1-9]\d{0,16}))?", re.ASCII)
+_CREATE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
+
+
+@dataclasses.dataclass(frozen=True)
+class FilePlace(Place):
+    """A segment that is a file of its own."""
+
+    path: Path
+    offset: int = 0
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def read(self, fd: int, size: int, offset: int = 0) -> bytes:
+        return os.pread(fd, size, offset)
+
+    def owner(self, fd: int, where: str) -> int:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise PoolForeign(f"{where}: {self.path} is not a plain file")
+        return status.st_uid
+
+    def check(self, found: Superblock, fd: int, where: str) -> None:
+        actual = self.size(fd)
+        if actual > found.size:
+            raise PoolCorrupt(f"{where} has {actual} bytes, and says that it has {found.size}")
+
+    def back(self, fd: int, offset: int, size: int) -> bool:
+        return backing.back(fd, offset, size)
+
+    def arrange(self, mapping: mmap.mmap, where: str, numa_node: int | None, huge: bool) -> None:
+        if numa_node is None and not huge:
+            return
+        found = numa.file_system(self.path)
+        if huge:
+            numa.require_huge_pages(found, where)
+            if found.kind == "tmpfs":
+                numa.advise_huge_pages(mapping, where)
+        if numa_node is not None:
+            numa.bind(mapping, numa_node, found, where)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Files(Location):
+    """The files of one pool, in `folder`."""
+
+    scheme: ClassVar[str] = "file"
+    example: ClassVar[str] = "file:///DIR"
+
+    folder: Path
+    name: str = ""
+
+    @classmethod
+    def parse(cls, url: str, rest: str) -> Location:
+        return cls(absolute_path(url, rest))
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.folder}"
+
+    def path(self, index: int, generation: int = 0) -> Path:
+        return self.folder / self.file_name(index, generation)
+
+    def file_name(self, index: int, generation: int) -> str:
+        life = f"-{generation}" if generation else ""
+        return "control" if index == CONTROL_NODE else f"node.{index}{life}"
+
+    @classmethod
+    def named(cls, file_name: str) -> tuple[str, int, int] | None:
+        """The pool's name, the index and the generation that a file's name stands for, if any."""
+        match = _SUFFIX.fullmatch(file_name)
+        if match is None:
+            return None
+        if match[1] is None:
+            return "", CONTROL_NODE, 0
+        return ("", int(match[1]), int(match[2] or 0)) if int(match[1]) < NODES_MAX else None
+
+    def place(self, index: int, generation: int = 0) -> Place:
+        return FilePlace(self.path(index, generation))
+
+    # ---- creating -----------------------------------------------------------------------------
+
+    def create(
+        self, index: int, size: int, options: NodeOptions, generation: int = 0
+    ) -> tuple[Place, int]:
+        where = self.segment(index)
+        check_size(size, self.page_size(), f"{where}: its size")
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.check_folder(options.any_owner)
+        whole = backing.capacity(self.folder)
+        if whole is not None and size > whole:
+            raise ParameterError(
+                f"{where}: {size} bytes do not fit into {self.folder}, which has {whole} bytes, "
+                f"{backing.room(self.folder)} bytes free"
+            )
+        path = self.path(index, generation)
+        fd = self.create_exclusive(path, where)
+        with contextlib.ExitStack() as undo:
+            undo.callback(path.unlink, missing_ok=True)
+            undo.callback(os.close, fd)
+            os.ftruncate(fd, size)
+            self._share(index, fd, options)
+            undo.pop_all()
+        return FilePlace(path), fd
+
+    def create_exclusive(self, path: Path, where: str) -> int:
+        return os.open(path, _CREATE, 0o600)
+
+    def _share(self, index: int, fd: int, options: NodeOptions) -> None:
+        """Give a new file the mode and the group that the pool has."""
+        if index == CONTROL_NODE:
+            mode, group = options.mode, options.group_number()
+        else:
+            control = self.path(CONTROL_NODE).stat()
+            mode, group = stat.S_IMODE(control.st_mode), control.st_gid
+        made = os.fstat(fd)
+        if group not in (-1, made.st_gid):
+            os.fchown(fd, -1, group)
+        if stat.S_IMODE(made.st_mode) != mode:
+            os.fchmod(fd, mode)
+
+    def page_size(self) -> int:
+        with explained(str(self)):
+            folder = _there(self.folder)
+            if not folder.is_dir():
+                raise ParameterError(f"{self}: {folder} is not a folder")
+            return numa.file_system(folder).page_size
+
+    def room(self) -> tuple[Path, int] | None:
+        folder = _there(self.folder)
+        free = backing.room(folder)
+        return None if free is None else (folder, free)
+
+    def check_folder(self, any_owner: bool) -> None:
+        """PoolPermission if the folder, or a link to it, is another user's.
+
+        That user could put other files there. Root could anyway.
+        """
+        if any_owner:
+            return
+        for status in (self.folder.lstat(), self.folder.stat()):
+            if status.st_uid not in (os.geteuid(), 0):
+                check_owner(f"{self}: the folder", status.st_uid, any_owner)
+
+    # ---- listing and removing -----------------------------------------------------------------
+
+    def removable(self, any_owner: bool) -> list[tuple[int, int]]:
+        with explained(str(self)):
+            found = self._segments()
+        if not found:
+            raise PoolNotFound(f"{self}: there is no such pool")
+        for index, generation, _ in found:
+            with explained(self.segment(index)):
+                self._check_removable(index, generation, any_owner)
+        return [(index, generation) for index, generation, _ in found]
+
+    def _check_removable(self, index: int, generation: int, any_owner: bool) -> None:
+        where, path = self.segment(index), self.path(index, generation)
+        try:
+            fd = os.open(path, READ_ONLY)
+        except FileNotFoundError:
+            return
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise PoolForeign(f"{where}: {path} is not a plain file; left alone")
+            check_owner(where, status.st_uid, any_owner)
+            word = os.pread(fd, len(MAGIC), 0)
+        finally:
+            os.close(fd)
+        if any(word) and not MAGIC.startswith(word) and word != CREATING:
+            raise PoolForeign(
+                f"{where} is not a limpet segment: it begins with {word!r}; left alone"
+            )
+
+    def generations(self, index: int) -> list[int]:
+        return [generation for found, generation, _ in self._segments() if found == index]
+
+    def usage(self) -> Usage | None:
+        with explained(str(self)):
+            found = self._segments()
+        if not found:
+            return None
+        count = len({index for index, _, _ in found} - {CONTROL_NODE})
+        size = sum(status.st_size for _, _, status in found)
+        return Usage(count, size, found[0][2].st_uid)
+
+    def _segments(self) -> list[tuple[int, int, os.stat_result]]:
+        """Index, generation and status of every file that is named like a segment of the pool."""
+        found = []
+        for entry, (name, index, generation) in named_files(self.folder, type(self)):
+            if name == self.name and (status := _status_of(entry)) is not None:
+                found.append((index, generation, status))
+        return sorted(found, key=lambda item: item[:2])
+
+
+def named_files(folder: Path, kind: type[Files]) -> list[tuple[Path, tuple[str, int, int]]]:
+    """The files in a folder that are named like segments of a pool, and what each name says."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        found = [(Path(entry.path), kind.named(entry.name)) for entry in entries]
+    return [(path, named) for path, named in found if named is not None]
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    """None if another process has just removed it."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,63 @@
+"""What the memory layer asks of the stores in a pool.
+
+The memory layer knows blocks, objects and hands, and no store. Some links it cannot judge by their
+address alone, and only stores know what they link to. So whoever puts stores into a pool registers
+a `Contents` (`Memory.contents`, which the heap and the audit ask, too). This one is of a pool that
+has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from limpet.shm.alloc.blocks import Words
+
+
+class Contents:
+    """A pool without stores."""
+
+    # ---- links ----------------------------------------------------------------------------------
+
+    def linked(self, reference: int, home: int) -> bool:
+        """Whether the object is linked by `home`, which no address is but a store's own name of a
+        link (words.py: REPLICATED), once that is decided. What no store knows, is."""
+        return True
+
+    def concerned(self, word: int, home: int, reference: int) -> bool:
+        """Whether the protocol that holds the link at `home`, by its word (words.py: HELD), sees to
+        an object that the link names, or may name."""
+        return False
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        """References that a pair of a hand, with a store's own name of a link, stands for besides
+        its own."""
+        return []
+
+    def references(self) -> Words:
+        """All object references that stores link to. Called within `exclusively`."""
+        return np.empty(0, dtype=np.uint64)
+
+    def emptying(self) -> bool:
+        """Whether objects may be found nowhere since a client is freeing them."""
+        return False
+
+    # ---- lost nodes -----------------------------------------------------------------------------
+
+    def reconcile(self, failed: list[int]) -> None:
+        """Put in order what the hands name, before these nodes are excluded; for a leader."""
+
+    def refill(self, node: int) -> dict[str, int]:
+        """Make on a node with new memory what the replicated stores have on it; for a leader."""
+        return dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
+
+    # ---- recovery -------------------------------------------------------------------------------
+
+    def recovering(self) -> AbstractContextManager[None]:
+        """Around the recovery of a dead client, which asks `linked` of one object after another."""
+        return contextlib.nullcontext()

@@ -1,0 +1,17 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport u64
+from limpet.stores.channels.channel cimport Channel
+
+cdef u64 MASK
+cdef int WORD
+
+cdef class AtomicVar(Channel):
+    @cython.locals(value=u64)
+    cpdef u64 load(self) except? 0
+    @cython.locals(before=u64)
+    cpdef u64 swap(self, value) except? 0
+    @cython.locals(before=u64)
+    cpdef u64 faa(self, delta) except? 0
+    @cython.locals(before=u64)
+    cpdef u64 cas(self, expected, desired) except? 0

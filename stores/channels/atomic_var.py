@@ -1,0 +1,64 @@
+"""The atomic variable: a word with many writers (LOCO section 5.1).
+
+A kill leaves behind: the value before, or after.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import MASK, WORD
+
+
+class AtomicVar(Channel):
+    """A word with many writers. Values are 64 bits, and wrap around."""
+
+    def __init__(
+        self, manager: Any, name: str, parent: Any = None, *, node: int | None = None
+    ) -> None:
+        super().__init__(manager, name, parent, size=WORD, node=node, kind="atomic_var")
+
+    def load(self) -> int:
+        """The value. One round trip, as the others."""
+        self.enter()
+        try:
+            value = self.endpoint.load(self.address)
+            self.endpoint.wait()
+            return value
+        finally:
+            self.leave()
+
+    def store(self, value: int) -> None:
+        """Set the value."""
+        self.swap(value)
+
+    def swap(self, value: int) -> int:
+        """Set the value; what it was."""
+        self.enter()
+        try:
+            before = self.endpoint.swap(self.address, value & MASK)
+            self.endpoint.wait()
+            return before
+        finally:
+            self.leave()
+
+    def faa(self, delta: int) -> int:
+        """Add to the value; what it was."""
+        self.enter()
+        try:
+            before = self.endpoint.faa(self.address, delta & MASK)
+            self.endpoint.wait()
+            return before
+        finally:
+            self.leave()
+
+    def cas(self, expected: int, desired: int) -> int:
+        """Change the value if it is `expected`; what it was."""
+        self.enter()
+        try:
+            before = self.endpoint.cas(self.address, expected & MASK, desired & MASK)
+            self.endpoint.wait()
+            return before
+        finally:
+            self.leave()

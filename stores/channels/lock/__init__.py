@@ -1,0 +1,1 @@
+"""Locks: `pool.lock`, over the ticket lock of the paper."""

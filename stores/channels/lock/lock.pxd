@@ -1,0 +1,48 @@
+cimport cython
+
+from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.lock.ticket_lock cimport TicketLock
+
+cdef int DELEGATE
+cdef int HANDOVERS_MAX
+cdef int HOLDER
+cdef double LOOK_S
+cdef int NOTHING
+
+cdef class Gate:
+    cdef readonly unsigned long long thread
+    cdef readonly object opened
+    cdef readonly int role
+
+cdef class Lock(Channel):
+    cdef readonly bint recursive
+    cdef readonly TicketLock ticket
+    cdef readonly object line
+    cdef readonly bint lined
+    cdef unsigned long long ident
+    cdef readonly unsigned long long held_by
+    cdef readonly int count
+    cdef readonly bint delegated
+    cdef int handovers
+
+    @cython.locals(thread=cython.ulonglong, taken=bint, known=bint, left=bint)
+    cpdef bint acquire(self, bint blocking=*, double timeout=*) except -1
+    cpdef int release(self) except -1
+    @cython.locals(gate=Gate)
+    cdef int _release(self) except -1
+    cpdef bint locked(self) except -1
+    cdef int _forget(self) except -1
+    cdef int _adopt(self) except -1
+    @cython.locals(dropped=bint)
+    cdef int _let_go(self) except -1
+    @cython.locals(gate=Gate)
+    cdef int _resign(self) except -1
+    @cython.locals(gate=Gate)
+    cdef Gate _first(self)
+    @cython.locals(end=double, role=int, taken=bint)
+    cdef bint _wait(self, unsigned long long thread, double timeout) except -1
+    @cython.locals(gate=Gate)
+    cdef int _line_up(self, unsigned long long thread, double end) except -1
+    @cython.locals(left=double)
+    cdef bint _stand(self, Gate gate, double end) except -1
+    cdef bint _step_out(self, Gate gate) except -1

@@ -1,0 +1,331 @@
+# cython: binding=False
+# The interpreter calls methods that are no function objects more quickly.
+"""`pool.lock`: threading.Lock among processes and their threads, over a ticket lock (LOCO 5.4).
+
+The process holds the ticket lock (ticket_lock.py); one of its threads holds this. Of the threads
+that wait at most one, the *delegate*, queues in shared memory; the others wait in `line` for a
+thread of their own. A thread that releases while others are in line hands over to the first of
+them, without a verb, at most HANDOVERS_MAX times in a row, as other processes wait, too. Then it
+releases the ticket lock, and the first in line becomes the delegate.
+
+`held_by`, `delegated` and `line` are changed within operations only, which exclude the threads of a
+process from each other. They belong to the client `ident`: a forked child finds that it has another
+one, and begins with none of them. So it does not hold what its parent holds.
+
+A kill leaves behind: what ticket_lock.py says; all else is gone with the process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from threading import TIMEOUT_MAX, get_ident
+from threading import Lock as LocalLock
+from typing import Any, Final
+
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import YIELD
+from limpet.stores.channels.lock.ticket_lock import TicketLock, ticket_lock_size
+
+HANDOVERS_MAX: Final = 100
+PLACES: Final = 64
+LOOK_S: Final = 0.2
+"""How often a thread in line looks whether the channel is still there, or a signal has come."""
+
+NOTHING = 0
+DELEGATE = 1
+HOLDER = 2
+
+
+class Gate:
+    """A thread in line: it waits for `opened` to be released."""
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.opened = LocalLock()
+        self.opened.acquire()
+        self.role = NOTHING
+        """What it was opened for: HOLDER, the lock was handed over; or DELEGATE."""
+
+
+class Lock(Channel):
+    """A lock with the interface of threading.Lock, or, `recursive`, of threading.RLock.
+
+    `places`: as many processes wait in order; a power of two. `overtaking`: see ticket_lock.py.
+    `inherited`, for who holds the lock: whether the last holder died holding it.
+    """
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        recursive: bool = False,
+        places: int = PLACES,
+        overtaking: bool = True,
+        node: int | None = None,
+    ) -> None:
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=ticket_lock_size(places),
+            kind="lock",
+            node=node,
+            recursive=recursive,
+            places=places,
+            overtaking=overtaking,
+        )
+        self.recursive = recursive
+        self.ticket = TicketLock(self, self.address, places, overtaking)
+        self.line: deque[Gate] = deque()
+        self.lined = False
+        """Somebody may be in line."""
+        self.ident = 0
+        self.held_by = 0
+        """0: no thread of this process holds the lock; else `get_ident` of the one that took it."""
+        self.count = 0
+        self.delegated = False
+        self.handovers = 0
+
+    @property
+    def inherited(self) -> bool:
+        """For who holds the lock: whether the last holder died holding it."""
+        return bool(self.ticket.inherited)
+
+    # ---- the interface of threading -----------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False if it was not to be had at once, or for `timeout` seconds.
+
+        Raises what a signal handler raises, ChannelRemoved, NodeFailed: it is not held then.
+        """
+        if timeout != -1:
+            if not blocking:
+                raise ValueError("can't specify a timeout for a non-blocking call")
+            if not timeout >= 0:
+                raise ValueError("timeout value must be a non-negative number")
+            if timeout > TIMEOUT_MAX:
+                raise OverflowError("timeout value is too large")
+        thread = get_ident() if self.recursive else 1
+        taken = known = left = False
+        self.enter()
+        try:
+            if self.ident != self.client.ident:
+                self._forget()
+            if not self.held_by:
+                if self.ticket.grab() or ((not blocking or timeout == 0) and self.ticket.seize()):
+                    self.held_by = thread
+                    self.count = 1
+                    taken = True
+            elif self.recursive and self.held_by == thread:
+                self.count += 1
+                taken = True
+            known = True
+        finally:
+            try:
+                if not known and not self.held_by and self.ticket.is_ours():
+                    self.ticket.drop()  # a signal handler has raised when it had just been taken
+                self.leave()
+                left = True
+            finally:
+                if taken and not left:
+                    self.release()
+        if taken:
+            return True
+        return blocking and timeout != 0 and self._wait(thread, timeout)
+
+    def release(self) -> None:
+        """Let the next one have the lock; any thread of the process may do that, unless recursive.
+
+        Also if it was taken by a handle that the process has forgotten.
+        Raises RuntimeError if this process, or the thread, does not hold it.
+        """
+        self.enter()
+        self._release()
+
+    def _release(self) -> None:
+        """As `release`, in an operation, which ends."""
+        try:
+            if not self.held_by or self.ident != self.client.ident:
+                self._adopt()
+            if not self.held_by or (self.recursive and self.held_by != get_ident()):
+                raise RuntimeError("release unlocked lock")
+            self.count -= 1
+            if not self.count:
+                gate = self._first() if self.handovers < HANDOVERS_MAX else None
+                if gate is None:
+                    self._let_go()
+                else:
+                    self.handovers += 1
+                    self.held_by = gate.thread
+                    self.count = 1
+                    self.ticket.inherited = False
+                    gate.role = HOLDER
+                    gate.opened.release()
+        finally:
+            self.leave()
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock, or has died holding it."""
+        return bool(self.ticket.locked())
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: Any = None, error: Any = None, trace: Any = None) -> None:
+        entered = False
+        try:
+            self.enter()
+            entered = True
+        finally:
+            if not entered and self._is_owned():
+                # A signal handler has raised, as far as we know; it must not stay held.
+                self.enter()
+                self._release()
+        self._release()
+
+    def _is_owned(self) -> bool:
+        """For threading.Condition, as the three that follow: whether this thread has the lock."""
+        thread = get_ident() if self.recursive else 1
+        return self.held_by == thread and self.ident == self.client.ident
+
+    def _recursion_count(self) -> int:
+        return self.count if self._is_owned() else 0
+
+    def _release_save(self) -> int:
+        count = self.count
+        if self._is_owned():
+            self.count = 1
+        self.release()
+        return count
+
+    def _acquire_restore(self, count: int) -> None:
+        self.acquire()
+        self.count = count
+
+    # ---- the threads of this process ----------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Be as new: what is known here was another client's."""
+        self.ident = self.client.ident
+        self.held_by = 0
+        self.count = 0
+        self.delegated = False
+        self.handovers = 0
+        self.line = deque()
+        self.lined = False
+
+    def _adopt(self) -> None:
+        """Have the lock, if this process holds it by a handle that it has forgotten."""
+        if self.ident != self.client.ident:
+            self._forget()
+        # A delegate may have it already, and be about to say so.
+        if not self.delegated and self.ticket.is_ours():
+            self.held_by = get_ident() if self.recursive else 1
+            self.count = 1
+
+    def _let_go(self) -> None:
+        """Release the ticket lock; the first in line may queue for it."""
+        dropped = False
+        self.held_by = 0
+        self.handovers = 0
+        try:
+            self.ticket.drop()
+            dropped = True
+        finally:
+            if not dropped and self.ticket.is_ours():
+                self.ticket.drop()  # a signal handler has cut it off
+            if self.lined and not self.delegated:
+                self._resign()
+
+    def _resign(self) -> None:
+        """Let the first in line, if there is one, be the delegate, and nobody else."""
+        self.delegated = False
+        gate = self._first()
+        if gate is not None:
+            self.delegated = True
+            gate.role = DELEGATE
+            gate.opened.release()
+
+    def _first(self) -> Gate | None:
+        """Take the first in line out of it. A thread that gives up does so at any time."""
+        if not self.lined:
+            return None
+        # ORDER: before the look, as who lines up says so after it has: that is not forgotten.
+        self.lined = False
+        try:
+            gate = self.line.popleft()
+        except IndexError:
+            return None
+        self.lined = True
+        return gate
+
+    def _wait(self, thread: int, timeout: float) -> bool:
+        now = self.membership.now
+        end = now() + timeout if timeout != -1 else math.inf
+        role = self._line_up(thread, end)
+        if role != DELEGATE:
+            return role == HOLDER
+        taken = False
+        try:
+            taken = self.ticket.acquire(max(end - now(), 0.0) if end != math.inf else -1.0)
+        finally:
+            # In this order, so that no other thread takes itself for the delegate meanwhile.
+            if taken:
+                self.count = 1
+                self.held_by = thread
+                self.delegated = False
+            else:
+                self._resign()
+        return taken
+
+    def _line_up(self, thread: int, end: float) -> int:
+        """Be in line until it is our turn, or until `end`: HOLDER, DELEGATE or NOTHING."""
+        self.enter()
+        try:
+            if not self.held_by and not self.delegated:
+                self.delegated = True
+                return DELEGATE
+            gate = Gate(thread)
+            self.line.append(gate)
+            self.lined = True
+        finally:
+            self.leave()
+        try:
+            if not self._stand(gate, end) and self._step_out(gate):
+                return NOTHING
+        except BaseException:
+            if not self._step_out(gate):
+                if gate.role == HOLDER:
+                    self.release()
+                else:
+                    self._resign()
+            raise
+        return gate.role
+
+    def _stand(self, gate: Gate, end: float) -> bool:
+        """Wait at the gate; whether it was opened before `end`."""
+        now = self.membership.now
+        while True:
+            left = max(end - now(), 0.0)
+            if gate.opened.acquire(timeout=min(left, LOOK_S)):
+                return True
+            if left <= LOOK_S:
+                return False
+            # A signal that another thread got does not interrupt one that was asleep.
+            self.endpoint.pause(YIELD)
+            self.enter()  # the channel may have been removed, the pool closed
+            self.leave()
+
+    def _step_out(self, gate: Gate) -> bool:
+        """Leave the line; False if the gate was opened by now."""
+        try:
+            self.line.remove(gate)
+        except ValueError:
+            # ORDER: before we ask what for: who has taken it out of the line is about to open it.
+            while gate.role == NOTHING:
+                gate.opened.acquire(timeout=LOOK_S)
+            return False
+        return True

@@ -1,0 +1,365 @@
+"""The ticket lock (LOCO section 5.4), which no dead or stopped process can jam.
+
+In the paper a process draws a ticket by fetch-and-add and waits until that number is served; who
+dies with a ticket blocks all others (trap L1), and who draws one and dies before it has said whose
+it is leaves a ticket that nobody can account for. Here mutual exclusion and order are kept apart:
+
+Lock word, at byte 0: who holds the lock
+    bits 0-47   holder     client id, never used again; 0: free
+    bit 48      QUEUED     there may be a queue: who releases looks
+    bit 49      HANDOFF    only the head of the queue may take the lock
+    bit 50      INHERITED  the last holder died, so what the lock protects may be half done
+Behind it, from byte 8 on, the queue: the head, and the tickets in their places (ticket_queue.py).
+
+To take the lock is one CAS of the lock word, from free to one's id; to release it another. A client
+that finds it held takes the first ticket that is free, by one CAS of its place, so that a ticket
+and its owner become known together. The head of the queue sleeps until a release wakes it; it takes
+the lock before it counts the head up. Only the head is woken.
+
+Overtaking. A newcomer may take a lock that is free, though others queue: one that runs does not
+wait for one that has to be woken first. A head that was woken and finds the lock held sets HANDOFF,
+so it is overtaken by those of one sleep only. Without `overtaking` the order is that of the
+tickets.
+
+A waiter is not a holder, and delays nobody by a lease (trap G11): HANDOFF is a favour to a head
+that runs. A waiting process that finds the lock free, and kept for the head, for TURN_S passes the
+head over. A head that runs sets HANDOFF after a sleep; if there is none for TURN_S and the longest
+sleep, while the lock was free or changed hands, a waiting process passes the head over, too.
+
+Why it is correct: the lock word alone excludes; it goes from free to an id, and from that id to
+free, by the holder's CAS or by that of somebody who has seen that this client is dead; and ids do
+not come again. The queue says only who waits for what: whatever becomes of it, nobody holds a lock
+that another one holds, and everybody looks again after SLEEP_US or a few times that.
+
+A kill leaves behind: a lock word with a dead holder, and tickets of dead owners. A waiter finds
+them when it has slept in vain, and frees the lock, INHERITED, or counts the head up. A ticket
+that was given back (a timeout, Ctrl-C) is passed over, too, or taken up again by its owner's next
+wait. One whose owner stands still, while the lock is free, is passed over after TURN_S; it draws
+another. A holder that stands still keeps the lock: who cannot wait for that gives a timeout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.shm.endpoint.states import former
+from limpet.shm.errors import AddressError, ParameterError, PoolClosed
+from limpet.stores.channels.lock.ticket_layout import (
+    BEHIND_MAX,
+    FULL_ATTEMPT,
+    HALF,
+    HANDOFF,
+    HOLDER,
+    INHERITED,
+    PLACES,
+    QUEUED,
+)
+from limpet.stores.channels.lock.ticket_queue import TicketQueue
+from limpet.stores.channels.waiting import spin
+
+LOOK = 0
+SPIN = 1
+NO_PLACE = 2
+DOZE = 3
+TAKEN = 4
+GIVEN_UP = 5
+"""States of a wait."""
+
+WAITS = 6
+PASSED = 7
+"""Beside TAKEN: how a look ended."""
+
+
+def ticket_lock_size(places: int) -> int:
+    """Bytes that a lock with so many places takes; zeros are a lock that is free."""
+    if places < 2 or places & (places - 1):
+        raise ParameterError(f"a lock has a power of two of places, at least 2, not {places}")
+    return PLACES + 8 * places
+
+
+class TicketLock:
+    """The lock at `address`, for the threads of this process, in the operations of `channel`.
+
+    `places`: a power of two, at least as many as clients that may wait at one time; those who find
+    no place wait without order. `size`: bytes that it takes. `inherited`, for the holder: whether
+    the last one died holding it.
+    """
+
+    queue_class: type[TicketQueue] = TicketQueue
+    """The class of its queue."""
+
+    def __init__(self, channel: Any, address: int, places: int, overtaking: bool = True) -> None:
+        self.size = ticket_lock_size(places)
+        self.channel = channel
+        self.client = channel.client
+        self.endpoint = channel.endpoint
+        self.address = address
+        self.places = places
+        self.inherited = False
+        self.barred = HANDOFF if overtaking else HANDOFF | QUEUED
+        """A newcomer may take the lock unless it has one of these."""
+        self.queue = self.queue_class(channel, address, places)
+
+    def replaced(self, node: int) -> None:
+        """`node` has other memory: what was there raises NodeFailed, also for who waits for it."""
+        self.address = self.queue.address = former(self.address, node)
+
+    def acquire(self, timeout: float = -1.0) -> bool:
+        """Take the lock; False if it was not to be had for `timeout` seconds (below 0: for ever).
+
+        Two atomics with `release`, when it is free. Not within an operation. Raises what
+        `channel.enter` raises, and what a signal handler raises: the lock is not held then.
+        """
+        self.channel.enter()
+        try:
+            if self.grab() or (timeout == 0 and self.seize()):
+                return True
+        finally:
+            self.channel.leave()
+        return timeout != 0 and TicketWait(self, timeout).run()
+
+    def release(self) -> None:
+        """Let the next one have the lock. Raises RuntimeError if this process does not hold it."""
+        self.channel.enter()
+        try:
+            self.drop()
+        finally:
+            self.channel.leave()
+
+    def locked(self) -> bool:
+        """Whether a client holds the lock, or has died holding it."""
+        return self.holder() != 0
+
+    def holder(self) -> int:
+        """The client id of the holder, also of one that has died with the lock; 0: it is free."""
+        self.channel.enter()
+        try:
+            return self.endpoint.load(self.address) & HOLDER
+        finally:
+            self.channel.leave()
+
+    # ---- the lock word, within an operation ---------------------------------------------------
+
+    def is_ours(self) -> bool:
+        """Whether this process holds the lock."""
+        return self.endpoint.load(self.address) & HOLDER == self.client.ident
+
+    def grab(self) -> bool:
+        """Take the lock if it is free and no waiting client comes first."""
+        # LINEARIZES: free, and no client has waited.
+        if self.endpoint.cas(self.address, 0, self.client.ident) == 0:
+            # CRASH(holding): the id of a dead client; a waiting one frees the lock, INHERITED.
+            self.inherited = False
+            return True
+        return self._take(False)
+
+    def drop(self) -> None:
+        """As `release`."""
+        endpoint, mine = self.endpoint, self.client.ident
+        # LINEARIZES: free.
+        seen = endpoint.cas(self.address, mine, 0)
+        if seen != mine:
+            word = mine
+            while seen != word:
+                word = seen
+                if word & HOLDER != mine:
+                    raise RuntimeError("a lock was released that this process does not hold")
+                seen = endpoint.cas(self.address, word, word & ~HOLDER)
+            # ORDER: free before we look at the queue; a waiter looks again before it sleeps.
+            # CRASH(released): no client is woken; the head finds the lock free after its sleep.
+            if self.queue.wake():
+                endpoint.cas(self.address, word & ~HOLDER, 0)
+
+    def _take(self, head: bool) -> bool:
+        """Take the lock if it is free, as the head of the queue or as a newcomer."""
+        while True:
+            word = self.endpoint.load(self.address)
+            if word & HOLDER or (not head and word & self.barred):
+                return False
+            flags = QUEUED if head else word & QUEUED
+            # LINEARIZES: free.
+            if self.endpoint.cas(self.address, word, self.client.ident | flags) == word:
+                self.inherited = word & INHERITED != 0
+                return True
+
+    def seize(self) -> bool:
+        """Take the lock if only the dead have it, or queue for it."""
+        self._bury()
+        head = self.queue.head()
+        while self.queue.pass_over(head, True):
+            head += 1
+        if self.queue.wake():
+            word = self.endpoint.load(self.address)
+            if not word & HOLDER:
+                self.endpoint.cas(self.address, word, word & INHERITED)
+        return self._take(False)
+
+    def _bury(self) -> None:
+        """Free the lock if its holder is dead."""
+        word = self.endpoint.load(self.address)
+        if word & HOLDER and not self.channel.lives(word & HOLDER):
+            # CRASH(buried): free and INHERITED, until a client takes it.
+            self.endpoint.cas(self.address, word, (word & ~HOLDER) | INHERITED)
+
+    # ---- the turn of a ticket, within an operation ----------------------------------------------
+
+    def look(self, ticket: int, idle: bool) -> int:
+        """Whether it is the turn of our ticket (0: we have none): TAKEN; WAITS; or PASSED over.
+
+        `idle`: we have slept in vain, so see to the dead.
+        """
+        if idle:
+            self._bury()
+        first = head = self.queue.head()
+        while head != ticket and self.queue.pass_over(head, idle):
+            head += 1
+        if head == ticket and self._take(True):
+            # CRASH(unserved): the holder's own ticket is the head; it is passed over with the lock.
+            self.queue.count_up(ticket)
+            return TAKEN
+        if head != first and head != ticket:
+            self.queue.wake()
+        if not ticket:
+            return TAKEN if self._take(False) else WAITS
+        return PASSED if head > ticket else WAITS
+
+
+class TicketWait:
+    """One thread's wait for a ticket lock: a small state machine.
+
+        LOOK      in an operation: take a ticket if we have none, look whether it is our turn
+                    -> TAKEN, GIVEN_UP; LOOK once more: the ticket was passed over, or the time is
+                    over; SPIN: we are the head; NO_PLACE: we have no ticket; DOZE
+        SPIN      look for a moment whether the lock comes free    -> LOOK, DOZE
+        NO_PLACE  pause for 1 ms                                   -> LOOK
+        DOZE      say in our place that we sleep, look again, sleep until we are woken
+                    -> LOOK
+        TAKEN, GIVEN_UP   the end
+
+    After a sleep in vain the next look is `idle`: it sees to the dead. A waiter that gives up has
+    looked once whether the holder or the head is dead.
+    """
+
+    def __init__(self, lock: TicketLock, timeout: float) -> None:
+        """`timeout`: in seconds; below 0: for ever."""
+        self.lock = lock
+        self.queue = lock.queue
+        self.channel = lock.channel
+        self.endpoint = lock.endpoint
+        self.now = lock.channel.membership.now
+        self.timed = timeout > 0
+        self.end = self.now() + timeout if timeout > 0 else 0.0
+        self.left = 1.0
+        """Seconds until the end, when we looked last."""
+        self.ticket = 0
+        """Ours; 0: we have none."""
+        self.behind = 0
+        """How many tickets are before ours, when we looked last."""
+        self.flags = QUEUED
+        """The head sets these in the lock word: it is overtaken during its first sleep only."""
+        self.idle = False
+
+    def run(self) -> bool:
+        """Wait; whether the lock was taken. Raises as `TicketLock.acquire` does."""
+        if not self.lock.barred & QUEUED and self._barge():
+            return True
+        state = LOOK
+        try:
+            while state != TAKEN and state != GIVEN_UP:
+                state = self._step(state)
+        except BaseException:
+            if self.ticket:
+                self.queue.give_back(self.ticket)
+            raise
+        if state == GIVEN_UP and self.ticket:
+            self.queue.give_back(self.ticket)
+        return state == TAKEN
+
+    def _step(self, state: int) -> int:
+        """Do what there is to do in this state; the next one."""
+        if state == LOOK:
+            return self._look()
+        if state == SPIN:
+            return LOOK if self._spin() else DOZE
+        if state == NO_PLACE:
+            self.endpoint.pause(FULL_ATTEMPT)
+            self.idle = True
+            return LOOK
+        self._doze()
+        return LOOK
+
+    def _look(self) -> int:
+        self.channel.enter()
+        try:
+            if not self.ticket:
+                self.ticket, self.flags = self.queue.draw(), QUEUED
+                if self.lock.barred & QUEUED:
+                    self.endpoint.fetch_or(self.lock.address, QUEUED)
+            found = self.lock.look(self.ticket, self.idle)
+            self.behind = 0
+            if found == WAITS and self.ticket:
+                self.behind = self.ticket - self.queue.head()
+                if self.flags != QUEUED and self.behind == 0:
+                    self.endpoint.fetch_or(self.lock.address, self.flags)
+        finally:
+            self.channel.leave()
+        if found == TAKEN:
+            return TAKEN
+        if found == PASSED:
+            self.ticket = 0
+            self.idle = False
+            return LOOK
+        self.left = self.end - self.now() if self.timed else 1.0
+        if self.left <= 0:
+            if self.idle:
+                return GIVEN_UP
+            self.idle = True
+            return LOOK
+        self.idle = False
+        if not self.ticket:
+            return NO_PLACE
+        return SPIN if self.behind == 0 else DOZE
+
+    def _doze(self) -> None:
+        """Sleep until we are woken, unless it is our turn."""
+        self.channel.enter()
+        try:
+            asleep = self.queue.doze(self.ticket, self.flags)
+        finally:
+            self.channel.leave()
+        if asleep:
+            place = self.queue.place(self.ticket)
+            self.idle = not self.endpoint.futex_wait(place, asleep & HALF, self._patience_us())
+            if self.behind == 0:
+                self.flags = QUEUED | HANDOFF
+
+    def _patience_us(self) -> int:
+        """How long to sleep: the next two in line see at once if a client is dead."""
+        times = min(max(self.behind, 1), BEHIND_MAX)
+        return int(min(self.queue.sleep_us * times, self.left * 1e6 + 1))
+
+    def _barge(self) -> bool:
+        """Take the lock if it comes free within a moment, before we queue."""
+        look = 1
+        try:
+            while spin(self.endpoint, look):
+                look += 1
+                if not self.endpoint.load(self.lock.address) & (HOLDER | HANDOFF):
+                    self.channel.enter()
+                    try:
+                        if self.lock._take(False):
+                            return True
+                    finally:
+                        self.channel.leave()
+        except AddressError as error:
+            raise PoolClosed("the pool was closed while this thread waited") from error
+        return False
+
+    def _spin(self) -> bool:
+        """Whether the lock comes free within a moment."""
+        look = 1
+        while self.endpoint.load(self.lock.address) & HOLDER:
+            if not spin(self.endpoint, look):
+                return False
+            look += 1
+        return True

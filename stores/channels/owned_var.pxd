@@ -1,0 +1,1 @@
+from limpet.shm.endpoint.verbs cimport hash64

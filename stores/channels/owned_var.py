@@ -1,0 +1,125 @@
+"""The owned variable: a register with one writer and many readers (LOCO section 5.1).
+
+One word: the value, as it is. Larger: two copies, each of them
+    0     sequence    how often the owner has pushed; the copies take turns
+    8     checksum    XXH64 of the value, seeded with the sequence
+    16    value
+A reader takes, of the copies whose checksum holds, that with the higher sequence. The owner writes
+over the older one only; so if it is killed in the midst of that, the value from before is there,
+where the paper's single copy would never fit its checksum again (trap L1).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.errors import ParameterError
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.layout import MASK, WORD
+
+HEAD: Final = struct.Struct("<QQ")
+
+
+def owned_size(size: int) -> int:
+    """Bytes that an owned variable of this size takes."""
+    return WORD if size <= WORD else 2 * (HEAD.size + (size + 7 & ~7))
+
+
+class OwnedVar(Channel):
+    """A register with one writer and many readers; values are int (one word) or bytes (larger)."""
+
+    def __init__(
+        self, manager: Any, name: str, parent: Any = None, *, size: int = WORD, at: int = 0
+    ) -> None:
+        """`size`: bytes of a value. `at`: memory of the parent's that it shall lie in."""
+        if size < 1:
+            raise ParameterError(f"a variable has at least one byte, not {size}")
+        own = 0 if at else owned_size(size)
+        super().__init__(manager, name, parent, size=own, kind="owned_var")
+        self.size = size
+        self.at = at or self.address
+        self.value: int | bytes = 0 if size <= WORD else bytes(size)
+        """The owner's copy: what `push` publishes."""
+
+    def store(self, value: int | bytes) -> None:
+        """Set the owner's copy; others see it after `push`. For the owner only."""
+        if self.size <= WORD:
+            fits = isinstance(value, int) and 0 <= value <= MASK
+        else:
+            fits = isinstance(value, bytes) and len(value) == self.size
+        if not fits:
+            kind = "an int of 64 bits" if self.size <= WORD else f"{self.size} bytes"
+            raise ParameterError(f"{self.name!r} takes {kind}, not {value!r}")
+        self.value = value
+
+    def push(self) -> Any:
+        """Publish the owner's copy; an AckKey. For the owner only."""
+        self.enter()
+        try:
+            self.place()
+            return self.manager.issue()
+        finally:
+            self.leave()
+
+    def place(self) -> None:
+        """As `push`, within an operation, without a key."""
+        if isinstance(self.value, int):
+            self.endpoint.store(self.at, self.value)
+            return
+        copies = self._copies()
+        sequence = 1 + max(copy[0] for copy in copies)
+        second = self.is_second_older(copies)
+        step = HEAD.size + (self.size + 7 & ~7)
+        head = HEAD.pack(sequence, hash64(self.value, sequence))
+        # CRASH(pushing): this copy's checksum does not hold; the other one is the value.
+        self.endpoint.write(self.at + second * step, head + self.value)
+
+    def _copies(self) -> list[tuple[int, bytes]]:
+        """Sequence and value of both copies; sequence 0 of one that is none."""
+        found = []
+        step = HEAD.size + (self.size + 7 & ~7)
+        for copy in range(2):
+            data = self.endpoint.read(self.at + copy * step, HEAD.size + self.size)
+            sequence, checksum = HEAD.unpack_from(data)
+            value = data[HEAD.size :]
+            whole = self.is_whole(sequence, checksum, value)
+            found.append((sequence if whole else 0, value if whole else bytes(self.size)))
+        return found
+
+    def is_second_older(self, copies: list[tuple[int, bytes]]) -> bool:
+        """Whether the second copy is the older one, which is written over next."""
+        return copies[0][0] > copies[1][0]
+
+    def is_whole(self, sequence: int, checksum: int, value: bytes) -> bool:
+        """Whether the checksum of a copy holds."""
+        return sequence > 0 and checksum == hash64(value, sequence)
+
+    def load(self) -> int | bytes:
+        """The value that was pushed last."""
+        self.enter()
+        try:
+            return self.peek()
+        finally:
+            self.leave()
+
+    def peek(self) -> int | bytes:
+        """As `load`, within an operation."""
+        if self.size <= WORD:
+            return int(self.endpoint.load(self.at))
+        attempt = 0
+        while True:
+            copies = self._copies()
+            # ORDER: the first copy is read before the second. If that is whole, the newer of them
+            # was the value at some time since we began: the owner writes the other one next. If it
+            # is not, the first must not have changed, or it may be older than we are.
+            if copies[1][0] or self._copies() == copies:
+                return max(copies)[1]
+            attempt += 1
+            self.endpoint.pause(attempt)
+
+    def clear(self) -> None:
+        """Make it what it was at first; within an operation, by who is about to own it."""
+        self.value = 0 if self.size <= WORD else bytes(self.size)
+        self.place()

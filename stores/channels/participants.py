@@ -1,0 +1,24 @@
+"""The rows of a channel's participants, as its parts see them (channel.py says what they are)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Participants:
+    """The words of `count` rows, from `address` on: client ids."""
+
+    def __init__(self, pool: Any, address: int, count: int) -> None:
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.membership = pool.membership
+        self.address = address
+        self.count = count
+
+    def word(self, row: int) -> int:
+        """The word of a row: the participant's client id, perhaps with CLAIMED; 0: it is free."""
+        return self.endpoint.load(self.address + 8 * row)
+
+    def lives(self, ident: int) -> bool:
+        """Whether that client is there, as far as this process knows. In an operation or not."""
+        return ident == self.client.ident or bool(ident and self.membership.lives(ident))

@@ -1,0 +1,1 @@
+"""The shared queue: `pool.queue`."""

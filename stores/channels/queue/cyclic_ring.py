@@ -1,0 +1,378 @@
+"""The cyclic ring of a queue: how elements are put and got (LOCO section 5.4).
+
+The paper adapts the cyclic ring queue of Morrison and Afek (LCRQ, PPoPP 2013), where a place is
+taken by fetch-and-add on head or tail; a killed client then leaves a hole that no other client can
+tell from a slow one. Here a place is taken by CAS on its slot, which names the row that took it;
+head and tail follow, moved on by the next client that finds them behind. A ticket is a number of a
+place in the order: ticket t has slot t % maxsize in round t // maxsize.
+
+Memory: a region of its own, and regions `.stripe0`, `.stripe1`... with the slots (slots.py)
+
+    0     tail         the next ticket to put at, or one that is taken already
+    64    head         the next ticket to get from, or one that is done with
+    128   news         where consumers sleep (waiting.py)
+    192   room         where producers sleep
+    256   done with    where clients sleep that join
+    320   forgotten    how many elements were lost that join does not report any more
+    .tasks             elements that consumers have got and are not done with (tasks.py, notes.py)
+
+A slot, in bytes from its start
+    0     word         bits 0-1 state, bits 2-15 the owner's row + 1, or 0, bits 16-63 round
+    8     size         bytes of the element
+    16    cell         which link names the object that has the element, if it is larger than DATA
+    24    data         item_size bytes
+A slot's cell is its own at first, and another one when a large element was taken (notes.py).
+
+    FREE(r)            for the put of round r, if the ticket is that of the tail
+    FREE(r, owner)     the owner has taken the element of round r - 1, and is to note that
+    WRITING(r, owner)  being written by the participant of that row
+    READY(r)           the element of round r
+    SKIPPED(r, owner)  there is none in round r; but the owner, unless it is 0, may still write here
+
+    put    t = tail: FREE(r) -> WRITING(r, own row); tail t -> t + 1; write; WRITING -> READY(r)
+    get    h = head: READY(r); read; note; READY(r) -> FREE(r + 1, own row); head h -> h + 1;
+           note that it was taken; FREE(r + 1, own row) -> FREE(r + 1)
+
+The element is the one that was read, since the word never is READY(r) again: so a consumer that is
+killed before its CAS has taken nothing, and one that is killed after it owns the element. Each
+element is got at most once; if a dead consumer got it, it can be had back (`lost`). `put` takes
+effect with READY, for all consumers, in the order of the tickets: when a put has returned, the tail
+is behind its ticket.
+
+Tickets are numbers of 64 bits, which never end. Rounds wrap after 2^48: which of two is the later
+one is told by their difference. No slot is more than a round ahead of the tail. A client that was
+stopped in the midst of an operation for a multiple of 2^48 rounds of a slot, exactly, would take
+its word for the one that it knew.
+
+No client waits for another one. A consumer that finds WRITING at the head, while the tail says that
+others may have put behind it, is patient for some yields, and then makes it SKIPPED. The producer
+finds its CAS fail, gives the slot up (owner 0), and puts again; if it is killed, its row tells, and
+if its put ended with an error, its pin. A slot whose owner neither gave it up, nor is dead, nor has
+left its operation is skipped in the next rounds, too, as its plain writes could land in another
+element: a producer that stands still in there takes one place away. A place that is WRITING or
+SKIPPED before the head has passed it counts as taken for `Full`.
+
+`Empty` is certain: the slot of the head is free, or WRITING and no client has put behind it.
+
+A kill leaves behind: a slot that is WRITING, and perhaps has a link: see above; the object is
+freed by the next put there. A link to an element that was got, and not noted: as well. A slot that
+is FREE with an owner: the next put there does the rest. An object in the client's journal.
+
+A row is taken over when its participant is dead; the newcomer first gives up its slots.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, NODE_SHIFT, SLOT_SIZE
+from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.shm.errors import ChannelRemoved, StoreCorrupt, ValueTooLarge
+from limpet.stores.channels.channel import Mark
+from limpet.stores.channels.layout import CLAIMED
+from limpet.stores.channels.queue.layout import (
+    CELL,
+    DATA,
+    EMPTY,
+    FREE,
+    HEAD,
+    LATER,
+    NO_ROOM,
+    OWNER_MASK,
+    OWNER_SHIFT,
+    READY,
+    REJOIN,
+    ROUND_MASK,
+    ROUND_SHIFT,
+    SIZE,
+    SKIPPED,
+    STATE_MASK,
+    TAIL,
+    WRITING,
+    Refusal,
+)
+from limpet.stores.channels.queue.notes import Notes
+from limpet.stores.channels.regions.links import unlink
+from limpet.stores.channels.waiting import Waiting
+from limpet.stores.status import AGAIN, FULL, NO_MEMORY
+
+assert SIZE < CELL < DATA
+
+
+class CyclicRing:
+    """The ring of a queue. Its methods are called in an operation, with our `row`."""
+
+    def __init__(
+        self, pool: Any, address: int, mark: Mark, notes: Notes, news: Waiting, room: Waiting
+    ) -> None:
+        """`address`: of the queue's own region. `news`, `room`: of consumers, of producers."""
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.heap = pool.heap
+        self.allocator = pool.allocator
+        self.mark = mark
+        self.notes = notes
+        self.slots = notes.slots
+        self.tasks = notes.tasks
+        self.participants = notes.participants
+        self.news = news
+        self.room = room
+        self.name = notes.slots.name
+        self.maxsize = notes.slots.maxsize
+        self.item_size = notes.item_size
+        self.tail = address + TAIL
+        self.head = address + HEAD
+        self.header = array("Q", [0, 0])
+        self.unfinished = 0
+        """The slot that this process is writing to; not 0 after an operation that was cut."""
+
+    def length(self) -> int:
+        """How many tickets have been put at, and not got from: at most so many have an element.
+
+        For a client that was woken, and has come: whether others could come, too.
+        """
+        head = self.endpoint.load(self.head)
+        return self.endpoint.load(self.tail) - head
+
+    # ---- putting, in an operation -----------------------------------------------------------
+
+    def put(self, row: int, data: bytes) -> Refusal | None:
+        """Put an encoded element; why it was not put, or None."""
+        endpoint = self.endpoint
+        size = len(data)
+        reference = 0
+        skipped = 0
+        index = -1
+        while True:
+            tail = endpoint.load(self.tail)
+            number = tail // self.maxsize
+            place = tail - number * self.maxsize
+            number &= ROUND_MASK
+            slot = self.slots.slot(place)
+            word = endpoint.load(slot)
+            endpoint.wait()
+            ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
+            state = word & STATE_MASK
+            if ahead == 0 and state == FREE:
+                if word >> OWNER_SHIFT & OWNER_MASK:
+                    self.notes.finish(place, slot, word)
+                    continue
+                if size > self.item_size and not reference:
+                    reference = self._make(data, slot >> NODE_SHIFT)
+                    if not reference:
+                        return Refusal(NO_MEMORY, slot >> NODE_SHIFT)
+                    index = self.client.held - 1
+                    continue
+                writing = number << ROUND_SHIFT | row + 1 << OWNER_SHIFT | WRITING
+                self.unfinished = slot
+                if endpoint.cas(slot, word, writing) != word:
+                    continue
+                # CRASH(claimed): the dead one's row is in the slot; a consumer skips it.
+                # ORDER: the tail is behind every ticket whose put has returned.
+                endpoint.cas(self.tail, tail, tail + 1)
+                endpoint.wait()
+                self._fill(slot, place, data, reference, index)
+                # LINEARIZES: the element is there, in the order of tickets.
+                if endpoint.cas(slot, writing, number << ROUND_SHIFT | READY) == writing:
+                    self._filled(reference, index)
+                    return None
+                self._give_up(row, slot, reference, index)
+            elif ahead < LATER:
+                if ahead > 1 and endpoint.load(self.tail) == tail:
+                    raise self._damaged(tail)
+                endpoint.cas(self.tail, tail, tail + 1)
+            elif state == SKIPPED or (state == WRITING and self.abandoned(row, word)):
+                if self.abandoned(row, word):
+                    endpoint.cas(slot, word, number << ROUND_SHIFT | FREE)
+                    continue
+                skipped += 1
+                owner = word & OWNER_MASK << OWNER_SHIFT
+                if skipped > self.maxsize:
+                    ident = self.participants.word((owner >> OWNER_SHIFT) - 1)
+                    # By now another client may have claimed the row; that one does not lag.
+                    return NO_ROOM if ident & CLAIMED else Refusal(FULL, 0, ident)
+                endpoint.cas(slot, word, number << ROUND_SHIFT | owner | SKIPPED)
+            elif endpoint.load(self.tail) == tail:
+                return NO_ROOM
+
+    def _damaged(self, ticket: int) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.name} has ticket {ticket} for its next one, whose place is rounds ahead: "
+            "memory was damaged; remove the queue, and make it anew"
+        )
+
+    def _make(self, data: bytes, node: int) -> int:
+        """Write a large element to an object, last in the client's journal; 0: there is no memory
+        ready."""
+        if len(data) > self.heap.value_max(1):
+            raise ValueTooLarge(
+                f"the element takes {len(data)} bytes; an object has room for "
+                f"{self.heap.value_max(1)} here"
+            )
+        reference = self.allocator.allocate(node, len(data), 1)
+        if reference:
+            self.endpoint.write(reference & ADDRESS_MASK, data)
+        return reference
+
+    def _fill(self, slot: int, place: int, data: bytes, reference: int, index: int) -> None:
+        """Write an element into a slot of ours."""
+        endpoint = self.endpoint
+        link = 0
+        if reference or endpoint.load(slot + SIZE) > self.item_size:
+            link = self.slots.link(self.slots.cell(endpoint.load(slot + CELL), place))
+            # CRASH(stale-link): to an element that was got, or of a put that was cut.
+            unlink(self.client, link)
+        if reference:
+            endpoint.store(slot + SIZE, len(data))
+            # ORDER: the journal knows the link before it is set; a link has a large size.
+            self.client.aim(index, link)
+            endpoint.store(link, reference)
+        else:
+            self.header[0] = len(data)
+            # ORDER: the cell stays.
+            self.header[1] = endpoint.load(slot + CELL)
+            endpoint.write_gather(slot + SIZE, self.header, 2, data, b"")
+
+    def _filled(self, reference: int, index: int) -> None:
+        """The element in that slot is there for the others."""
+        self.unfinished = 0
+        if reference:
+            if self.endpoint.load(self.mark.address) == self.mark.number:
+                self.client.keep(index)
+            else:
+                # It is still in the journal, so `leave` frees it.
+                self.endpoint.cas(self.client.homes[index], reference, 0)
+        self.endpoint.wait()
+        self.news.wake_one()
+
+    def _give_up(self, row: int, slot: int, reference: int, index: int) -> None:
+        """A consumer has skipped the slot while we wrote to it."""
+        if reference:
+            self.endpoint.store(self.client.homes[index], 0)
+            self.client.aim(index, 0)
+        self.release(row, slot)
+
+    def release(self, row: int, slot: int) -> None:
+        """Say that the participant of this row, which is ours, does not write to the slot any
+        more."""
+        word = self.endpoint.load(slot)
+        while word & WRITING and word >> OWNER_SHIFT & OWNER_MASK == row + 1:
+            given_up = word >> ROUND_SHIFT << ROUND_SHIFT | SKIPPED
+            self.endpoint.cas(slot, word, given_up)
+            word = self.endpoint.load(slot)
+        self.unfinished = 0
+
+    def give_up_all(self, row: int) -> None:
+        """Give up the slots that a dead participant of this row, which is ours now, wrote to."""
+        for number in range(self.maxsize):
+            self.release(row, self.slots.slot(number))
+
+    def abandoned(self, row: int, word: int) -> bool:
+        """Whether the owner in a slot's word will not write there any more."""
+        owner = word >> OWNER_SHIFT & OWNER_MASK
+        if owner == 0 or owner == row + 1:
+            return True
+        # A row that is being taken over was that of a dead participant.
+        ident = self.participants.word(owner - 1)
+        if ident & CLAIMED or not self.participants.lives(ident):
+            return True
+        # ORDER: the pin after the slot's word: a client that has it from an operation that ended
+        # with an error, and is in none now, does not write there any more.
+        pin = CLIENT_SLOTS + (ident >> INCARNATION_BITS) * SLOT_SIZE + PIN
+        return not self.endpoint.load(pin)
+
+    # ---- getting, in an operation -----------------------------------------------------------
+
+    def take(self, row: int, skip: bool) -> Any:
+        """Take the first element: as bytes. A status if there is none: EMPTY; AGAIN: its producer
+        is at it, and is skipped instead if `skip`; REJOIN: we were taken for dead."""
+        endpoint = self.endpoint
+        while True:
+            head = endpoint.load(self.head)
+            number = head // self.maxsize
+            place = head - number * self.maxsize
+            number &= ROUND_MASK
+            slot = self.slots.slot(place)
+            word = endpoint.load(slot)
+            endpoint.wait()
+            ahead = (word >> ROUND_SHIFT) - number & ROUND_MASK
+            state = word & STATE_MASK
+            if 0 < ahead < LATER or (ahead == 0 and state == SKIPPED):
+                if ahead > 1 and endpoint.load(self.tail) <= head:
+                    raise self._damaged(head)
+                endpoint.cas(self.head, head, head + 1)
+            elif ahead or state == FREE:
+                return EMPTY
+            elif state == READY:
+                size, cell = endpoint.load(slot + SIZE), 0
+                if size <= self.item_size:
+                    data = endpoint.read(slot + DATA, size)
+                else:
+                    cell = endpoint.load(slot + CELL)
+                    data = self._read_large(slot, word, size, self.slots.cell(cell, place))
+                    if data is None:
+                        continue
+                noted = self.notes.note(row, head, data, cell)
+                begun = self.tasks.begin()
+                endpoint.wait()
+                if not begun:
+                    return REJOIN
+                taken = (number + 1 & ROUND_MASK) << ROUND_SHIFT | FREE
+                if noted:
+                    taken |= row + 1 << OWNER_SHIFT
+                # CRASH(begun): counted as open, and in the queue, for another one to get.
+                # LINEARIZES: it is ours, and the data read is whole.
+                if endpoint.cas(slot, word, taken) != word:
+                    self.tasks.end()
+                    if noted:
+                        self.notes.withdraw(noted - 1)
+                    continue
+                # CRASH(taken): the slot names us, so it is noted for us; others move the head on.
+                endpoint.cas(self.head, head, head + 1)
+                if noted:
+                    self.notes.mark_taken(row, noted - 1, slot, head, taken)
+                else:
+                    self.notes.unsure = False
+                    if size > self.item_size:
+                        unlink(self.client, self.slots.link(self.slots.cell(cell, place)))
+                endpoint.wait()
+                self.room.wake_one()
+                return data
+            # ORDER: the tail after the slot: if it is not behind the next ticket, no client had put
+            # behind this one when we looked at the slot.
+            elif endpoint.load(self.tail) <= head + 1:
+                return EMPTY
+            elif not skip:
+                return AGAIN
+            else:
+                endpoint.cas(slot, word, word & ~STATE_MASK | SKIPPED)
+                skip = False
+
+    def _read_large(self, slot: int, word: int, size: int, cell: int) -> Any:
+        """The large element in a slot, by the link of this cell; None: the slot is not READY."""
+        reference = self.endpoint.load(self.slots.link(cell))
+        # ORDER: the word after size and link: else these may be of different elements.
+        if self.endpoint.load(slot) != word:
+            return None
+        if not reference:
+            # The process that removes the queue has freed it.
+            raise ChannelRemoved(f"{self.name} was removed")
+        return self.endpoint.read(reference & ADDRESS_MASK, size)
+
+    # ---- looking, in an operation ---------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many elements there are."""
+        head, tail = self.endpoint.load(self.head), self.endpoint.load(self.tail)
+        count = 0
+        # of all before the last `maxsize` tickets, nothing is there any more
+        if head < tail and tail - head > self.maxsize:
+            head = tail - self.maxsize
+        while head < tail:
+            number = head // self.maxsize
+            word = self.endpoint.load(self.slots.slot(head - number * self.maxsize))
+            count += word == ((number & ROUND_MASK) << ROUND_SHIFT | READY)
+            head += 1
+        return count

@@ -1,0 +1,403 @@
+"""Notes of a queue's consumers: what each has got and is not done with, so it can be given back.
+
+A slot is used again soon after its element was taken. So a consumer notes the element in an entry
+of its row before it takes it, and clears the entry after `task_done`, the oldest first. Entries of
+consumers that have died, or left, stay until they are forgotten.
+
+Memory, behind the counts of the region `.tasks` (tasks.py): of each row `keep` entries, rows at
+multiples of a line; then two words for each entry, its link and its spare cell (slots.py).
+    0     state        bits 0-2 see below, bits 3-63 ticket + 1; 0: there is none
+    8     size         bytes of the element
+    16    cell         of a large element: the slot's word `cell`, as it was
+    24    before       the row's word `open` before the last `begin`, or before `task_done`
+    32    data         of an element that is not large
+
+    PENDING  noted, not taken as far as this says
+    TAKEN    of the row's participant, which is not done with it
+    CLOSING  the same, unless `open` is not `before` any more: then it is done with
+    LOST     of a participant that was in this row before
+
+Taking     READY(r) -> FREE(r + 1, own row); PENDING -> TAKEN; FREE(r + 1, row) -> FREE(r + 1)
+A client that wants to put at FREE(r + 1, row), or asks what that consumer has, does the rest for
+it. So a slot says which row took its element until the entry says it; an entry that is PENDING
+while its slot does not name the row was not taken. No element is both in the queue and in an entry
+that counts.
+
+When a large element is taken, its slot's cell goes to the entry, for the entry's spare cell. The
+bits of a ticket in those words are other ones at each change: a CAS that comes late changes
+nothing, unless it comes a multiple of 2^36 tickets late, exactly, and the same cell is there again.
+
+A consumer that has more open elements than entries has the newest of them there; a consumer that
+never calls `task_done` has those that it got last. The others are counted only. Entries with lost
+elements are not used for others; a client that joins takes a row without them, if there is one.
+
+A kill leaves behind: an entry that is PENDING, or CLOSING, see above; an entry whose link is 0,
+which is being cleared; and `fold` goes on where it was cut. Cut by a signal handler: `unsure` is
+set, and the state in memory is read again (`reload`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.channels.layout import CLAIMED, LINE
+from limpet.stores.channels.participants import Participants
+from limpet.stores.channels.queue.layout import (
+    BEFORE,
+    CELL,
+    CELL_SHIFT,
+    CLOSING,
+    ENTRY_CELL,
+    ENTRY_DATA,
+    FREE,
+    KEPT_MAX,
+    KIND,
+    LOST,
+    OWNER_MASK,
+    OWNER_SHIFT,
+    PART,
+    PENDING,
+    ROUND_MASK,
+    ROUND_SHIFT,
+    SIZE,
+    TAG_MASK,
+    TAKEN,
+    TICKET_SHIFT,
+)
+from limpet.stores.channels.queue.slots import QueueSlots
+from limpet.stores.channels.queue.tasks import Tasks
+from limpet.stores.channels.regions.links import unlink_from
+
+assert SIZE < ENTRY_CELL < BEFORE < ENTRY_DATA
+assert PENDING < TAKEN < CLOSING < LOST <= KIND == (1 << TICKET_SHIFT) - 1
+MAXSIZE_MAX: Final = 1 << CELL_SHIFT - 1
+
+
+def entries_for(rows: int, item_size: int, memory: int) -> tuple[int, int]:
+    """Entries of a row, and bytes of an element that lies in one, so that all fit `memory`."""
+    each = memory // PART // rows - 2 * LINE
+    entry = ENTRY_DATA + 16
+    keep = min(KEPT_MAX, max(1, each // (entry + (item_size + 7 & ~7))))
+    return keep, max(8, min(item_size, (each // keep - entry) & ~7))
+
+
+def row_size(keep: int, item_size: int) -> int:
+    """Bytes of a row of `keep` entries."""
+    return (keep * (ENTRY_DATA + (item_size + 7 & ~7)) + LINE - 1) // LINE * LINE
+
+
+class Notes:
+    """The entries of all rows; a client changes those of its own row."""
+
+    def __init__(
+        self,
+        participants: Participants,
+        slots: QueueSlots,
+        tasks: Tasks,
+        entries: int,
+        keep: int,
+        item_size: int,
+    ) -> None:
+        """`entries`: the address of the first row's. `keep`: entries of a row. `item_size`: bytes
+        of an element up to which it lies in its entry."""
+        self.participants = participants
+        self.slots = slots
+        self.tasks = tasks
+        self.client = participants.client
+        self.endpoint = participants.endpoint
+        self.entries = entries
+        self.keep = keep
+        self.item_size = item_size
+        self.entry_size = ENTRY_DATA + (item_size + 7 & ~7)
+        self.row_size = row_size(keep, item_size)
+        self.header = array("Q", [0, 0, 0, 0])
+        self.taken: list[int] = []
+        """Numbers of our row's entries that are TAKEN, the oldest first."""
+        self.empty: list[int] = []
+        """Numbers of those in which there is nothing."""
+        self.unsure = False
+        """An operation was cut: `taken`, `empty` and memory may differ."""
+
+    def entry(self, row: int, number: int) -> int:
+        """Address of an entry."""
+        return self.entries + row * self.row_size + number * self.entry_size
+
+    def _own_cell(self, row: int, number: int) -> int:
+        """The number of an entry's own cell."""
+        return self.slots.maxsize + row * self.keep + number
+
+    def _spare(self, row: int, number: int) -> int:
+        """Address of an entry's word `spare`, behind the link of its own cell."""
+        return self.slots.link(self._own_cell(row, number)) + 8
+
+    # ---- a consumer's own, in an operation ------------------------------------------------------
+
+    def note(self, row: int, ticket: int, data: bytes, cell: int) -> int:
+        """Note an element that we are about to take: the number of the entry + 1, or 0.
+
+        `cell`: the word `cell` of its slot. A consumer without an empty entry gives up its oldest.
+        """
+        self.unsure = True
+        if not self.empty and self.taken:
+            number = self.taken[0]
+            at = self.entry(row, number)
+            self._clear(row, number, self.endpoint.load(at))
+            del self.taken[0]
+            self.empty.append(number)
+        elif not self.empty:
+            # All have lost elements of others; perhaps these were forgotten meanwhile.
+            self.reload(row)
+            self.unsure = True
+        if not self.empty:
+            return 0
+        number = self.empty.pop()
+        header = self.header
+        header[0] = ticket + 1 << TICKET_SHIFT | PENDING
+        header[1] = len(data)
+        header[2] = cell
+        header[3] = self.tasks.word
+        at = self.entry(row, number)
+        if len(data) > self.item_size:
+            self.endpoint.write_words(at, header, 4)
+        else:
+            self.endpoint.write_gather(at, header, 4, data, b"")
+        return number + 1
+
+    def mark_taken(self, row: int, number: int, slot: int, ticket: int, word: int) -> None:
+        """The element that is noted in that entry of ours was taken; its slot has `word`."""
+        self._record_taken(row, number, ticket, slot)
+        # CRASH(named): in the entry, and the slot still names us; the next put there ends that.
+        self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
+        self.taken.append(number)
+        self.unsure = False
+
+    def withdraw(self, number: int) -> None:
+        """The element that is noted there was not taken."""
+        # The entry is written over by the next one.
+        self.empty.append(number)
+        self.unsure = False
+
+    def _record_taken(self, row: int, number: int, ticket: int, slot: int) -> None:
+        """The element that this entry notes was taken: let the entry say so. Any client may do that
+        while the slot names the row, and several at the same time."""
+        endpoint = self.endpoint
+        at = self.entry(row, number)
+        noted = ticket + 1 << TICKET_SHIFT | PENDING
+        if endpoint.load(at + SIZE) > self.item_size:
+            cell = endpoint.load(at + ENTRY_CELL)
+            own = self._own_cell(row, number)
+            spare = self.slots.cell(endpoint.load(self._spare(row, number)), own)
+            # ORDER: the state after these: they are of the same element.
+            if endpoint.load(at) != noted:
+                return
+            tag = ticket + 1 & TAG_MASK
+            endpoint.cas(slot + CELL, cell, tag << CELL_SHIFT | spare + 1)
+        # CRASH(swapped): the slot has the other cell; the entry is still PENDING.
+        # ORDER: the slot's cell before the entry's state, and that before the slot's word.
+        endpoint.cas(at, noted, noted ^ PENDING ^ TAKEN)
+
+    def finish(self, place: int, slot: int, word: int) -> None:
+        """Do the rest for the consumer that took the element before `word` was FREE."""
+        row = (word >> OWNER_SHIFT & OWNER_MASK) - 1
+        before = (word >> ROUND_SHIFT) - 1 & ROUND_MASK
+        if row < self.participants.count:
+            for number in range(self.keep):
+                noted = self.endpoint.load(self.entry(row, number))
+                ticket = (noted >> TICKET_SHIFT) - 1
+                if (
+                    noted & KIND == PENDING
+                    and ticket % self.slots.maxsize == place
+                    and ticket // self.slots.maxsize & ROUND_MASK == before
+                ):
+                    self._record_taken(row, number, ticket, slot)
+        self.endpoint.cas(slot, word, word & ~(OWNER_MASK << OWNER_SHIFT))
+
+    def was_taken(self, row: int, word: int) -> bool:
+        """Whether the consumer of that row took the element that its entry, of this state, notes;
+        if it did, the entry says so afterwards."""
+        ticket = (word >> TICKET_SHIFT) - 1
+        place = ticket % self.slots.maxsize
+        slot = self.slots.slot(place)
+        there = self.endpoint.load(slot)
+        following = ticket // self.slots.maxsize + 1 & ROUND_MASK
+        taken = following << ROUND_SHIFT | row + 1 << OWNER_SHIFT | FREE
+        if there != taken:
+            return False
+        self.finish(place, slot, there)
+        return True
+
+    def close(self, row: int) -> bool:
+        """Count one element as done with; False: we were taken for dead."""
+        number = -1
+        if self.taken and len(self.taken) >= self.tasks.ours():
+            self.unsure = True
+            number = self.taken[0]
+            at = self.entry(row, number)
+            word = self.endpoint.load(at)
+            self.endpoint.store(at + BEFORE, self.tasks.word)
+            # ORDER: before the count: an entry that is TAKEN is not done with.
+            self.endpoint.store(at, word & ~KIND | CLOSING)
+        # LINEARIZES: it is done with.
+        # CRASH(done): clients that join look after a while.
+        if not self.tasks.end():
+            return False
+        if number >= 0:
+            # CRASH(closed): done with, by the count; the next owner of the row clears the entry.
+            self._clear(row, number, word & ~KIND | CLOSING)
+            del self.taken[0]
+            self.empty.append(number)
+            self.unsure = False
+        return True
+
+    def _clear(self, row: int, number: int, word: int) -> bool:
+        """Clear an entry with its element, if its state is `word`; whether that was so.
+
+        Several clients may try: each step is a CAS that does nothing the second time.
+        """
+        endpoint = self.endpoint
+        at = self.entry(row, number)
+        if endpoint.load(at + SIZE) > self.item_size:
+            ticket = (word >> TICKET_SHIFT) - 1
+            cell = self.slots.cell(endpoint.load(at + ENTRY_CELL), ticket % self.slots.maxsize)
+            spare_at = self._spare(row, number)
+            spare = endpoint.load(spare_at)
+            link = self.slots.link(cell)
+            reference = endpoint.load(link)
+            # ORDER: the state after these: else the cell may be another's by now.
+            if endpoint.load(at) != word:
+                return False
+            if reference:
+                unlink_from(self.client, link, reference)
+            # CRASH(emptied): an entry whose link is 0 has no element.
+            tag = ticket + 1 & TAG_MASK
+            endpoint.cas(spare_at, spare, tag << CELL_SHIFT | cell + 1)
+        return bool(endpoint.cas(at, word, 0) == word)
+
+    def reload(self, row: int) -> None:
+        """Have our row's entries as they are in memory, and our count as it says. In an operation.
+
+        An element that an operation noted and did not take, as it was cut, is not open.
+        """
+        endpoint = self.endpoint
+        self.tasks.go_on(row)
+        tickets = []
+        self.taken.clear()
+        self.empty.clear()
+        for number in range(self.keep):
+            at = self.entry(row, number)
+            word = endpoint.load(at)
+            before = endpoint.load(at + BEFORE)
+            kind = word & KIND
+            if kind == PENDING:
+                if self.was_taken(row, word) or endpoint.load(at) != word:
+                    kind = TAKEN
+                else:
+                    endpoint.cas(at, word, 0)
+                    kind = 0
+                    if self.tasks.word == before + 1:
+                        self.tasks.end()
+            elif kind == CLOSING:
+                if self.tasks.word == before:
+                    endpoint.cas(at, word, word & ~KIND | TAKEN)
+                    kind = TAKEN
+                else:
+                    self._clear(row, number, word)
+                    kind = 0
+            if kind == TAKEN:
+                tickets.append((word >> TICKET_SHIFT, number))
+            elif kind == 0:
+                self.empty.append(number)
+        self.taken.extend([number for _, number in sorted(tickets)])
+        self.unsure = False
+
+    def fold(self, row: int) -> None:
+        """The elements in the entries of our row that are not done with are lost. In an
+        operation."""
+        for number in range(self.keep):
+            at = self.entry(row, number)
+            word = self.endpoint.load(at)
+            if word & KIND == PENDING:
+                if not self.was_taken(row, word):
+                    self.endpoint.cas(at, word, 0)
+                word = self.endpoint.load(at)
+            if word & KIND == CLOSING and self._is_closed(row, number):
+                self._clear(row, number, word)
+            elif word & KIND in (TAKEN, CLOSING):
+                # CRASH(lost): LOST, and counted as open of a dead participant; both are lost.
+                self.endpoint.cas(at, word, word & ~KIND | LOST)
+        self.tasks.fold(row)
+
+    def _is_closed(self, row: int, number: int) -> bool:
+        """Whether an entry that is CLOSING is done with."""
+        before = self.endpoint.load(self.entry(row, number) + BEFORE)
+        return self.endpoint.load(self.tasks.address + row * LINE) != before
+
+    # ---- what was lost, in an operation ---------------------------------------------------------
+
+    def suits(self, row: int, level: int) -> bool:
+        """Whether a row's entries are there for us: all of them, or (1) any."""
+        there = [bool(self.endpoint.load(self.entry(row, one))) for one in range(self.keep)]
+        return level > 1 or (not all(there) if level else not any(there))
+
+    def lost(self) -> list[tuple[int, int, int, Any]]:
+        """Row, number, state and element of all entries whose elements are lost, in the order of
+        tickets; the element is None in an entry that a client has begun to clear."""
+        found = []
+        for row in range(self.participants.count):
+            for number in range(self.keep):
+                one = self._lost_in(row, number)
+                if one is not None:
+                    found.append((row, number, one[0], one[1]))
+        return sorted(found, key=_ticket)
+
+    def _lost_in(self, row: int, number: int) -> Any:
+        """State and element of an entry, if its element is lost; else None."""
+        endpoint = self.endpoint
+        at = self.entry(row, number)
+        while True:
+            ident = self.participants.word(row)
+            word = endpoint.load(at)
+            kind = word & KIND
+            if kind == 0:
+                return None
+            if kind != LOST:
+                if ident and not ident & CLAIMED and self.participants.lives(ident):
+                    return None
+                if kind == PENDING:
+                    if not self.was_taken(row, word) and endpoint.load(at) == word:
+                        return None
+                    continue
+                if kind == CLOSING and self._is_closed(row, number):
+                    return None
+            data = self._noted_element(at, word)
+            # ORDER: after all: it is of that participant, and that element.
+            if endpoint.load(at) == word and (kind == LOST or self.participants.word(row) == ident):
+                return word, data
+
+    def _noted_element(self, at: int, word: int) -> Any:
+        """The element in an entry; None: it is being cleared."""
+        size = self.endpoint.load(at + SIZE)
+        if size <= self.item_size:
+            return self.endpoint.read(at + ENTRY_DATA, size)
+        own = ((word >> TICKET_SHIFT) - 1) % self.slots.maxsize
+        cell = self.slots.cell(self.endpoint.load(at + ENTRY_CELL), own)
+        reference = self.endpoint.load(self.slots.link(cell))
+        # ORDER: the state after the link: else that may be of another element.
+        if not reference or self.endpoint.load(at) != word:
+            return None
+        return self.endpoint.read(reference & ADDRESS_MASK, size)
+
+    def forget(self, row: int, number: int, word: int) -> None:
+        """Clear an entry that `lost` has found, whatever its state is by now."""
+        at = self.entry(row, number)
+        while not self._clear(row, number, word):
+            now = self.endpoint.load(at)
+            if now >> TICKET_SHIFT != word >> TICKET_SHIFT:
+                return  # another client has cleared it
+            word = now
+
+
+def _ticket(one: tuple[int, int, int, Any]) -> int:
+    return one[2] >> TICKET_SHIFT

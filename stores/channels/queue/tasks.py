@@ -1,0 +1,117 @@
+"""What consumers of a queue have got and are not done with: the count behind `join`.
+
+Memory: a line for each participant's row of the queue
+    0     open    bits 0-39 elements of the row's participant, bits 40-63 turn
+    8     lost    bits 0-39 elements of participants before, bits 40-63 turn
+
+An element is counted by its consumer before the CAS that takes it from the queue, and again when
+that CAS has failed; so whoever sees that it is not in the queue any more sees it here, until
+`task_done`. What is open of a participant that is dead, or has left, is lost. `fold` adds that to
+`lost`, and then begins the row's next turn: while the turns of both words are the same, `open` is
+not in `lost` yet. The sum of what is lost never becomes less, so what was forgotten is a number
+that it is compared with.
+
+Which elements these are, as far as they can be given back, is in notes.py.
+
+A row that is its process's own already, by an endpoint that was forgotten, keeps its counts.
+
+Numbers that end. A count of open elements stays at COUNT_MAX, as that of a process that never says
+`task_done` will be some day: so long as that process lives, `join` waits. Counts of lost elements
+wrap; what was lost since is told by differences (`lost_since`), of fewer than 2^39. Turns wrap: the
+words of a process that was stopped for a multiple of 2^24 turns of its row, exactly, count.
+
+The turn keeps who was taken for dead, and goes on later, from the count of its successor: the words
+are changed by CAS.
+
+A kill leaves behind: an element that is counted though it was not taken, if it was killed
+between the two. Killed in `fold`: words of different turns; the next one to fold goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.channels.layout import CLAIMED, LINE
+from limpet.stores.channels.queue.layout import COUNT_BITS
+
+TURN_SHIFT = COUNT_BITS
+COUNT_MASK = 0xFF_FFFF_FFFF
+COUNT_MAX = 0x7F_FFFF_FFFF
+TURN_MASK = 0xFF_FFFF
+LOST = 8
+
+
+def lost_since(lost: int, before: int) -> int:
+    """How many elements were lost between two of the sums that `counted` returns."""
+    more = lost - before & COUNT_MASK
+    return more if more <= COUNT_MAX else 0
+
+
+class Tasks:
+    """The counts of all rows, at `address`; that of ours may be changed after `fold`."""
+
+    def __init__(self, endpoint: Any, address: int) -> None:
+        self.endpoint = endpoint
+        self.address = address
+        self.own = 0
+        self.word = 0
+
+    def fold(self, row: int) -> None:
+        """Nothing is open in this row, which is ours; what was is lost. In an operation."""
+        at = self.address + row * LINE
+        word = self.endpoint.load(at)
+        lost = self.endpoint.load(at + LOST)
+        following = (word >> TURN_SHIFT) + 1 & TURN_MASK
+        if lost >> TURN_SHIFT == word >> TURN_SHIFT:
+            count = (lost & COUNT_MASK) + (word & COUNT_MASK) & COUNT_MASK
+            # CRASH(folding): it is lost, and not open, as the turns say.
+            self.endpoint.cas(at + LOST, lost, following << TURN_SHIFT | count)
+        self.own = at
+        self.word = following << TURN_SHIFT
+        self.endpoint.cas(at, word, self.word)
+
+    def go_on(self, row: int) -> None:
+        """Have the counts of this row, which are ours. In an operation."""
+        self.own = self.address + row * LINE
+        self.word = self.endpoint.load(self.own)
+
+    def begin(self) -> bool:
+        """One more is open; False: we were taken for dead, and have to join again."""
+        return self._change(self.word + (self.word & COUNT_MASK < COUNT_MAX))
+
+    def end(self) -> bool:
+        """One fewer is open, unless there were too many to count; False: as `begin`."""
+        return self._change(self.word - (self.word & COUNT_MASK < COUNT_MAX))
+
+    def _change(self, word: int) -> bool:
+        changed: bool = self.endpoint.cas(self.own, self.word, word) == self.word
+        if changed:
+            self.word = word
+        return changed
+
+    def ours(self) -> int:
+        """How many are open of ours."""
+        return self.word & COUNT_MASK
+
+    def counted(self, participants: Any) -> tuple[int, int]:
+        """How many are open of the living, and lost of the others (modulo 2^40); at most. In an
+        operation."""
+        endpoint = self.endpoint
+        living = gone = 0
+        for row in range(participants.count):
+            at = self.address + row * LINE
+            while True:
+                ident = participants.word(row)
+                word = endpoint.load(at)
+                lost = endpoint.load(at + LOST)
+                # ORDER: after the counts: they are those of that participant.
+                if participants.word(row) == ident:
+                    break
+            gone += lost & COUNT_MASK
+            count = word & COUNT_MASK
+            if ident and count and word >> TURN_SHIFT == lost >> TURN_SHIFT:
+                if ident & CLAIMED or not participants.lives(ident):
+                    gone += count
+                else:
+                    living += count
+        return living, gone

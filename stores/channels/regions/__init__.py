@@ -1,0 +1,1 @@
+"""Regions of channels: memory by full name, and the catalogue that finds it again."""

@@ -1,0 +1,353 @@
+"""The catalogue of channels: regions by name, in blocks of the pool (LOCO section 4.2, A.2).
+
+The table of the store `.channels` (table.py) has an entry for each region, under its full name. The
+entry's value is the region: its mark, its description, and its memory.
+
+Mark
+    bits 40-63  how often nodes of the pool had been replaced, as the number of a directory
+    bits 1-39   a random number
+    bit 0       1
+
+Invariant: a region lies on the node of its key's directory. A part that is to lie on a certain node
+has `~` and a number before its mark, the first number by which the key belongs there; a channel's
+own region keeps its name, and where that belongs elsewhere, its memory is a part. So names and
+regions are lost together, and no slot leads to memory that was replaced.
+
+A node that was replaced is given a new directory (directories.py). A key that is not found in there
+    of a part        was lost, if the channel's mark is older than the directory; else it is missing
+    of a channel     was lost, if it has parts: each has the part `..name` in the next directory
+    of a channel without parts: if the next directory was replaced, too, no client can tell
+A channel that was lost, or may have been, is not begun anew: NodeFailed, until it is removed, which
+is possible without its own region. Where no client can tell, the removal counts for the process
+that does it.
+
+A client that uses a region is pinned and has seen its mark since: then the region is not removed
+and used again before the client is unpinned.
+
+A kill leaves behind: the same as in `race`; a channel whose mark is 0, with some of its parts and
+links, which the next client that asks for its name removes; and a part that was made when its
+channel was removed already, which the next removal of that name takes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import secrets
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from limpet.shm.endpoint.states import FORMERLY
+from limpet.shm.errors import (
+    KeyExists,
+    NodeFailed,
+    ParameterError,
+    PoolCorrupt,
+    StoreMismatch,
+    ValueTooLarge,
+)
+from limpet.stores.channels.layout import DESCRIPTION, DESCRIPTION_SIZE, LINE, SIZE_MASK
+from limpet.stores.channels.regions.directories import Directories
+from limpet.stores.channels.regions.region import Region
+from limpet.stores.channels.regions.table import RegionObjects, RegionTable, memory_of
+from limpet.stores.race.parameters import GrowingParameters
+from limpet.stores.race.store import Race
+
+CAPACITY: Final = 64
+DEPTH_MAX: Final = 10
+NODE_OF_MEMORY: Final = 32
+RANDOM_BITS: Final = 39
+REPLACEMENTS: Final = 40
+
+_given_up: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+"""Of each pool handle: names of channels that were removed where no client can tell whether
+something was lost, and the number of the directory that this counts for."""
+
+
+class ChannelParameters(GrowingParameters):
+    """Those of the table of regions: it takes little memory, and many channels."""
+
+    @classmethod
+    def for_pool(cls, pool: Any, layout: Any, **given: Any) -> ChannelParameters:
+        base = GrowingParameters.for_pool(pool, layout, capacity=CAPACITY, **given)
+        fields = dataclasses.asdict(base)
+        return cls(**{**fields, "depth_max": max(base.depth, min(base.depth_max, DEPTH_MAX))})
+
+
+class ChannelCatalogue:
+    """The regions of a pool's channels. It is in the pool's catalogue as stores are."""
+
+    Parameters = ChannelParameters
+    entries_max = Race.entries_max
+    replicated = Race.replicated
+    resolves = Race.resolves
+    stops = Race.stops
+    transactional = False
+    make = staticmethod(Race.make)
+    unmake = staticmethod(Race.unmake)
+    complete = staticmethod(Race.complete)
+
+    def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+        self.pool = pool
+        self.client = pool.client
+        self.endpoint = pool.endpoint
+        self.race = Race(pool, kind, name, parameters, RegionObjects(pool.heap))
+        self.table = RegionTable(pool, self.race)
+        self.directories = Directories(pool, self.race)
+
+    # ---- as a store of the pool -----------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.keys())
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.keys()
+
+    def keys(self) -> Iterator[bytes]:
+        """The full names of all regions, of those that are not lost."""
+        for node in range(self.directories.count):
+            with contextlib.suppress(NodeFailed):
+                self.directories.renew(node, False)
+                yield from self.table.keys(node)
+
+    def references(self) -> Any:
+        """References to the objects of regions, and of their links, on nodes in service."""
+        found = [np.empty(0, dtype=np.uint64)]
+        for node in range(self.directories.count):
+            with contextlib.suppress(NodeFailed):
+                found.append(self.table.references(node))
+        return np.concatenate(found)
+
+    def check(self) -> None:
+        """Verify the table; StoreCorrupt says what does not hold."""
+        self.race.check()
+
+    def left_by(self, ident: int) -> set[str]:
+        """The named crash points of the table that the remains of the dead client `ident` show."""
+        return self.race.left_by(ident)
+
+    # ---- what was lost ------------------------------------------------------------------------
+
+    def _cannot_tell(self, node: int) -> bool:
+        """Whether parts `..name` of channels that belong to that directory may be lost, too."""
+        beside = (node + 1) % self.directories.count
+        return self.directories.is_away(beside) or self.directories.number(beside) > 0
+
+    def _was_lost(self, name: str, node: int, of: int) -> bool:
+        """Whether a region that is not in its directory may have been lost."""
+        number = self.directories.number(node)
+        if of:
+            return of >> REPLACEMENTS < number
+        if not number or _given_up.get(self.pool, {}).get(name) == number:
+            return False
+        return bool(self._parts(name)) or self._cannot_tell(node)
+
+    def is_lost(self, name: str) -> bool:
+        """Whether the own region of a channel that has parts was lost."""
+        node = self.node_of(name.encode())
+        return self.directories.is_away(node) or (
+            self.directories.number(node) > 0 and not self.mark(name)
+        )
+
+    # ---- regions ------------------------------------------------------------------------------
+
+    def node_of(self, key: bytes) -> int:
+        """The node on which the region of that full name lies."""
+        return self.table.node_of(key)
+
+    def key_of(self, name: str, of: int, node: int | None) -> bytes:
+        """The key of a region that is to lie on `node`, if it is a part: the mark `of` is not 0."""
+        if not of:
+            return name.encode()
+        key, count = f"{name}@{of:x}".encode(), 0
+        while node is not None and self.node_of(key) != node:
+            count += 1
+            key = f"{name}~{count}@{of:x}".encode()
+        return key
+
+    def region(
+        self,
+        name: str,
+        size: int,
+        description: dict[str, Any],
+        of: int = 0,
+        node: int | None = None,
+        anew: bool = False,
+    ) -> Region:
+        """The region of that name, made with zeros if it is not there.
+
+        `of`: the mark of the channel that it is a part of. `node`: where it is to lie, of a part
+        the same for all who ask for it. `anew`: make it also if it was lost. Raises StoreMismatch
+        when it was made with another size or description, StoreFull, NodeFailed, KeyTooLarge,
+        ValueTooLarge, ParameterError (size < 0, or there is no such node).
+        """
+        self._check_given(name, size, node)
+        key = self.key_of(name, of, node)
+        own = self.node_of(key)
+        described = json.dumps({"size": size, **description}, sort_keys=True).encode()
+        while True:
+            self.directories.renew(own, True)
+            found = self._look(key, described)
+            if found is None and not anew and self._was_lost(name, own, of):
+                # ORDER: after the parts: they may be those of a channel that was made meanwhile.
+                found = self._look(key, described)
+                if found is None:
+                    raise NodeFailed(own, f"{FORMERLY}; remove the channel to begin it anew")
+            if found is not None:
+                break
+            if not of:
+                # ORDER: before the mark has a number: so parts on these nodes are not older.
+                self.directories.renew_all()
+            apart = 0 if node is None or node == own else 1 + node
+            with contextlib.suppress(KeyExists):
+                self.table.insert(key, self._value_of(described, apart, 0 if apart else size))
+        at, mark, sizes = found
+        if sizes >> NODE_OF_MEMORY:
+            memory = self.region(f"{name}..memory", size, {}, mark, (sizes >> NODE_OF_MEMORY) - 1)
+            return Region(memory.address, size, at, mark)
+        return Region(memory_of(at, sizes & SIZE_MASK), size, at, mark)
+
+    def _check_given(self, name: str, size: int, node: int | None) -> None:
+        if size < 0:
+            raise ParameterError(f"{name!r} cannot have {size} bytes of memory")
+        most = self.race.objects.value_max
+        if size > most:
+            raise ValueTooLarge(
+                f"{name!r} takes {size} bytes of memory; one region has at most {most} here"
+            )
+        if node is not None and not 0 <= node < self.directories.count:
+            raise ParameterError(f"{name!r} cannot lie on node {node} of {self.directories.count}")
+
+    def _value_of(self, described: bytes, apart: int, size: int) -> bytes:
+        """The value of a new region, with `size` bytes of memory."""
+        # ORDER: the number before the region: a part on a node that is replaced then is lost.
+        number = self.pool.exclusively(self.directories.replacements)
+        mark = number << REPLACEMENTS | secrets.randbits(RANDOM_BITS) << 1 | 1
+        sizes = apart << NODE_OF_MEMORY | len(described)
+        words = mark.to_bytes(8, "little") + sizes.to_bytes(8, "little")
+        return words + described + bytes(LINE + size)
+
+    def _look(self, key: bytes, described: bytes) -> tuple[int, int, int] | None:
+        """Address of a region's value, its mark, and the word with its sizes."""
+        self.client.enter()
+        try:
+            value = self.table.locate(key)
+            mark = self.endpoint.load(value) if value else 0
+            if mark:
+                sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+                there = self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK)
+        finally:
+            self.client.leave()
+        if not mark:
+            if value:
+                self.clear(key.decode())
+            return None
+        if there != described:
+            raise StoreMismatch(
+                f"{self.pool.url}: {key.decode()!r} is there as {there.decode(errors='replace')}, "
+                f"not as {described.decode()}"
+            )
+        return value, mark, sizes
+
+    def describe(self, key: bytes) -> dict[str, Any]:
+        """The kind of channel that a region belongs to, its parameters, and the bytes of memory in
+        there; {}: the region is gone."""
+        self.client.enter()
+        try:
+            value = self.table.locate(key)
+            if not value or not self.endpoint.load(value):
+                return {}
+            sizes = self.endpoint.load(value + DESCRIPTION_SIZE)
+            found = json.loads(self.endpoint.read(value + DESCRIPTION, sizes & SIZE_MASK))
+            if not isinstance(found, dict) or type(found.get("size")) is not int:
+                raise ValueError("it is no description")
+            if sizes >> NODE_OF_MEMORY:
+                found["size"] = 0
+            return found
+        except (ValueError, RecursionError) as error:
+            raise PoolCorrupt(
+                f"{self.pool.url}: what the channel region {key!r} says of itself is damaged; "
+                "remove the channel"
+            ) from error
+        finally:
+            self.client.leave()
+
+    def mark(self, name: str) -> int:
+        """The mark of a channel; 0: there is none, it is being removed, or its region was lost."""
+        if self.directories.is_away(self.node_of(name.encode())):
+            return 0
+        self.client.enter()
+        try:
+            value = self.table.locate(name.encode())
+            return self.endpoint.load(value) if value else 0
+        finally:
+            self.client.leave()
+
+    # ---- removal --------------------------------------------------------------------------------
+
+    def remove(self, name: str) -> bool:
+        """Remove a channel's own region and those of its parts, as far as they are not lost.
+
+        Whether there was any, or may have been.
+        """
+        node = self.node_of(name.encode())
+        found = not self.directories.is_away(node) and self._unmark(name.encode())
+        if self.clear(name):
+            found = True
+        return self._give_up(name, node, found) or found
+
+    def _unmark(self, key: bytes) -> bool:
+        self.client.enter()
+        try:
+            value = self.table.locate(key)
+            if value:
+                # CRASH(unmarked): the next client that asks for the name removes the rest.
+                self.endpoint.store(value, 0)
+            return value != 0
+        finally:
+            self.client.leave()
+
+    def _give_up(self, name: str, node: int, found: bool) -> bool:
+        """If no client can tell whether a channel was lost, let it be begun anew; whether that is
+        so.
+
+        Raises NodeFailed while its node is lost, unless something was `found`.
+        """
+        if not self._cannot_tell(node):
+            return False
+        try:
+            self.directories.renew(node, True)
+            number = self.directories.number(node)
+        except NodeFailed:
+            if found:
+                return False
+            raise
+        if number:
+            _given_up.setdefault(self.pool, {})[name] = number
+        return number != 0
+
+    def clear(self, name: str) -> bool:
+        """Remove the rest of channels of that name that have no mark; whether there were parts.
+
+        The own region last: as long as it is there, the next client that asks for the name goes on
+        with this.
+        """
+        parts = self._parts(name)
+        # ORDER: after the parts: those of a channel that was made since then have this mark.
+        mark = self.mark(name) if parts else 0
+        stale = [part for part in parts if not part.endswith(f"@{mark:x}".encode())]
+        for part in stale:
+            with contextlib.suppress(NodeFailed):  # it is lost by now
+                self.table.take_out(part, False)
+        if not self.directories.is_away(self.node_of(name.encode())):
+            self.table.take_out(name.encode(), True)
+        return bool(stale)
+
+    def _parts(self, name: str) -> list[bytes]:
+        """The full names of the parts of all channels of that name, whatever their marks."""
+        starts = (f"{name}/".encode(), f"{name}.".encode())
+        return [key for key in self.keys() if key.startswith(starts)]

@@ -1,0 +1,36 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
+from limpet.stores.channels.regions.links cimport unlink
+from limpet.stores.race.index cimport Place
+from limpet.stores.race.store cimport Race
+from limpet.stores.records cimport Objects
+
+cdef u64 ADDRESS_MASK
+cdef u64 DESCRIPTION
+cdef u64 DESCRIPTION_SIZE
+cdef int DONE
+cdef int FULL
+cdef u64 HEADER
+cdef u64 LINE
+cdef u64 MASK
+cdef u64 SIZE_MASK
+
+cdef class RegionObjects(Objects):
+    @cython.locals(sizes=u64)
+    cpdef int write(self, u64 reference, bytes key, bytes value) except -1
+    cpdef bint intact(self) except -1
+
+cdef class RegionTable:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly Race race
+    cdef Place place
+
+    cpdef u64 node_of(self, bytes key) except? 0
+    cpdef u64 locate(self, bytes key) except? 0
+    cdef u64 _find(self, bytes key) except? 0
+    cdef u64 _value(self, bytes key) noexcept
+    @cython.locals(slot=u64, value=u64, outcome=int)
+    cpdef bint take_out(self, bytes key, bint unmarked) except -1

@@ -1,0 +1,1 @@
+"""The ring buffer: `pool.ring`."""

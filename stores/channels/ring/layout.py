@@ -1,0 +1,41 @@
+"""Layout of the ring buffer. Plain constants; the tables are in ring_buffer.py."""
+
+from typing import Final
+
+from limpet.shm.endpoint.field_ends import LASTS, Field
+
+END: Final = 0
+OLDEST: Final = 8
+NUMBER: Final = 16
+WRITER: Final = 64
+NEWS: Final = 128
+ROOM: Final = 192
+DATA: Final = 256
+
+HEAD: Final = 16
+"""Bytes before a message: its size, and its number."""
+
+CLIENT_MASK: Final = (1 << 48) - 1
+"""The id in a participant's word."""
+
+SIZE: Final = 1 << 20
+BLOCK: Final = "block"
+SKIP: Final = "skip"
+NOW: Final = "now"
+OLD: Final = "oldest"
+SIZE_MAX: Final = 1 << 40
+POSITION_MAX: Final = (1 << 64) - 4 * SIZE_MAX
+"""No position is greater: at 10 GB a second that takes 58 years. So positions, with the size of a
+ring or of a message, do not wrap."""
+EVER: Final = 0xFFFF_FFFF_FFFF_FFFF
+"""Positions up to which a reader looks whether it was overtaken."""
+
+FIELDS: Final = (
+    Field(
+        "ring: position, in bytes",
+        POSITION_MAX,
+        10_000_000_000,
+        LASTS,
+        "then nothing more is sent: StoreCorrupt; remove the ring, and make it anew",
+    ),
+)

@@ -1,0 +1,26 @@
+cimport cython
+
+from limpet.stores.channels.channel cimport Channel
+from limpet.stores.channels.ring.reader cimport Reader
+from limpet.stores.channels.ring.writer cimport Writer
+from limpet.stores.channels.waiting cimport Waiting
+
+cdef int DONE
+
+cdef class RingBuffer(Channel):
+    cdef readonly object encode
+    cdef readonly object decode
+    cdef readonly unsigned long long size
+    cdef readonly Waiting news
+    cdef readonly Waiting room
+    cdef readonly object acks
+    cdef readonly Writer writer
+    cdef readonly Reader reader
+    cdef readonly bint closed
+
+    cdef int _send_once(self, bytes data) except -1
+    @cython.locals(outcome=int)
+    cdef int _send(self, bytes data) except -1
+    cdef int _check_open(self) except -1
+    cdef bytes _receive_once(self)
+    cdef bytes _next(self)

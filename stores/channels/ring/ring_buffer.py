@@ -1,0 +1,274 @@
+# cython: binding=False
+# The interpreter calls methods that are no function objects more quickly.
+"""The ring buffer: one writer sends messages of mixed sizes to all readers (LOCO section 5.4).
+
+As FaRM's, with acknowledgements by an SST: each reader's row says up to which position it has read
+(positions.py). The parts: the messages in memory (messages.py), the writer (writer.py), and a
+reader (reader.py). Here are the interface and the waiting.
+
+Memory: a region of its own
+    0     end          position behind the last message
+    8     oldest       position of the oldest message that is kept
+    16    number       of the next message, when none is kept
+    64    writer       client id of the writer, or 0
+    128   news         where readers sleep (waiting.py)
+    192   room         where the writer sleeps
+    256   messages     `size` bytes (messages.py)
+
+    send       room; oldest moves behind what will be overwritten; message; end: now it is there
+    receive    own position < end; message; own position moves behind it
+
+Room: no live reader's position may be overtaken. The writer looks at the rows only when what it
+knows of them does not do. A dead reader's row does not count, from the moment when it is dead. A
+live one is waited for, or, with overrun="skip", overtaken: it goes on at the oldest message, and
+counts those that it has lost.
+
+A kill leaves behind: a writer's message before the end has moved is none, and `oldest` may be
+beyond what it had to be; its successor goes on behind the last message. A reader's row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+from limpet.shm.errors import ChannelRemoved, NodeFailed, ParameterError, ValueTooLarge
+from limpet.shm.parameters import parse_size
+from limpet.stores.channels.channel import Channel
+from limpet.stores.channels.deadline import deadline_of, left_us
+from limpet.stores.channels.participants import Participants
+from limpet.stores.channels.ring.layout import (
+    BLOCK,
+    DATA,
+    HEAD,
+    NEWS,
+    NOW,
+    OLD,
+    ROOM,
+    SIZE,
+    SIZE_MAX,
+    SKIP,
+    WRITER,
+)
+from limpet.stores.channels.ring.messages import Messages
+from limpet.stores.channels.ring.positions import Positions
+from limpet.stores.channels.ring.reader import Reader
+from limpet.stores.channels.ring.writer import Writer
+from limpet.stores.channels.waiting import Waiting
+from limpet.stores.codecs import Codec
+from limpet.stores.status import DONE
+
+assert WRITER < NEWS < ROOM < DATA
+
+
+class RingBuffer(Channel):
+    """A broadcast of Python objects from one process to many: `pool.ring`."""
+
+    writer_class: type[Writer] = Writer
+    reader_class: type[Reader] = Reader
+    """The classes of its parts."""
+
+    def __init__(
+        self,
+        manager: Any,
+        name: str,
+        parent: Any = None,
+        *,
+        size: int | str = SIZE,
+        overrun: str = BLOCK,
+        codec: str = "pickle",
+    ) -> None:
+        """`size`: bytes of messages that are kept at most. `overrun`: "block", the writer waits for
+        slow readers, or "skip", it overtakes them."""
+        wanted = parse_size(size)
+        if not 64 <= wanted <= SIZE_MAX or wanted % 8:
+            raise ParameterError(
+                f"a ring's size is 64 bytes or more, a multiple of 8, not {size!r}"
+            )
+        if overrun not in (BLOCK, SKIP):
+            raise ParameterError(f"overrun is {BLOCK!r} or {SKIP!r}, not {overrun!r}")
+        coding = Codec.named(codec)
+        super().__init__(
+            manager,
+            name,
+            parent,
+            size=DATA + wanted,
+            kind="ring",
+            of=wanted,
+            overrun=overrun,
+            codec=codec,
+        )
+        self.encode = coding.encode
+        self.decode = coding.decode
+        self.size = wanted
+        skips = overrun == SKIP
+        remote = self.pool.parameters.multi_host
+        self.news = Waiting(self.endpoint, self.address + NEWS, remote)
+        self.room = Waiting(self.endpoint, self.address + ROOM, remote)
+        self.acks: Any = None
+        """Positions of the readers, once we are one of them."""
+        rows = self._table()
+        messages = Messages(
+            self.endpoint, self.address, wanted, f"{self.name!r} of {self.pool.url}"
+        )
+        readers = Participants(self.pool, rows.seats, rows.rows)
+        self.writer = self.writer_class(messages, readers, rows.address, rows.stride, skips)
+        self.reader = self.reader_class(messages, self.room, skips)
+        self.closed = False
+
+    @property
+    def lost(self) -> int:
+        """Messages that were overwritten before this process received them."""
+        return self.reader.lost
+
+    def _table(self) -> Any:
+        return Positions(
+            self.manager, "acks", self, participants=self.pool.parameters.clients, join=False
+        )
+
+    # ---- the writer ---------------------------------------------------------------------------
+
+    def send(self, item: Any, timeout: float | None = None) -> None:
+        """Send a message to all readers; waits for the slow ones, at most `timeout` seconds.
+
+        2 round trips. Raises queue.Full, ValueTooLarge, ChannelFull (there is another writer).
+        """
+        data = self.encode(item)
+        if HEAD + len(data) > self.size:
+            raise ValueTooLarge(
+                f"the message takes {HEAD + len(data)} bytes; {self!r} has {self.size}"
+            )
+        deadline = None if timeout is None else deadline_of(True, timeout)
+        outcome = self._send_once(data)
+        looks = 0
+        while outcome != DONE:
+            left = left_us(deadline, queue.Full)
+            looks += 1
+            if self.room.spin(looks):
+                outcome = self._send_once(data)
+                continue
+            self.enter()
+            try:
+                token = self.room.prepare()
+                outcome = self._send(data)
+            finally:
+                self.leave()
+            if outcome != DONE:
+                self.room.sleep(token, left)
+
+    def send_nowait(self, item: Any) -> None:
+        """`send` without waiting for room."""
+        self.send(item, 0)
+
+    def _send_once(self, data: bytes) -> int:
+        self.enter()
+        try:
+            return self._send(data)
+        finally:
+            self.leave()
+
+    def _send(self, data: bytes) -> int:
+        """Write a message: DONE, or FULL. In an operation."""
+        self._check_open()
+        outcome = self.writer.send(data)
+        if outcome == DONE:
+            self.news.wake()
+        return outcome
+
+    # ---- readers --------------------------------------------------------------------------------
+
+    def subscribe(self, start: str = NOW) -> None:
+        """Be a reader, of what is sent from now on, or, with start="oldest", of all that is kept.
+
+        `receive` does that, from now on, where it was not done before.
+        """
+        if start not in (NOW, OLD):
+            raise ParameterError(f"start is {NOW!r} or {OLD!r}, not {start!r}")
+        if self.acks is None:
+            self.acks = self._table()
+        self.enter()
+        try:
+            self._check_open()
+            if self.reader.ident != self.client.ident:
+                self._begin(start)
+        finally:
+            self.leave()
+
+    def unsubscribe(self) -> None:
+        """Be no reader any more; the writer does not wait for us."""
+        if self.acks is not None:
+            self.acks.resign()
+            self.reader.ident = 0
+
+    def _begin(self, start: str) -> None:
+        self.acks.first = self.reader.messages.end()
+        row = self.acks.row()
+        self.reader.begin(self.client.ident, self.acks.address + row * self.acks.stride, start)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError(f"{self!r} is closed")
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """The next message; waits for it, at most `timeout` seconds. Raises queue.Empty.
+
+        1 round trip when it is there.
+        """
+        deadline = None if timeout is None else deadline_of(True, timeout)
+        data = self._receive_once()
+        looks = 0
+        while data is None:
+            left = left_us(deadline, queue.Empty)
+            looks += 1
+            if self.news.spin(looks):
+                data = self._receive_once()
+                continue
+            self.enter()
+            try:
+                token = self.news.prepare()
+                data = self._next()
+            finally:
+                self.leave()
+            if data is None:
+                self.news.sleep(token, left)
+        return self.decode(data)
+
+    def receive_nowait(self) -> Any:
+        """`receive` without waiting."""
+        return self.receive(0)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self.receive()
+
+    def _receive_once(self) -> Any:
+        if self.acks is None:
+            self.subscribe()
+        self.enter()
+        try:
+            return self._next()
+        finally:
+            self.leave()
+
+    def _next(self) -> Any:
+        """The next message, as bytes; None: there is none. In an operation."""
+        self._check_open()
+        if self.reader.ident != self.client.ident:
+            self._begin(NOW)
+        return self.reader.next()
+
+    def close(self) -> None:
+        """This process neither sends nor receives by this handle any more: ValueError."""
+        if not self.closed:
+            self.closed = True
+            self.manager.forget(self)
+            # Of a ring that was removed, or lost, there is nothing to give back.
+            with contextlib.suppress(ChannelRemoved, NodeFailed):
+                self.unsubscribe()
+                self.enter()
+                try:
+                    self.writer.resign()
+                finally:
+                    self.leave()

@@ -1,0 +1,114 @@
+"""What the stores of a pool answer the memory layer (shm/contents.py).
+
+A link that only a store can judge is in a hand by a name of the store's own (fusee/links.py), which
+says which entry of the catalogue the store has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from limpet.shm.catalogue.directory import EMPTYING
+from limpet.shm.contents import Contents
+from limpet.shm.errors import PoolClosed
+from limpet.stores.fusee.links import Link
+from limpet.stores.registry import store_class
+from limpet.stores.rtx.parts import concerns
+
+if TYPE_CHECKING:
+    from limpet.shm.alloc.blocks import Words
+    from limpet.stores.pool import Pool
+
+
+class StoreContents(Contents):
+    """The stores of a pool, which this does not keep alive."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = weakref.ref(pool)
+        self._shared: dict[int, Any] | None = None
+        """In a recovery, the handles by which it resolves, by the number of the store's entry."""
+
+    @property
+    def pool(self) -> Pool:
+        pool = self._pool()
+        if pool is None:
+            raise PoolClosed("the pool's handle is gone")
+        return pool
+
+    def linked(self, reference: int, home: int) -> bool:
+        number = Link.of(home).entry
+        shared = self._shared
+        # Nobody else has it: to resolve may be to change the view, and that to resolve again.
+        store = shared.pop(number, None) if shared is not None else None
+        if store is None:
+            store = self._store_of(number)
+        if store is None:
+            return True
+        linked = bool(store.resolved(reference, home))
+        if shared is not None:
+            shared[number] = store
+        return linked
+
+    def concerned(self, word: int, home: int, reference: int) -> bool:
+        return concerns(self.pool.endpoint, word, home, reference)
+
+    def listed(self, reference: int, home: int) -> list[int]:
+        store = self._store_of(Link.of(home).entry)
+        return [] if store is None else list(store.listed(reference, home))
+
+    def references(self) -> Words:
+        return self.pool.references()
+
+    def emptying(self) -> bool:
+        """Whether a store is being dropped whose objects are free in part."""
+        return any(entry.state == EMPTYING for entry in self.pool.catalogue)
+
+    def reconcile(self, failed: list[int]) -> None:
+        for number, some in self._named_links().items():
+            store = self._store_of(number)
+            if store is not None and store.replicated:
+                store.reconcile(some, failed)
+
+    def refill(self, node: int) -> dict[str, int]:
+        pairs = self._named_links()
+        found = super().refill(node)
+        for entry in self.pool.linking():
+            store = self._store_of(entry.number)
+            if store is not None and store.replicated:
+                for what, count in store.refill(node, pairs.get(entry.number, [])).items():
+                    found[what] += count
+        return found
+
+    @contextlib.contextmanager
+    def recovering(self) -> Iterator[None]:
+        """What is resolved meanwhile, one after another, is so by one handle of each store."""
+        before, self._shared = self._shared, {}
+        try:
+            yield
+        finally:
+            # None is kept beyond that, as handles keep the pool alive.
+            self._shared = before
+
+    def _named_links(self) -> dict[int, list[tuple[int, int]]]:
+        """The pairs of hands with names of links, by the number of the store's entry."""
+        pairs: dict[int, list[tuple[int, int]]] = {}
+        for reference, home in self.pool.view.hands():
+            pairs.setdefault(Link.of(home).entry, []).append((reference, home))
+        return pairs
+
+    def _store_of(self, number: int) -> Any:
+        """A handle of the store with that entry in the catalogue, if it `resolves`; else None.
+
+        Handles that are in use are in the midst of something; so it is another one. It remembers no
+        keys: what it is for does not ask for them, and a cache takes longer to make than the rest.
+        """
+        pool = self.pool
+        for entry in pool.linking():
+            if entry.number == number:
+                stored = pool.stored(entry.payload, entry.name.decode())
+                cls = store_class(stored["kind"])
+                return pool.handle_of(entry, False) if cls.resolves else None
+        return None

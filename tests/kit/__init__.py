@@ -1,0 +1,1 @@
+"""What tests share: how the suite is divided, scenes, clients that stop when they are told to."""

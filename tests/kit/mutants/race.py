@@ -1,0 +1,292 @@
+"""Known-bad variants of the `race` store and of the memory below it, for the checkers to catch.
+
+A variant of the store has another part, or a method of its own. A variant of the pool is a class in
+place of one of the pool's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from limpet.fault.explore.sim_program import VALUE_SIZE
+from limpet.shm import pool as pool_module
+from limpet.shm.alloc.allocator import Allocator
+from limpet.shm.alloc.reclaim import end_limbo
+from limpet.shm.clients.epoch import NEVER, Grace
+from limpet.shm.clients.membership import slot_address
+from limpet.shm.clients.recovery import recover_client
+from limpet.shm.endpoint.slots import HAND, HAND_SIZE
+from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
+from limpet.stores import registry
+from limpet.stores.race.layout import FROZEN, OBJECT_MASK
+from limpet.stores.race.slots import Slots
+from limpet.stores.race.splitter import Splitter
+from limpet.stores.race.store import Race
+from limpet.stores.status import AGAIN, DONE, FULL
+
+GROWING: Final = tuple(
+    f"stores/race/old/{name}.py" for name in ("index", "hash_store", "table", "directory", "store")
+)
+"""What replicated stores are made of; each is derived from the one before."""
+
+
+def race_with(
+    slots: type[Slots] = Slots, splitter: type[Splitter] = Splitter, **methods: Any
+) -> type[Race]:
+    """A `race` store with these parts, and these methods of its own."""
+
+    class Made(Race):  # type: ignore[misc]
+        def __init__(self, pool: Any, kind: str, name: str, parameters: Any) -> None:
+            super().__init__(pool, kind, name, parameters)
+            index = self.index
+            writer, splits = slots(index, pool.client), splitter(pool, index, parameters)
+            self.hold_parts(index, writer, splits, self.checker)
+
+    for name, method in methods.items():
+        setattr(Made, name, method)
+    return Made
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A variant of the store, `made`, or `by` in place of the pool's `replaced`.
+
+    `says`: the kind of failure. `program`, `value_size`, `scarce`: when not every one will do.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    made: Any = None
+    replaced: str = ""
+    by: Any = None
+    program: str = ""
+    value_size: int = VALUE_SIZE
+    scarce: bool = False
+
+
+# ---- writers of slots ----------------------------------------------------------------------------
+
+
+class NoTentativeStep(Slots):  # type: ignore[misc]
+    """As the paper has it: an insert is valid at once, and the later of two is removed."""
+
+    def insert(self, place: Any, key: bytes, desired: int, attempt: int) -> int:
+        number = self.index.room(place)
+        if number < 0:
+            return FULL
+        slot, vacant = address(place, number), self.index.words[number]
+        self.client.aim(0, slot)
+        if self.endpoint.cas(slot, vacant, desired) != vacant:
+            self.endpoint.wait()
+            return AGAIN
+        self.index.look_up(place, key)
+        for other in range(32):
+            word, theirs = self.index.words[other], address(place, other)
+            if not word or word >> 56 != place.hash & 0xFF or not other & 7 or theirs == slot:
+                continue
+            self.objects.load(word & REFERENCE_MASK)
+            if self.objects.key_is(key):
+                if theirs < slot:
+                    self.endpoint.cas(slot, desired, 0)
+                    return AGAIN
+                self.endpoint.cas(theirs, word, 0)
+        self.endpoint.wait()
+        return DONE
+
+
+class HoldsAfterCas(Slots):  # type: ignore[misc]
+    def replace(self, place: Any, slot: int, desired: int) -> int:
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        self.client.aim(0, slot)
+        lost = self.endpoint.cas(slot, word, desired) != word
+        self.client.hold(word & REFERENCE_MASK, slot)
+        self.endpoint.wait()
+        return AGAIN if lost else DONE
+
+
+class DeleteDoesNotHold(Slots):  # type: ignore[misc]
+    def remove(self, place: Any, slot: int) -> int:
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        lost = self.endpoint.cas(slot, word, 0) != word
+        self.endpoint.wait()
+        return AGAIN if lost else DONE
+
+
+class DoesNotReadAgain(Slots):  # type: ignore[misc]
+    def goes_on(self, place: Any, key: bytes, slot: int, attempt: int) -> bool:
+        return True
+
+
+class KicksUnchecked(Slots):  # type: ignore[misc]
+    def kick(self, slot: int, word: int) -> bool:
+        self.endpoint.cas(slot, word, 0)
+        return True
+
+
+class KicksByStore(Slots):  # type: ignore[misc]
+    def kick(self, slot: int, word: int) -> bool:
+        self.endpoint.store(slot, 0)
+        return True
+
+
+class NeverKicks(Slots):  # type: ignore[misc]
+    def goes_first(self, theirs: int, slot: int, attempt: int) -> bool:
+        return True
+
+
+class DecidesUnchecked(Slots):  # type: ignore[misc]
+    """Takes it for granted that the last CAS of an insert succeeds."""
+
+    def decide(self, slot: int, tentative: int, desired: int) -> bool:
+        self.endpoint.cas(slot, tentative, desired)
+        self.endpoint.wait()
+        return True
+
+
+class UpdatesByStore(Slots):  # type: ignore[misc]
+    def replace(self, place: Any, slot: int, desired: int) -> int:
+        word = place.word
+        if word & FROZEN:
+            return FULL
+        self.client.aim(0, slot)
+        self.client.hold(word & REFERENCE_MASK, slot)
+        self.endpoint.store(slot, desired)
+        self.endpoint.wait()
+        return DONE
+
+
+class UpdatesInPlace(Slots):  # type: ignore[misc]
+    """Writes over the object, as if a write of several words were whole."""
+
+    def replace(self, place: Any, slot: int, desired: int) -> int:
+        self.objects.load(desired & OBJECT_MASK)
+        key, value = self.objects.key(), self.objects.value()
+        self.objects.write(place.word & OBJECT_MASK, key, value)
+        return DONE
+
+
+def address(place: Any, number: int) -> int:
+    """Address of the slot at this place of a row."""
+    return int((place.second if number & 16 else place.first) + (number & 15) * 8)
+
+
+# ---- gets ----------------------------------------------------------------------------------------
+
+
+def get_without_pin(self: Any, key: bytes, default: Any = None) -> Any:
+    self.client.begin()
+    try:
+        self.require_there()
+        return self.objects.value() if self.index.look_up(self.place, key) else default
+    finally:
+        self.client.end()
+
+
+def get_any(self: Any, key: bytes, default: Any = None) -> Any:
+    """What is tentative is read, too."""
+    with self.client:
+        self.require_there()
+        self.index.look_up(self.place, key)
+        for word in self.index.words[:32]:
+            if word >> 56 == self.place.hash & 0xFF:
+                self.objects.load(word & OBJECT_MASK & ~TENTATIVE)
+                if self.objects.key_is(key):
+                    return self.objects.value()
+        return default
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+class ReusesAtOnce(Grace):
+    """What is freed is used again though somebody may be reading it."""
+
+    def horizon(self) -> int:
+        return NEVER
+
+
+class KeepsWhatWasTaken(Allocator):  # type: ignore[misc]
+    """The client that had a block goes on allocating from it when others have taken it."""
+
+    def _forget_taken(self) -> None:
+        pass
+
+
+class EndsLimboAtOnce(Allocator):  # type: ignore[misc]
+    """A block that was taken is used while its last owner may be allocating from it."""
+
+    def _make_room(self, attempt: int, node: int) -> bool:
+        found = end_limbo(self.table, 0, self.client.ident, ReusesAtOnce(self.grace.endpoint)) > 0
+        return super()._make_room(attempt, node) or found
+
+
+def recover_freeing_the_linked(
+    client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
+) -> dict[str, int]:
+    """Recovery frees what was in the dead client's hand, linked or not."""
+    for index in range(HAND_SIZE):
+        reference = client.endpoint.load(slot_address(slot) + HAND + 16 * index)
+        if reference:
+            client.heap.free(reference)
+    return recover_client(client, blocks, regions, grace, slot, word)
+
+
+MUTANTS: Final = (
+    Mutant(
+        "no-tentative-step", ("history",), race_with(NoTentativeStep), program="da|ic gc|ic gc"
+    ),
+    Mutant(
+        "reads-without-pin", ("history", "client 0", "client 1", "client 2"),
+        race_with(get=get_without_pin), program="ua ub|ga ga|ga",
+    ),
+    Mutant("no-grace-period", ("history", "check"), replaced="Grace", by=ReusesAtOnce),
+    Mutant("old-object-held-after-cas", ("leaked",), race_with(HoldsAfterCas)),
+    Mutant("delete-does-not-hold", ("leaked",), race_with(DeleteDoesNotHold)),
+    Mutant("commit-without-rereading", ("history", "check"), race_with(DoesNotReadAgain)),
+    Mutant("kick-unchecked", ("history", "check"), race_with(KicksUnchecked)),
+    Mutant("kick-by-store", ("history", "check", "leaked"), race_with(KicksByStore)),
+    Mutant(
+        "waits-for-the-dead", ("no end",), race_with(NeverKicks), program="ic|pc|", value_size=16
+    ),
+    Mutant("commit-unchecked", ("history",), race_with(DecidesUnchecked)),
+    Mutant("update-by-store", ("history", "leaked", "check"), race_with(UpdatesByStore)),
+    Mutant("tentative-is-visible", ("history",), race_with(get=get_any)),
+    Mutant(
+        "recovery-frees-linked", ("check", "history"),
+        replaced="recover_client", by=recover_freeing_the_linked,
+    ),
+    Mutant(
+        "keeps-what-was-taken", ("history", "check", "leaked"),
+        replaced="Allocator", by=KeepsWhatWasTaken, scarce=True, program="ua ua|ic id|",
+    ),
+    Mutant(
+        "no-limbo", ("history", "check", "leaked"),
+        replaced="Allocator", by=EndsLimboAtOnce, scarce=True, program="ua ua|ic id|",
+    ),
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's."""
+    original = getattr(pool_module, mutant.replaced, None)
+    get_class: Callable[[str], Any] = registry.store_class
+    from limpet.stores import pool as stores_pool
+
+    try:
+        if mutant.made is not None:
+            stores_pool.store_class = lambda kind: mutant.made  # type: ignore[attr-defined]
+        if mutant.replaced:
+            setattr(pool_module, mutant.replaced, mutant.by)
+        yield
+    finally:
+        stores_pool.store_class = get_class  # type: ignore[attr-defined]
+        if mutant.replaced:
+            setattr(pool_module, mutant.replaced, original)

@@ -1,0 +1,422 @@
+"""Known-bad variants of the `swarm` store, for the checkers to catch.
+
+Each is the shipped store with some functions replaced, run uncompiled (kit/uncompiled.py). Those named
+after a trap put back what the paper says, or leaves open; the others are steps of our own that look
+as if they could be left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+
+from kit.mutants.source import from_source
+from kit.uncompiled import SWARM, Change, replaced, uncompiled
+from limpet.fault.explore.explorer import Exploration
+from limpet.fault.matrix.fault_profile import FAULT_PROFILES
+from limpet.shm import pool as pool_module
+from limpet.stores import pool as stores_pool
+from limpet.stores.swarm.layout import (
+    DELETED,
+    DONE,
+    GONE,
+    IN_PLACE_WORDS,
+    READ,
+    STAMP_SHIFT,
+    TIME_SHIFT,
+    VERIFIED,
+)
+from limpet.stores.swarm.parameters import SwarmParameters
+from limpet.stores.swarm.words import (
+    is_tombstone,
+    rank_of,
+    row_of,
+    side_of,
+    stamp_of,
+    writer_of,
+)
+
+NODE_SIZE: Final = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """`changes` of the store, `clock`: lines of the clock's source, and what they are replaced by.
+
+    `says`: the kinds of failure that show it. `exploration`: what it is explored with.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+    clock: tuple[tuple[str, str], ...] = ()
+    exploration: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def parameters(self, schedules: int) -> Exploration:
+        """Of an exploration that shows it."""
+        chosen = {"crashes": 0, "stalls": 0, "value_size": 40, "nodes": 3, **self.exploration}
+        clients = chosen["program"].count("|") + 1
+        return Exploration(store="swarm", schedules=schedules, seed=1, clients=clients, **chosen)
+
+
+@contextlib.contextmanager
+def in_force(mutant: Mutant) -> Iterator[None]:
+    """Have pools made meanwhile be the mutant's."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = uncompiled(SWARM, "Swarm", *mutant.changes)
+        patch.setattr(stores_pool, "store_class", lambda kind: made)
+        if mutant.clock:
+            clock = from_source(("shm/clients/clock.py",), "Clock", *mutant.clock)
+            patch.setattr(pool_module, "Clock", clock)
+        with crowded():
+            yield
+
+
+@contextlib.contextmanager
+def crowded() -> Iterator[None]:
+    """Have new stores be one subtable, so that all keys meet; the explorer's nodes be larger."""
+    for_pool = SwarmParameters.for_pool.__func__  # type: ignore[attr-defined]
+
+    def one_subtable(cls: Any, *pool: Any, **parameters: Any) -> Any:
+        made = for_pool(cls, *pool, **{"cache_size": 64, **parameters})
+        return dataclasses.replace(made, subtables=1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SwarmParameters, "for_pool", classmethod(one_subtable))
+        sized = dataclasses.replace(FAULT_PROFILES["swarm"], explorer_node_size=NODE_SIZE)
+        patch.setitem(FAULT_PROFILES, "swarm", sized)
+        yield
+
+
+# ---- write back ----------------------------------------------------------------------------------
+
+
+def placed_without_writer(word: int, row: int, side: int) -> int:
+    row_bits = row << STAMP_SHIFT | row << 1
+    return word >> TIME_SHIFT << TIME_SHIFT | word & VERIFIED | row_bits | side
+
+
+def puts_into_the_writers_row(self: Any, copy: int) -> bool:
+    """A copy's pointer is the writer's, and its word of M is in our row."""
+    register, row, buffer = self.quorum.register, self.row, self.buffer
+    for n in range(self.quorum.read):
+        replica = self.quorum.at(n)
+        top, mine = self.quorum.tops[replica.k], self.quorum.mine[replica.k]
+        if stamp_of(top) < stamp_of(copy) and rank_of(mine) < rank_of(copy):
+            self.quorum.buffers.write(buffer, replica.k)
+            at = register.pointer(replica.k, row_of(copy), side_of(copy))
+            found = self.endpoint.cas(at, register.ident, buffer.reference)
+            if found not in (register.ident, buffer.reference):
+                return False
+            buffer.published = True
+            at = register.metadata(replica.k, row.writer)
+            if self.endpoint.cas(at, mine, copy) != mine:
+                return False
+    return True
+
+
+def read_without_write_back(self: Any) -> int:
+    quorum = self.quorum
+    outcome = quorum.gather(True, quorum.majority)
+    self.endpoint.wait()
+    if outcome == GONE:
+        return GONE
+    return int(DELETED if outcome == DELETED or is_tombstone(quorum.top) else DONE)
+
+
+def remembers_copies(put_copy: Any) -> Any:
+    def run(self: Any, copy: int) -> bool:
+        done = bool(put_copy(self, copy))
+        if not done:
+            self.row.copied = copy
+        return done
+
+    return run
+
+
+def recycles_what_is_remembered(read: Any) -> Any:
+    def run(self: Any) -> int:
+        outcome = int(read(self))
+        if outcome == DONE and getattr(self.row, "copied", 0):
+            self.row.recycle(self.row.copied, self.row.buffer)
+        return outcome
+
+    return run
+
+
+# ---- the clock -----------------------------------------------------------------------------------
+
+
+class Guessing:
+    """A clock that does not mind what others have."""
+
+    def __init__(self, clock: Any) -> None:
+        self.guess = clock.guess
+
+    def after(self, time: int) -> int:
+        return int(self.guess())
+
+
+def guesses(init: Any) -> Any:
+    def run(self: Any, max_register: Any, quorum: Any, row: Any, clock: Any) -> None:
+        init(self, max_register, quorum, row, Guessing(clock))
+
+    return run
+
+
+# ---- buffers and registers -----------------------------------------------------------------------
+
+
+def gives_up_without_a_hand(self: Any, seen: int, row: int, reference: int) -> None:
+    for k in range(self.count):
+        for side in range(2):
+            at = self.register.pointer((seen + k) % self.count, row, side)
+            if self.endpoint.load(at) == reference:
+                self.endpoint.cas(at, reference, self.register.ident)
+    self.heap.free(reference)
+
+
+def disposes_with_its_ident(self: Any, reference: int) -> None:
+    if self.visit(reference):
+        for buffer in self.buffers_named():
+            self.heap.free(buffer)
+
+
+def reads_in_place_unchecked(self: Any, stamp: int) -> Any:
+    at = self.register.width
+    length = self.front[at + 1]
+    if self.front[at] != stamp << STAMP_SHIFT or length > self.register.capacity:
+        return None
+    return self.front.tobytes()[8 * (at + IN_PLACE_WORDS) :][:length]
+
+
+def takes_the_last(self: Any, replica: Any) -> None:
+    self.order[self.read] = replica.k
+    self.read += 1
+    self.valid += replica.note_top()
+    self.top = self.tops[replica.k]
+
+
+def compares_whole_words(self: Any, word: int) -> int:
+    return sum(self.tops[self.order[n]] == word for n in range(self.read))
+
+
+def learns_without_numbers(self: Any) -> bool:
+    left = right = True
+    for n in range(self.quorum.read):
+        replica = self.quorum.at(n)
+        replica.mine[replica.k] = replica.metadata(self.writer)
+        left = left and not replica.named(self.writer, 0)
+        right = right and not replica.named(self.writer, 1)
+    self.side = 0 if left else 1
+    return left or right
+
+
+# ---- Safe-Guess ----------------------------------------------------------------------------------
+
+
+def reads_by_algorithm_3(self: Any) -> int:
+    seen: dict[int, tuple[int, bytes]] = {}
+    while True:
+        outcome = self.max_register.read()
+        if outcome != DONE:
+            return int(outcome)
+        m = self.quorum.top
+        value = self.quorum.value_of(m)
+        if value is None:
+            continue
+        self.result = value
+        if m & VERIFIED:
+            return DONE
+        before = seen.get(writer_of(m))
+        if before is not None and before[0] == stamp_of(m):
+            if self.lock.try_lock(m, READ):
+                self._verify_read(m, value)
+                return DONE
+            self.result = before[1]
+            return DONE
+        seen[writer_of(m)] = (stamp_of(m), value)
+
+
+class Granted:
+    """A timestamp lock that everybody gets."""
+
+    def try_lock(self, word: int, mode: int) -> bool:
+        return True
+
+
+def unlocked(slow_path: Any) -> Any:
+    def run(self: Any, *arguments: Any) -> int:
+        lock, self.lock = self.lock, Granted()
+        try:
+            return int(slow_path(self, *arguments))
+        finally:
+            self.lock = lock
+
+    return run
+
+
+def withdraws(confirmed: int = DONE, locks: bool = True) -> Any:
+    """`SafeGuess._withdraw`, in which a tombstone is lost if it is found `confirmed`."""
+
+    def run(self: Any, w: int, held: int) -> int:
+        quorum, row = self.quorum, self.row
+        if quorum.valid == quorum.read and quorum.having(quorum.top) < quorum.majority:
+            row.recycle(w, row.buffer)
+            if self.max_register.confirm() == confirmed:
+                row.side = -1
+                m = quorum.top
+                if rank_of(m) > rank_of(w):
+                    return int(self._slow_path(w, m, row.buffer.value, held))
+                self._verify_own(w, held)
+                return DONE
+        return DELETED if not locks or self.lock.try_lock(w, 2) else DONE
+
+    return run
+
+
+class Hasty:
+    """Takes every tombstone for one at a majority."""
+
+    def __init__(self, max_register: Any) -> None:
+        self.write = max_register.write
+
+    def confirm(self) -> int:
+        return DELETED
+
+
+def insists_hastily(init: Any) -> Any:
+    def run(self: Any, max_register: Any, quorum: Any, row: Any) -> None:
+        init(self, Hasty(max_register), quorum, row)
+
+    return run
+
+
+# ---- the variants --------------------------------------------------------------------------------
+
+NOTHING: Final = lambda self: None  # noqa: E731
+STALE: Final = "ua ua ga|ua ga|ga ga"
+ABD: Final = {"guess": False, "in_place": False, "buffers": 1}
+EXPLORED: Final = (
+    Mutant(
+        "s9-copy-is-said-to-be-in-the-writers-row", ("client 0", "client 1", "history", "check"),
+        (
+            replaced("swarm/write_back", "WriteBack._copy_of", lambda self, word: word),
+            replaced("swarm/write_back", "WriteBack._put_copy", puts_into_the_writers_row),
+        ),
+        exploration={"program": STALE},
+    ),
+    Mutant(
+        "s9-copy-does-not-carry-its-writer", ("client 0", "client 1", "history", "check", "no end"),
+        (replaced("swarm/words", "placed", placed_without_writer),),
+        exploration={"program": STALE},
+    ),
+    Mutant(
+        "abd-timestamp-is-guessed", ("client 0", "client 1", "history", "check", "no end"),
+        (Change("swarm/abd", "Abd.__init__", guesses),),
+        exploration={"program": STALE, "parameters": ABD},
+    ),
+    Mutant(
+        "buffer-is-given-up-without-a-hand", ("leaked",),
+        (replaced("swarm/row", "Row.give_up", gives_up_without_a_hand),),
+        exploration={"program": "ua ua|ga", "crashes": 1},
+    ),
+    Mutant(
+        "kept-without-a-look-at-the-ident", ("leaked",),
+        (replaced("swarm/replica", "Replica.stands", lambda self: True),),
+        exploration={"program": "ua|da|ga"},
+    ),
+    Mutant(
+        "register-is-given-up-with-its-ident", ("leaked",),
+        (replaced("swarm/recycling", "Recycling.dispose", disposes_with_its_ident),),
+        exploration={"program": "ua ua|da ia|ga ga"},
+    ),
+)  # fmt: skip
+
+LITERAL_ALGORITHM_3: Final = Mutant(
+    "s1-literal-algorithm-3",
+    (),
+    (replaced("swarm/safe_guess", "SafeGuess.read", reads_by_algorithm_3),),
+)
+CLOCK_STARTS_ANEW: Final = Mutant(
+    "s2-clock-is-not-that-of-the-slot",
+    (),
+    clock=(
+        (
+            "            self.last = self.endpoint.load(self.client.slot + CLOCK)\n",
+            "            self.last = 0\n",
+        ),
+    ),
+)
+WHOLE_WORDS: Final = Mutant(
+    "s5-whole-words-are-compared",
+    (),
+    (replaced("swarm/quorum", "Quorum.having", compares_whole_words),),
+)
+NOT_WRITTEN_BACK: Final = Mutant(
+    "s8-reader-does-not-write-back",
+    (),
+    (replaced("swarm/max_register", "MaxRegister.read", read_without_write_back),),
+)
+TORN_IN_PLACE: Final = Mutant(
+    "s8-torn-value-in-place-is-taken",
+    (),
+    (replaced("swarm/replica", "Replica.read_in_place", reads_in_place_unchecked),),
+)
+LAST_IS_TAKEN: Final = Mutant(
+    "s3-what-is-read-last-is-taken", (), (replaced("swarm/quorum", "Quorum._note", takes_the_last),)
+)
+REGISTER_IS_NOT_LOOKED_AT: Final = Mutant(
+    "s6-remembered-register-is-not-looked-at",
+    (),
+    (replaced("swarm/replica", "Replica.is_taken_for_it", lambda self: self.register.ident != 0),),
+)
+TOMBSTONE_WITHOUT_LOCK: Final = Mutant(
+    "s4-guess-is-withdrawn-without-a-lock",
+    (),
+    (replaced("swarm/safe_guess", "SafeGuess._withdraw", withdraws(locks=False)),),
+)
+WRITTEN_AGAIN_WITHOUT_LOCK: Final = Mutant(
+    "guess-is-written-again-without-a-lock",
+    (),
+    (Change("swarm/safe_guess", "SafeGuess._slow_path", unlocked),),
+)
+GUESSED_AGAIN: Final = Mutant(
+    "guess-is-guessed-again-when-its-tombstone-is-lost",
+    (),
+    (replaced("swarm/safe_guess", "SafeGuess._withdraw", withdraws(confirmed=GONE)),),
+)
+TOMBSTONE_AT_A_MINORITY: Final = Mutant(
+    "tombstone-at-a-minority-is-taken-for-one-at-a-majority",
+    (),
+    (Change("swarm/insistence", "Insistence.__init__", insists_hastily),),
+)
+NUMBER_IS_EMPTY: Final = Mutant(
+    "s10-number-of-a-tombstone-is-taken-for-empty",
+    (),
+    (
+        replaced("swarm/row", "Row.learn", learns_without_numbers),
+        replaced("swarm/row", "Row._drop_numbers", NOTHING),
+    ),
+)
+NUMBER_IS_LEFT: Final = Mutant(
+    "s10-number-without-a-tombstone-is-left-where-it-is",
+    (),
+    (replaced("swarm/row", "Row._drop_numbers", NOTHING),),
+)
+COPY_IS_REMEMBERED: Final = Mutant(
+    "s11-copy-that-was-not-written-back-is-remembered",
+    (),
+    (
+        Change("swarm/write_back", "WriteBack._put_copy", remembers_copies),
+        Change("swarm/max_register", "MaxRegister.read", recycles_what_is_remembered),
+    ),
+)
+"""Those from LITERAL_ALGORITHM_3 on are shown step by step: it takes many schedules, or lost nodes,
+to come by them."""
+
+UNCHANGED: Final = Mutant("unchanged", ())

@@ -1,0 +1,24 @@
+"""Waiting for what another process does: with a limit, and with a word on what did not happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+
+def until(condition: Callable[[], object], otherwise: str = "", within_s: float = 20) -> None:
+    """Return when the condition holds; fail, saying `otherwise`, when it does not in that time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.001)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process is gone, or a zombie: nobody may reap those whose parent has died."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
