@@ -1,6 +1,6 @@
 """Known-bad variants of the `fusee` store and of the view below it, for the checkers to catch.
 
-Each is the shipped store with some functions replaced, run uncompiled (kit/uncompiled.py). Those named
+Each is the shipped store with functions replaced, run uncompiled (kit/uncompiled.py). Those named
 after a trap put back what the paper says, or leaves open; the others are steps of our own that look
 as if they could be left out.
 """
