@@ -381,7 +381,7 @@ _EXPLORED_TRAPS: Final = (
     Mutant(
         "f5-free-before-the-round-has-ended", ("history", "check", "client 0", "client 1"),
         (replaced(SLOT, "ReplicatedSlot._await", lambda self, old: None),),
-        exploration={"program": "ua|ua|ga"},
+        exploration={"program": "ua|ua|ga", "seed": 5},
     ),
     Mutant(
         "f6-slot-is-not-compared", ("history", "client 0"),
