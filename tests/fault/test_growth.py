@@ -637,4 +637,4 @@ def test_pairs_are_not_lost_with_another_subtable_of_their_directory(pools: Any)
             lost += 1
     assert there
     assert lost
-    assert len(store.pairs()) >= there
+    assert len(store.checker.pairs()) >= there

@@ -200,7 +200,7 @@ def test_what_changes_something_has_a_step(dimension: str) -> None:
 
 def test_a_fault_that_never_takes_place_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the code that ships does not look at the fuse that stops."""
-    monkeypatch.setattr(StoppingEndpoint, "_step", lambda self: None)
+    monkeypatch.setattr(StoppingEndpoint, "on_verb", lambda self, verb, addr, words: words)
     result = Matrix("race", 9).stopped(OPERATIONS["delete"], "wait")
     assert result.failures == ("the fault took place at none of 7 steps",)
 

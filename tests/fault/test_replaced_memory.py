@@ -15,7 +15,7 @@ from limpet.fault.explore.sim_program import REPLACE, Call, parse_program
 from limpet.fault.explore.sim_run import replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.replicas import replacement
-from limpet.stores.pool import Pool
+from limpet.stores.contents import StoreContents
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -77,7 +77,7 @@ def test_replacement_that_leaves_the_index_empty_is_caught(
 ) -> None:
     """Nobody read there, as the other node was never lost after it."""
     nothing = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
-    monkeypatch.setattr(Pool, "refill", lambda pool, node: nothing)
+    monkeypatch.setattr(StoreContents, "refill", lambda contents, node: nothing)
     assert "raised NodeFailed, though the store survives 1" in read_from_new_memory()
 
 
