@@ -86,6 +86,7 @@ def test_trap_g2_torn_write_is_caught_by_the_matrix() -> None:
     assert Matrix("race").killed(same_size).failures == ()
 
 
+@pytest.mark.exhaustive("thousands of runs")
 @compiled_only
 def test_trap_g2_torn_read_is_caught_by_the_explorer() -> None:
     parameters = Exploration(seed=6, schedules=12_000, crashes=0, stalls=0, value_size=200)

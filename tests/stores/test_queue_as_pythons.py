@@ -37,6 +37,7 @@ def standard(pools: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("standard")
+@pytest.mark.exhaustive_in_pure("threads of one process take turns", quick=["test_order"])
 class TestStandardSimple(test_queue.BaseSimpleQueueTest, unittest.TestCase):
     queue = queue
     type2test = staticmethod(_queue)
