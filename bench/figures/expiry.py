@@ -138,7 +138,7 @@ class _Drifting(World):
         index = 0
         while index < len(names):
             found.append(names[index])
-            _, fence = store.read_leaf(0, names[index])
+            _, fence = store.scans.read_leaf(0, names[index])
             index = len(names) if fence is None else bisect_left(names, fence)
         self.keys = random.Random(setting.seed).sample(found, setting.objects)
 
