@@ -22,7 +22,7 @@ Control segment, offsets in bytes
     4352         view: word; counts changes of which nodes are in service (view.py)
     4360         leader: word; the client that is changing the view, or 0 (view.py)
     8192         node states: 256 words (states.py)
-    12288        event ring: 128 entries of 64 bytes (membership.py)
+    12288        event ring: 128 entries of 64 bytes (events.py)
     20480        client slots: 512 bytes each (client.py)
     then         catalogue: an entry of 1024 bytes for each 64 KiB of all nodes, at least 128 and at
                  most 4096 (directory.py); begins at a multiple of 4096

@@ -1,4 +1,4 @@
-"""Splitting subtables that have replicas, without locks: stores/race/store.py with rounds.
+"""Splitting subtables that have replicas, without locks: stores/race/splitter.py with rounds.
 
 A client that finds no room, or a frozen slot, does all of
 

@@ -6,7 +6,7 @@ phase:
     0     birth   0; INSERTED: the insert is decided, but for the CAS of the primary slot;
                   UPDATED: proposed by an update of a key that is there
     8     death   0, or the word that replaced the object in its slot
-    16    sizes, checksum, key, value: as objects.py says
+    16    sizes, checksum, key, value: as records.py says
 
 `birth` is written before any slot has the object (UPDATED), or before the primary slot has it
 (INSERTED). `death` is written before the primary slot is changed, by whoever is about to do that;

@@ -1,6 +1,6 @@
 """The replicated index: RACE's index on r memory nodes (FUSEE section 4.2), and its view.
 
-Directories and subtables are those of `race` (stores/race/directory.py), with replicas. Directory t
+Directories and subtables are those of `race` (stores/race/index.py), with replicas. Directory t
 is a region on each of the nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is
 an object with r replicas (shm/replicas/mirrors.py): where they lie follows from the address of the
 first one, the head, which need not be on node t. Of the replicas that are counted in the view

@@ -20,7 +20,7 @@ tracker, and applies what was announced since. An index that is not up to date i
 which is what the acknowledgements are for. A message that was overwritten in the ring has been
 overtaken: then the index is made anew from the whole data array. A client that holds a lock does
 not do that, nor does it apply more than some messages (`refresh_near`): it gives the lock back, and
-brings its index up to date without it (trap L4; lookup.py).
+brings its index up to date without it (trap L4; locking.py).
 
 To apply a message is to look at the entry that it names, and to take over which key is there: that
 of a valid or a claimed entry. If the entry begins another life while it is looked at, or is claimed

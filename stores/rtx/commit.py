@@ -7,14 +7,14 @@ Written after the prose of the paper, and not after the figure.
     2. lock each object from the version that was read, in the order of addresses; one that has
        another version, or is locked, is a conflict. Then hold each slot from the word that was
        read, likewise; where a key is inserted, look whether it has come into another slot
-       meanwhile (race/transactional.py)
+       meanwhile (rtx/hash_slots.py)
     3. validate (reads.py): each object that was only read has the lock word and the pointer that it
        had, so it is not locked, or without a log, when its pointer counts (lllock.py); each key
        that was only read has the value that it had, or none, and nobody holds its slot
     4. INIT -> DOING; carry it out; DONE; give back the old data
 
 So all that was read was true at one moment, after 2 and before 4, and what is written follows from
-it; hence transactions are strictly serialisable, with gets (sherman/lookup.py, race/hash_store.py)
+it; hence transactions are strictly serialisable, with gets (sherman/trees.py, race/hash_store.py)
 among them: a get of what is written waits from 2 until 4.
 
 A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT, unlock to the

@@ -61,9 +61,11 @@ class RegisterCheck(ReplicatedCheck):
         wrong: str = ReplicatedCheck.wrong_with(self, group, slot, word, seen)
         if not wrong:
             lane = self.endpoint.background(True)
-            self._visit(word & OBJECT_MASK)
-            wrong = wrong_with(self.register)
-            self.endpoint.background(lane)
+            try:
+                self._visit(word & OBJECT_MASK)
+                wrong = wrong_with(self.register)
+            finally:
+                self.endpoint.background(lane)
         return wrong
 
 

@@ -9,7 +9,7 @@ A READ writes back what it has read as write_back.py says. A write back takes me
 read that has none ready, or of a client that has no row, reads all replicas in service instead, and
 returns the greatest tuple that a majority without those that are lost has, or has been overtaken by
 (`_least`). With f + 1 - l of 2f + 1 - l, each majority of what is left has one of them, and
-whatever more is lost; a replaced node has the greatest of all (check.py). And a write that was
+whatever more is lost; a replaced node has the greatest of all (level.py). And a write that was
 complete when the read began is on as many, as l at most of its replicas are lost.
 """
 

@@ -565,3 +565,23 @@ def test_what_a_minority_had_when_it_was_lost(pools: Any) -> None:
                 pool.replace_node(other)
             sound(store)
             pools.destroy()
+
+
+def test_check_that_fails_is_not_in_the_background_afterwards(pools: Any) -> None:
+    """What operations did after it was counted as housekeeping."""
+    pool = pools(nodes=3, node_size="8MiB")
+    store, other = pool.store("swarm", name="w"), pool.store("race", name="r")
+    for number in range(30):
+        store.put(b"%d" % number, b"v")
+        other.put(b"%d" % number, b"v")
+    pool.fail_node(1)
+    pool.fail_node(2)
+    with pytest.raises(limpet.NodeFailed):
+        store.check()
+    before = other.stats()
+    for number in range(30):
+        with contextlib.suppress(limpet.NodeFailed):
+            other.get(b"%d" % number)
+    after = other.stats()
+    assert after["round_trips"] > before["round_trips"]
+    assert after["background"]["round_trips"] == before["background"]["round_trips"]

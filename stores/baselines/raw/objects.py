@@ -1,4 +1,4 @@
-"""A pair that is written over in place: as objects.py has it, with room for any value of the store.
+"""A pair that is written over in place: as records.py has it, with room for any value of the store.
 
     0     sizes   bits 0-15 length of the key, bits 16-62 of the value; bit 63: it was deleted
     8     0       (no checksum: nothing looks whether a value is whole)
