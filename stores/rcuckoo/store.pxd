@@ -31,6 +31,8 @@ cdef class Rcuckoo(InlineStore):
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(locks=Locks, attempt=int)
     cdef int _refuse_stray(self) except -1
+    @cython.locals(lookup=Lookup, base=u64)
+    cdef u64 _table_with(self, u64 word) except? 0
     @cython.locals(used=u64)
     cdef int _take_patience(self) except -1
     @cython.locals(locks=Locks, word=u64, bits=u64)

@@ -146,7 +146,8 @@ class Rcuckoo(InlineStore):
     def _refuse_stray(self) -> None:
         """StoreCorrupt when we wait for a lock that is set, and that no client has."""
         locks = self.lookup.locks
-        base, word, bits = self.lookup.tables[self.found.table], locks.busy, locks.busy_bits
+        word, bits = locks.busy, locks.busy_bits
+        base = self._table_with(word)
         survey = self.survey()
         for attempt in range(LOOKS_MAX):
             if word == 0 or not survey.stray(base, word) & bits:
@@ -158,6 +159,18 @@ class Rcuckoo(InlineStore):
                 "says that it has them: memory was damaged; destroy the pool"
             )
 
+    def _table_with(self, word: int) -> int:
+        """Address of the table that has this word of locks; 0 as a word: that of the key.
+
+        Outside of operations. Another thread of the handle may be inside, with a key of another
+        table, so the word says which table it is of.
+        """
+        lookup = self.lookup
+        for base in lookup.tables:
+            if base + lookup.locks_at <= word < base + lookup.rows_at:
+                return int(base)
+        return int(lookup.tables[self.found.table])
+
     def _take_patience(self) -> None:
         """Know how many attempts a look is worth, with as many clients as there are now."""
         used = self.endpoint.load(SLOTS_USED)
@@ -167,8 +180,8 @@ class Rcuckoo(InlineStore):
         """Recover who has the lock that we wait for, if it is dead, or stands still for a lease."""
         self._take_patience()
         locks = self.lookup.locks
-        repair = Repair(self, self.lookup.tables[self.found.table])
         word, bits = locks.busy, locks.busy_bits
+        repair = Repair(self, self._table_with(word))
         self.pool.exclusively(self.look_whether_there)
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 

@@ -15,8 +15,9 @@ import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.rcuckoo.check import Survey
-from limpet.stores.rcuckoo.layout import JOURNALS, STATE
+from limpet.stores.rcuckoo.layout import JOURNALS, LOOKS_MAX, STATE
 from limpet.stores.rcuckoo.repair import Repair
+from limpet.stores.status import AGAIN, PUT
 
 
 def _is_dead(beholder: Any, *dead: Any) -> None:
@@ -266,3 +267,25 @@ def test_a_client_with_a_damaged_journal_is_recovered(pools: Any) -> None:
     assert clients.pool.audit()["held"] == 0
     with pytest.raises(limpet.StoreCorrupt, match="journal"):
         store.update(key, b"newer")
+
+
+def test_the_word_of_locks_says_in_which_table_a_thread_waits(pools: Any) -> None:
+    """Another thread had a key of another table meanwhile: damage was seen where none was."""
+    pool = pools(nodes=2, fence="wait")
+    store = pool.store("rcuckoo", name="test", capacity=200)
+    store.put(b"k", b"v")
+    table = store.found.table
+    holder = Puppet(pools, pool.url, "rcuckoo")
+    assert not holder.begin(
+        lambda: holder.store.update(b"k", b"new"), verb_on("write_words", table)
+    )
+    store.client.enter()
+    try:
+        assert store._change_once(b"k", b"late", 0, PUT, 0, None) == AGAIN
+    finally:
+        store.client.leave()
+    store.found.table = 1 - table  # as an operation of another thread has it
+    store.stay(LOOKS_MAX + 1, True)
+    assert holder.go()
+    assert store.get(b"k") == b"new"
+    store.check()
