@@ -168,6 +168,13 @@ class RtxRace(HashStore):
                     splitter.fill_halves(entry, halves)
         return bool(log.finish())
 
+    def copy_for(self, at: int, old: int, state: int) -> int:
+        """StoreCorrupt: the lock of an entry of a directory always has a log."""
+        raise StoreCorrupt(
+            f"{self.name}: the lock at {at:#x} is {state:#x}, of a client that has no log: memory "
+            "was damaged; destroy the pool"
+        )
+
     # ---- for transactions -----------------------------------------------------------------------
 
     def look_up(self, key: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet.shm.endpoint.words import ADDRESS_MASK
-from limpet.stores.rtx.layout import POINTER
+from limpet.stores.rtx.layout import LOCKED, POINTER
 from limpet.stores.sherman.layout import COUNT_SHIFT, EXTENT, SHAPE, SLOTS, VALUE_SHIFT
 from limpet.stores.swarm.layout import GUESSED, TIME_MAX, VERIFIED
 from limpet.stores.swarm.words import tuple_word
@@ -119,3 +119,20 @@ def test_a_damaged_tail_of_a_queue_is_no_bound_of_a_loop(pools: Any, tail: int) 
     with pytest.raises(limpet.StoreCorrupt, match="damaged"):
         jobs.join(timeout=0)
     assert jobs.get(timeout=0) == "one"
+
+
+# ---- hash tables with transactions ---------------------------------------------------------------
+
+
+def test_a_lock_without_a_log_at_an_entry_of_a_directory_is_damage(pools: Any) -> None:
+    pool = pools(node_size="8MiB", lease_us=100_000)
+    store = pool.store("rtx-race", name="test", capacity=64)
+    entries = set()
+    for number in range(20):
+        store.put(b"%d" % number, b"v")
+        entries.add(store.place.entry)
+    for entry in entries:
+        pool.endpoint.store(entry - POINTER, LOCKED)
+    with pytest.raises(limpet.StoreCorrupt, match="no log"):
+        for number in range(2000):
+            store.put(b"%d" % number, b"v")
