@@ -134,5 +134,4 @@ def test_a_lock_without_a_log_at_an_entry_of_a_directory_is_damage(pools: Any) -
     for entry in entries:
         pool.endpoint.store(entry - POINTER, LOCKED)
     with pytest.raises(limpet.StoreCorrupt, match="no log"):
-        for number in range(2000):
-            store.put(b"%d" % number, b"v")
+        store.put_many((b"%d" % number, b"v") for number in range(2000))
