@@ -125,20 +125,23 @@ def test_drill_stops_clients_and_lets_them_go_on(make_url: Callable[[], str]) ->
 @pytest.mark.skipif(not COMPILED, reason="a slow build does not run out of memory in time")
 def test_drill_counts_fenced_clients_as_a_legal_end(make_url: Callable[[], str]) -> None:
     """Memory is so scarce that others need what a stopped client keeps from being reused."""
-    report = drilled(
-        make_url(),
-        seconds=6.0,
-        kill_rate=0.0,
-        stop_rate=40.0,
-        lease_ms=20,
-        nodes=1,
-        node_size=1 << 20,
-        keys=50,
-        value_sizes=(2000, 4000),
-        mix={Operation.PUT: 1.0},
-        watch=False,
-    )
-    assert report.ok, report.checks
+    for seconds in (6.0, 12.0, 24.0):  # on a busy machine, few stops are in the way of others
+        report = drilled(
+            make_url(),
+            seconds=seconds,
+            kill_rate=0.0,
+            stop_rate=40.0,
+            lease_ms=20,
+            nodes=1,
+            node_size=1 << 20,
+            keys=50,
+            value_sizes=(2000, 4000),
+            mix={Operation.PUT: 1.0},
+            watch=False,
+        )
+        assert report.ok, report.checks
+        if report.fenced:
+            break
     assert report.fenced > 0
     # each has a successor, but for those whose end is seen when the run is over
     assert report.fenced - report.parameters.clients <= report.restarts <= report.fenced
