@@ -38,7 +38,7 @@ setup:
 demo: .venv/built
 	$(BIN)/limpet demo $(ARGS)
 
-# All runs, also when one fails; what each prints comes when it has ended. What they need is made
+# All runs, also when one fails; what each prints comes when it has ended. Their needs are made
 # before: they share a directory. tests/kit/parts.py says which tests each part has.
 test: setup
 	$(MAKE) -k -j2 --output-sync=target PART=quick $(RUNS)
