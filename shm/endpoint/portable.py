@@ -77,6 +77,9 @@ WAIT_S: Final = 2e-5
 WAIT_MAX_S: Final = 1e-3
 LOOKS: Final = 16
 """A thread that has looked so often whether it may enter is one that others give way to."""
+AT_ONCE: Final = 4
+"""So many waiting threads look in `WAIT_MAX_S`, however many wait: a hundred that wake up every
+millisecond leave the thread that is inside no time to run."""
 
 _forks = 0
 
@@ -559,7 +562,7 @@ class Endpoint:
             return
         self._waiting.add(threading.get_ident())
         try:
-            time.sleep(WAIT_MAX_S)
+            time.sleep(WAIT_MAX_S * max(1.0, len(self._waiting) / AT_ONCE))
         finally:
             self._waiting.discard(threading.get_ident())
 
