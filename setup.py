@@ -8,7 +8,7 @@ from setuptools import Extension, setup
 
 COMPILED = {
     "limpet.shm.endpoint.verbs": "limpet/shm/endpoint/verbs.pyx",
-    "limpet.shm.replicas.mirrors": "limpet/shm/replicas/mirrors.py",
+    "limpet.shm.replicas.replica_layout": "limpet/shm/replicas/replica_layout.py",
     "limpet.shm.alloc.heap": "limpet/shm/alloc/heap.py",
     "limpet.shm.clients.client": "limpet/shm/clients/client.py",
     "limpet.shm.clients.clock": "limpet/shm/clients/clock.py",

@@ -3,23 +3,24 @@
     reachable  objects in use that some store links to
     free       free blocks; objects not in use in blocks that somebody has, or that may be adopted
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
-    held       objects in use and not linked that a living client has in hand; blocks being claimed;
-               what was on its way from one place to another while we looked
+    held       objects in use and not linked that a living client has in the client journal; blocks
+               being claimed; what was on its way from one place to another while we looked
     leaked     what nobody will ever find again, and what a dead client has until it is recovered
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
-used bits, the hands, the links, the hands again, and the bits of what was found nowhere. An object
-in use is linked, or in the hand of who links it until it is linked, or in the hand of who unlinks
-it from before it is unlinked until its bit is cleared. So if its bit is set in the end as it was at
-first, and it was in no hand either time, it was linked all the while between, and was found.
+used bits, the client journals, the links, the client journals again, and the bits of what was found
+nowhere. An object in use is linked, or in the client journal of who links it until it is linked, or
+in the client journal of who unlinks it from before it is unlinked until its bit is cleared. So if
+its bit is set in the end as it was at first, and it was in no client journal either time, it was
+linked all the while between, and was found.
 
 That takes for granted that the bit was not cleared and set again. Nobody can while the auditor is
 pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
 looked at again under a pin, and only what is found nowhere then either is reported. The pin's
 counter goes on meanwhile, so that nobody in need of memory takes us for one who stands still.
 
-A mirror (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
+A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
 object with three replicas is three times its bytes, and a bit that only one replica has set can
 leak, too.
 
@@ -35,15 +36,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.clients.membership import journal_of, slot_address
 from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
 from limpet.shm.endpoint.slots import INCARNATION_BITS, client_id
 from limpet.shm.endpoint.words import (
+    BACKUP,
     FREE,
     LARGE,
     LARGE_CLASS,
     LIMBO,
-    MIRROR,
     OWNER_MASK,
     PENDING,
     REFERENCE_MASK,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from limpet.shm.clients.membership import Membership
     from limpet.shm.contents import Contents
 
-_MIRRORS: Final = (MIRROR, STRAY)
+_MIRRORS: Final = (BACKUP, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)
 _HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
 log: Final = logging.getLogger("limpet")
@@ -142,7 +143,7 @@ class Audit:
             self.client.pin()
             try:
                 # ORDER: no node is being filled, and used bits copied, until these are cleared.
-                self.client.steady()
+                self.client.wait_stable()
                 suspects &= self._look()[1]
                 if looks == 1:
                     # ORDER: under the pin of the last look, so none of them is used anew by now.
@@ -159,7 +160,8 @@ class Audit:
         return len(references)
 
     def strays(self) -> list[int]:
-        """References to objects that no store links to and nobody has in hand, the dead included.
+        """References to objects that no store links to and nobody has in the client journal, the
+        dead included.
 
         For a leader, all others parked: so one look is enough. They are of no use to anybody if
         every store could be read.
@@ -203,7 +205,8 @@ class Audit:
     def _look(self) -> tuple[dict[str, int], set[Suspect]]:
         found = dict.fromkeys(KEYS, 0)
         suspects: set[Suspect] = set()
-        # ORDER: used bits and blocks, hands, links, and then hands and bits of the suspects again.
+        # ORDER: used bits and blocks, client journals, links, and then client journals and bits of
+        # the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
         live, held = self._hands()
         reachable = np.unique(self.contents.references())
@@ -258,9 +261,9 @@ class Audit:
         return ((at & OFFSET_MASK) - self.heap.layout.block_table) // 8
 
     def _owning_word(self, node: int, block: int, word: int) -> int | None:
-        """The word that says whose a MIRROR or STRAY is; FREE if none does, None: its head is lost.
+        """The word that says whose a BACKUP or STRAY is; FREE if none does, None: its head is lost.
 
-        For a mirror of a tail it is the word of the first block of the span.
+        For a backup of a tail it is the word of the first block of the span.
         """
         groups = self.blocks.groups
         head = groups.head_of(node, block, word)
@@ -271,7 +274,7 @@ class Audit:
             if found >> 60 == TAIL:
                 first = found & TAIL_FIRST_MASK
                 found = groups.head_word((head[0], first), word) if first < head[1] else FREE
-            return found if word >> 60 == MIRROR else FREE
+            return found if word >> 60 == BACKUP else FREE
         except NodeFailed:
             return None
 
@@ -314,7 +317,7 @@ class Audit:
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
     def _hands(self) -> tuple[set[int], Words]:
-        """Ids of the living clients, and the references in their hands."""
+        """Ids of the living clients, and the references in their client journals."""
         live: set[int] = set()
         held: list[int] = []
         for slot, word in self.membership.occupied():
@@ -324,17 +327,17 @@ class Audit:
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
     def _in_hand(self, slot: int) -> list[int]:
-        """The references in a client's hand, and what its pairs stand for."""
+        """The references in a client's journal, and what its pairs stand for."""
         found = []
-        for reference, home in hand_in(self.endpoint, slot):
+        for reference, link_address in journal_of(self.endpoint, slot):
             found.append(reference)
-            if home & REPLICATED:
-                found += self._listed(reference, home)
+            if link_address & REPLICATED:
+                found += self._listed(reference, link_address)
         return found
 
-    def _listed(self, reference: int, home: int) -> list[int]:
+    def _listed(self, reference: int, link_address: int) -> list[int]:
         try:
-            return self.contents.listed(reference, home)
+            return self.contents.listed(reference, link_address)
         except (NodeFailed, AddressError):
             return []
 
@@ -396,7 +399,7 @@ class Audit:
             return SOUND
         if not self._lives(owning):
             return ASTRAY
-        # A mirror of a tail counts with the first of its span; met alone, it has come just now.
+        # A backup of a tail counts with the first of its span; met alone, it has come just now.
         return HELD if owning >> 60 == PENDING or class_of(word) == TAIL_CLASS else SOUND
 
     def _head_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
@@ -412,8 +415,8 @@ class Audit:
         return word >> 60 == PENDING and word & OWNER_MASK in live
 
     def _tails(self, words: Words, first: int) -> int:
-        mirrors = int(words[first]) >> 60 in _MIRRORS
-        return (self.blocks.groups if mirrors else self.blocks).tails(words, first)
+        backups = int(words[first]) >> 60 in _MIRRORS
+        return (self.blocks.groups if backups else self.blocks).tails(words, first)
 
     def _account_objects(
         self,

@@ -1,9 +1,9 @@
 """What the memory layer asks of the stores in a pool.
 
-The memory layer knows blocks, objects and hands, and no store. Some links it cannot judge by their
-address alone, and only stores know what they link to. So whoever puts stores into a pool registers
-a `Contents` (`Memory.contents`, which the heap and the audit ask, too). This one is of a pool that
-has none.
+The memory layer knows blocks, objects and client journals, and no store. Some links it cannot judge
+by their address alone, and only stores know what they link to. So whoever puts stores into a pool
+registers a `Contents` (`PoolCore.contents`, which the heap and the audit ask, too). This one is of
+a pool that has none.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Contents:
 
     # ---- links ----------------------------------------------------------------------------------
 
-    def linked(self, reference: int, home: int) -> bool:
-        """Whether the object is linked by `home`, which no address is but a store's own name of a
-        link (words.py: REPLICATED), once that is decided. What no store knows, is."""
+    def linked(self, reference: int, link_address: int) -> bool:
+        """Whether the object is linked by `link_address`, which no address is but a store's own
+        name of a link (words.py: REPLICATED), once that is decided. What no store knows, is."""
         return True
 
-    def concerned(self, word: int, home: int, reference: int) -> bool:
-        """Whether the protocol that holds the link at `home`, by its word (words.py: HELD), sees to
-        an object that the link names, or may name."""
+    def concerned(self, word: int, link_address: int, reference: int) -> bool:
+        """Whether the protocol that holds the link at `link_address`, by its word (words.py: HELD),
+        sees to an object that the link names, or may name."""
         return False
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        """References that a pair of a hand, with a store's own name of a link, stands for besides
-        its own."""
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        """References that a pair of a client journal, with a store's own name of a link, stands for
+        besides its own."""
         return []
 
     def references(self) -> Words:
@@ -50,7 +50,8 @@ class Contents:
     # ---- lost nodes -----------------------------------------------------------------------------
 
     def reconcile(self, failed: list[int]) -> None:
-        """Put in order what the hands name, before these nodes are excluded; for a leader."""
+        """Put in order what the client journals name, before these nodes are excluded; for a
+        leader."""
 
     def refill(self, node: int) -> dict[str, int]:
         """Make on a node with new memory what the replicated stores have on it; for a leader."""

@@ -1,6 +1,6 @@
 """A pool opened by one process: its segments mapped, its client slot taken, its mechanisms wired.
 
-`Memory` is the pool without its stores; `limpet.stores.pool.Pool` adds them.
+`PoolCore` is the pool without its stores; `limpet.stores.pool.Pool` adds them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _latency_ns(latency: str | int) -> int:
     return LATENCY_PROFILES[str(latency)]
 
 
-class Memory:
+class PoolCore:
     """The memory nodes and the control segment of a pool, and this process's place in it."""
 
     endpoint_class: type[Endpoint] = Endpoint
@@ -169,8 +169,8 @@ class Memory:
         self.blocks = BlockTable(self.endpoint, self.heap, coherent_blocks)
         # Its own client must not keep it alive: who drops the last handle leaves the pool.
         rejoin = weakref.WeakMethod(self._rejoin)
-        mortal = parameters.multi_host
-        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), mortal)
+        remotely_fenced = parameters.multi_host
+        self.client = Client(self.endpoint, self.heap, lambda: alive(rejoin)(), remotely_fenced)
         self.clock = Clock(self.client)
         self.membership = Membership(self.endpoint, self.client, parameters, self.url)
         control = self._segments[-1]
@@ -196,13 +196,13 @@ class Memory:
                 return recover_client(*inside, slot, word)
 
         self.membership.restore = restore
-        is_steady = self.view.is_steady
-        self.membership.release = lambda: release_client(*inside, is_steady)
+        is_stable = self.view.is_stable
+        self.membership.release = lambda: release_client(*inside, is_stable)
         self.blocks.backing = functools.partial(back, self._segments)
         self.blocks.vanished = functools.partial(vanished, self.endpoint, self._segments)
         remap = weakref.WeakMethod(self._remap)
         self.view.remap = lambda: alive(remap)()
-        self.client.steady = self.view.steady
+        self.client.wait_stable = self.view.wait_stable
         self._viewed = -1
 
     def _attach(self, segment: nodes.MemoryNode, state: int) -> None:
@@ -485,13 +485,13 @@ class Memory:
                 found["clients"].append(client_id(slot, word))
                 found["objects"] += counts["objects"]
                 found["blocks"] += counts["blocks"]
-        found["blocks"] += self.regions.sweep() + self.client.pinned(self._sweep_mirrors)
+        found["blocks"] += self.regions.sweep() + self.client.pinned(self._sweep_backups)
         return found
 
-    def _sweep_mirrors(self) -> int:
+    def _sweep_backups(self) -> int:
         released = 0
         for node in range(self.parameters.nodes):
-            with contextlib.suppress(NodeFailed):  # then its mirrors are gone with it
+            with contextlib.suppress(NodeFailed):  # then its backups are gone with it
                 released += self.blocks.groups.sweep(node)
         return released
 
@@ -555,21 +555,22 @@ class Memory:
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def free_unreachable(self) -> int:
-        """Free the objects that no store links to and no client has in hand; how many.
+        """Free the objects that no store links to and no client has in the client journal; how
+        many.
 
         For what a client that died in the midst of dropping a store left. Within `exclusively`.
         """
         return self._auditor().free_unreachable()
 
 
-_reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], Memory] = (
+_reopened_pools: weakref.WeakValueDictionary[tuple[type, str, bytes], PoolCore] = (
     weakref.WeakValueDictionary()
 )
 
 
 def _reopened(
-    kind: type[Memory], url: str, uuid: bytes, latency: str | int, any_owner: bool
-) -> Memory:
+    kind: type[PoolCore], url: str, uuid: bytes, latency: str | int, any_owner: bool
+) -> PoolCore:
     """Unpickle a pool: all handles that come to a process this way share one client slot."""
     with _identity_lock:
         pool = _reopened_pools.get((kind, url, uuid))

@@ -22,7 +22,7 @@ def clients(pool: Any) -> list[dict[str, Any]]:
             continue
         for block, word in enumerate(words):
             if word >> 60 in (SLAB, PENDING, LARGE):
-                count = 1 + pool.blocks.groups.mirrors_in_service(node, block, word)
+                count = 1 + pool.blocks.groups.backups_in_service(node, block, word)
                 owned[word & OWNER_MASK] = owned.get(word & OWNER_MASK, 0) + count
     found = []
     for slot, word in pool.membership.occupied():

@@ -28,7 +28,7 @@ cdef class Store:
     cdef readonly bint spares
     cdef public u64 operations
     cdef public u64 retries
-    cdef bint foretells
+    cdef bint prefetches
     cdef object __weakref__
 
     cpdef int require_there(self) except -1

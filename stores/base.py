@@ -52,7 +52,8 @@ class Store:
     """Whether it has replicas of all that it has; then it `resolves`, and the class has `reconcile`
     and `refill`."""
     resolves = False
-    """Whether hands name its links as stores/fusee/links.py says; then the class has `resolved`."""
+    """Whether client journals name its links as stores/fusee/links.py says; then the class has
+    `resolved`."""
     stops = False
     """Whether who recovers a client stops its tables; then the class has `stop_words`
     (stores/baselines/dtx/stop.py)."""
@@ -81,7 +82,7 @@ class Store:
         have to work."""
         self.operations = 0
         self.retries = 0
-        self.foretells = False
+        self.prefetches = False
         """Whether the store has an `_expect_keys` of its own."""
         pool.handles.add(self)
 
@@ -168,8 +169,9 @@ class Store:
         """Bytes of the objects that have no pair: those that are the index itself."""
         return 0
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        """References to objects that a pair of a hand stands for, besides its own; for audits."""
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        """References to objects that a pair of a client journal stands for, besides its own; for
+        audits."""
         return []
 
     def left_by(self, ident: int) -> set[str]:
@@ -181,7 +183,7 @@ class Store:
 
     def get_many(self, keys: Any) -> list[bytes | None]:
         """The values of `keys`, in their order; None for each that is missing."""
-        if not self.foretells:
+        if not self.prefetches:
             return [self.get(key) for key in keys]
         wanted = list(keys)
         found: list[bytes | None] = []
@@ -198,9 +200,9 @@ class Store:
         What a list, a tuple or a dict has is known beforehand, and takes less time in some stores
         (`_expect_keys`) than what other iterables give one by one.
         """
-        if self.foretells and type(pairs) is dict:
+        if self.prefetches and type(pairs) is dict:
             pairs = list(pairs.items())
-        if self.foretells and (type(pairs) is list or type(pairs) is tuple):
+        if self.prefetches and (type(pairs) is list or type(pairs) is tuple):
             for start in range(0, len(pairs), BATCH):
                 batch = pairs[start : start + BATCH]
                 self._foretell(

@@ -1,7 +1,7 @@
 """What the stores of a pool answer the memory layer (shm/contents.py).
 
-A link that only a store can judge is in a hand by a name of the store's own (fusee/links.py), which
-says which entry of the catalogue the store has.
+A link that only a store can judge is in a client journal by a name of the store's own
+(fusee/links.py), which says which entry of the catalogue the store has.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StoreContents(Contents):
             raise PoolClosed("the pool's handle is gone")
         return pool
 
-    def linked(self, reference: int, home: int) -> bool:
-        number = Link.of(home).entry
+    def linked(self, reference: int, link_address: int) -> bool:
+        number = Link.of(link_address).entry
         shared = self._shared
         # Nobody else has it: to resolve may be to change the view, and that to resolve again.
         store = shared.pop(number, None) if shared is not None else None
@@ -46,17 +46,17 @@ class StoreContents(Contents):
             store = self._store_of(number)
         if store is None:
             return True
-        linked = bool(store.resolved(reference, home))
+        linked = bool(store.resolved(reference, link_address))
         if shared is not None:
             shared[number] = store
         return linked
 
-    def concerned(self, word: int, home: int, reference: int) -> bool:
-        return concerns(self.pool.endpoint, word, home, reference)
+    def concerned(self, word: int, link_address: int, reference: int) -> bool:
+        return concerns(self.pool.endpoint, word, link_address, reference)
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        store = self._store_of(Link.of(home).entry)
-        return [] if store is None else list(store.listed(reference, home))
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        store = self._store_of(Link.of(link_address).entry)
+        return [] if store is None else list(store.listed(reference, link_address))
 
     def references(self) -> Words:
         found: Words = self.pool.references()
@@ -93,10 +93,10 @@ class StoreContents(Contents):
             self._shared = before
 
     def _named_links(self) -> dict[int, list[tuple[int, int]]]:
-        """The pairs of hands with names of links, by the number of the store's entry."""
+        """The pairs of client journals with names of links, by the number of the store's entry."""
         pairs: dict[int, list[tuple[int, int]]] = {}
-        for reference, home in self.pool.view.hands():
-            pairs.setdefault(Link.of(home).entry, []).append((reference, home))
+        for reference, link_address in self.pool.view.journals():
+            pairs.setdefault(Link.of(link_address).entry, []).append((reference, link_address))
         return pairs
 
     def _store_of(self, number: int) -> Any:

@@ -9,7 +9,7 @@ The entry of the store in the catalogue says how far that is (directory.py):
                             when all operations whose pins were there when DROPS had changed have
                             ended, none will ever touch the store again. A client that stands still
                             in one is fenced by the pool's policy; a dead one is recovered, with
-                            what it has in hand.
+                            what it has in the client journal.
     DROPPING  -> EMPTYING   from now on nobody walks through the store. Its objects are freed, in
                             any order: they link to each other, but nobody follows that.
     EMPTYING  -> VOID       its regions are given back.
@@ -21,8 +21,8 @@ then. Its progress is shown all the time.
 A drop that a kill cut off is finished by the next client that wants the name, by `pool.recover()`
 and so by `limpet watch`. A DROPPING store is as it was: the next client begins anew. Of an EMPTYING
 one some objects may be in use for something else already, so its links mean nothing. The next
-client frees the objects that no other store links to, and that no client has in hand (audit.py);
-they are those that were left.
+client frees the objects that no other store links to, and that no client has in the client journal
+(audit.py); they are those that were left.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _free_all(pool: Any, entry: Entry) -> Entry:
     pool.client.pin()
     try:
         # ORDER: pinned, and no node is being filled, before we look; as for a recovery.
-        pool.client.steady()
+        pool.client.wait_stable()
         store = pool.handle_of(entry)
         references = np.unique(store.references())
         emptying = pool.catalogue.take(entry, EMPTYING, pool.membership.ident)

@@ -13,7 +13,7 @@ cdef int EXISTS
 cdef int MISSING
 cdef int NO_MEMORY
 
-cdef class Way:
+cdef class Attempt:
     cdef public int outcome
 
 cdef class Step:
@@ -21,7 +21,7 @@ cdef class Step:
 
     cpdef int once(self) except -1
 
-cdef class Index:
+cdef class InlineIndex:
     cpdef int find_once(self, bytes key, u64 attempt) except -1
     cpdef bytes value_found(self)
     cpdef list get_batch(self, list keys, list found)
@@ -31,18 +31,18 @@ cdef class InlineStore(Store):
     cdef readonly u64 key_size
     cdef readonly u64 value_size
     cdef readonly Objects objects
-    cdef public Index index
+    cdef public InlineIndex index
     cdef public bint locks_first
 
     cpdef int _write(self, key, value, int mode) except -1
     cpdef u64 object_size(self, bytes key, bytes value) except? 0
     @cython.locals(attempt=u64)
     cpdef object run(self, Step step)
-    @cython.locals(attempt=u64, outcome=int, way=Way)
+    @cython.locals(attempt=u64, outcome=int, way=Attempt)
     cpdef int _change(self, bytes key, bytes value, u64 size, int mode) except -1
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
-    cpdef Way _first_way(self)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
-    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    cpdef Attempt _first_way(self)
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -16,7 +16,7 @@ from limpet.stores.records import Objects
 from limpet.stores.status import AGAIN, AT_ONCE, BATCH, DELETE, DONE, EXISTS, MISSING, NO_MEMORY
 
 
-class Way:
+class Attempt:
     """How a write goes on after an attempt that came to something unusual. Of one write only.
 
     A kind has a class of its own if later attempts go by what earlier ones found.
@@ -38,7 +38,7 @@ class Step:
         raise NotImplementedError
 
 
-class Index:
+class InlineIndex:
     """What a store finds its keys with. All in operations of the store, but `node_of`."""
 
     def find_once(self, key: bytes, attempt: int) -> int:
@@ -69,7 +69,7 @@ class InlineStore(Store):
     _go_on(outcome, way, key, value, size, mode)
                                         after any other outcome than those four
     stay(attempt, writes)               wait for whatever was in the way
-    survey()                            looks at the whole of it
+    checker()                            looks at the whole of it
     _enter, _leave                      if it has `locks_first`
     """
 
@@ -211,18 +211,18 @@ class InlineStore(Store):
         """End that operation."""
         raise NotImplementedError
 
-    def _first_way(self) -> Way | None:
+    def _first_way(self) -> Attempt | None:
         """How a write begins; None: as always."""
         return None
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Way | None
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Attempt | None
     ) -> int:
         raise NotImplementedError
 
     def _go_on(
-        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Way | None:
+        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
         """How a write goes on after this outcome. Outside of operations. Raises StoreFull."""
         if outcome == NO_MEMORY:
             self.have_memory(key, mode, self.index.node_of(key), size)
@@ -234,20 +234,20 @@ class InlineStore(Store):
 
     # ---- the whole of it ------------------------------------------------------------------------
 
-    def survey(self) -> Any:
+    def checker(self) -> Any:
         """Looks at the whole of it: count, keys, references, check, left_by."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        return int(self.survey().count())
+        return int(self.checker().count())
 
     def keys(self) -> Any:
         """Every key, as weakly consistent as `iter` says."""
-        return self.survey().keys()
+        return self.checker().keys()
 
     def references(self) -> Any:
         """References to all objects on nodes in service, as uint64; for audits."""
-        return self.survey().references()
+        return self.checker().references()
 
     def check(self) -> None:
         """Verify every invariant in memory; StoreCorrupt says what does not hold.
@@ -255,8 +255,8 @@ class InlineStore(Store):
         Other clients may be at work. NodeFailed: what was on a node is lost with it, and nothing is
         wrong with the rest.
         """
-        self.survey().check()
+        self.checker().check()
 
     def left_by(self, ident: int) -> set[str]:
-        found: set[str] = self.survey().left_by(ident)
+        found: set[str] = self.checker().left_by(ident)
         return found

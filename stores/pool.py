@@ -16,7 +16,7 @@ from limpet.shm.catalogue.directory import DROPPING, NAMED, READY, Entry
 from limpet.shm.contents import Contents
 from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFull, StoreMismatch
 from limpet.shm.parameters import parse_size
-from limpet.shm.pool import Memory
+from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
 from limpet.stores.channels.array import Array
 from limpet.stores.channels.barrier.barrier import Barrier
@@ -42,7 +42,7 @@ PICKLE: Final = "pickle"
 """The codec of a mapping, unless another one is asked for."""
 
 
-class Pool(Memory):
+class Pool(PoolCore):
     """A named set of memory nodes, opened by this process, and the stores in it.
 
     A handle may be used by several threads, survives `fork` (the child becomes a client of its
@@ -185,7 +185,7 @@ class Pool(Memory):
                 # ORDER: pinned before we look, until the entry is READY: a node that is replaced
                 # is filled with the stores that are READY, when nobody is pinned any more.
                 self.client.pin()
-                self.view.steady()
+                self.view.wait_stable()
                 if there.complete(self, name, parameters):
                     return
                 self.client.unpin()

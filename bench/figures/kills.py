@@ -10,8 +10,8 @@ So each rate is run twice, and in the second run the killed clients are idle one
 workers.
 
 Or clients are cut off in the midst of an update and their processes live on, as other clients, as
-the paper emulates failures (fault/inject/mortal.py): that is the rate that no process has to be
-made for.
+the paper emulates failures (fault/inject/cut_off.py): that is the rate that no process has
+to be made for.
 
 At the end every key is read, the store is checked, and every byte of the pool accounted for.
 """
@@ -34,9 +34,9 @@ import limpet
 from limpet.fault.check.recorder import Operation
 from limpet.fault.drill.counters import GETS, PUTS, Counters
 from limpet.fault.drill.workload import ZipfWorkload, gets_and_puts
+from limpet.fault.inject.cut_off import CutOffPool, Gone
 from limpet.fault.inject.interrupt import Interrupt
 from limpet.fault.inject.killer import SECOND_NS
-from limpet.fault.inject.mortal import Gone, MortalPool
 from limpet.fault.inject.supervisor import EventLog, Progress, Supervisor
 from limpet.shm.errors import LimpetError
 from limpet.stores.pool import Pool
@@ -185,7 +185,7 @@ def _churn(setting: Setting) -> Iterator[_Churn]:
     url = f"shm://limpet-kills-{os.getpid()}"
     with contextlib.ExitStack() as stack:
         interrupt = stack.enter_context(Interrupt())
-        kind = MortalPool if setting.emulate else Pool
+        kind = CutOffPool if setting.emulate else Pool
         pool = stack.enter_context(kind.create(url, nodes=NODES, node_size="64MiB"))
         limpet.destroy(url)
         store = pool.store(setting.store, name="s", capacity=2 * setting.keys, **setting.parameters)

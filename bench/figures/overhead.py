@@ -16,7 +16,7 @@ has 1 to 100 keys, each number as often.
 
 The shipped code runs in virtual time (limpet/fault/explore/sim_time.py), so equal arguments give
 equal figures on any machine. Before anything is counted each client has met the leaves, or
-subtables, as the paper has all inner nodes cached, and has memory in hand.
+subtables, as the paper has all inner nodes cached, and has memory in the client journal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DESIGNS: Final = (OPTIMAL, DTX, RTX)
 
 
 @dataclasses.dataclass(frozen=True)
-class Index:
+class IndexCosts:
     """An index, and the kinds of stores that are its designs.
 
     `met_share`: so many of the keys are enough for a client to meet all leaves, or subtables.
@@ -61,12 +61,12 @@ class Index:
 
 
 INDEXES: Final = {
-    "tree": Index(
+    "tree": IndexCosts(
         {OPTIMAL: "sherman", DTX: "dtx-sherman", RTX: "rtx-sherman"},
         met_share=0.1,
         parameters={"value_size": VALUE_SIZE},
     ),
-    "hash": Index(
+    "hash": IndexCosts(
         {OPTIMAL: "race-locks", DTX: "dtx-race", RTX: "rtx-race"}, met_share=0.01, parameters={}
     ),
 }
@@ -131,7 +131,7 @@ class Row:
 def cells(
     indexes: tuple[str, ...], mixes: tuple[str, ...], thetas: tuple[float, ...], clients: int
 ) -> list[tuple[str, str, float, int]]:
-    """Index, mix, theta and number of clients of each row. Raises ParameterError."""
+    """IndexCosts, mix, theta and number of clients of each row. Raises ParameterError."""
     for what, given, known in (("index", indexes, INDEXES), ("mix", mixes, MIXES)):
         if wrong := set(given) - set(known):
             raise ParameterError(f"there is no {what} {min(wrong)}; there is {', '.join(known)}")

@@ -68,7 +68,7 @@ class KeyReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class LinearizabilityReport:
     """The verdicts on a history, keys with the worst verdicts first."""
 
     keys: tuple[KeyReport, ...]
@@ -119,7 +119,7 @@ class Report:
         }
 
 
-def check_file(path: str | os.PathLike[str], **options: Any) -> Report:
+def check_file(path: str | os.PathLike[str], **options: Any) -> LinearizabilityReport:
     """`check` of the history in the file `path`; HistoryError if it cannot be read."""
     return check(read_history(path), **options)
 
@@ -130,7 +130,7 @@ def check(
     initial: Mapping[bytes, bytes] | None = None,
     budget: int | None = None,
     processes: int | None = None,
-) -> Report:
+) -> LinearizabilityReport:
     """Judge a history; `initial` is what the store held before it (default: nothing).
 
     `budget`: configurations looked at for one key; by default it grows with the operations on the
@@ -151,7 +151,7 @@ def check_parts(
     budget: int | None = None,
     processes: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Report:
+) -> LinearizabilityReport:
     """As `check`, of a history that is cut into its keys already.
 
     The records of a part are asked for in the process that judges it, so they may be made then.
@@ -171,7 +171,7 @@ def check_parts(
                 progress(done)
     severity = [Verdict.ILLEGAL, Verdict.UNKNOWN, Verdict.OK]
     found.sort(key=lambda report: (severity.index(report.verdict), report.key))
-    return Report(tuple(found))
+    return LinearizabilityReport(tuple(found))
 
 
 def check_key(

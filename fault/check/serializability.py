@@ -85,7 +85,7 @@ class Edge:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class SerializabilityReport:
     """The verdict on a history.
 
     unknown: transactions of unknown outcome; happened: those of them that others saw. cycle: the
@@ -141,12 +141,14 @@ class Report:
         }
 
 
-def check_file(path: str | os.PathLike[str]) -> Report:
+def check_file(path: str | os.PathLike[str]) -> SerializabilityReport:
     """`check` of the history in the file `path`; HistoryError if it cannot be read."""
     return check(read_transactions(path))
 
 
-def check(history: Iterable[Transaction], *, initial: Values | None = None) -> Report:
+def check(
+    history: Iterable[Transaction], *, initial: Values | None = None
+) -> SerializabilityReport:
     """Judge a history; `initial` is what the keys held before it (default: all absent).
 
     HistoryError if it breaks what the module demands of a history.
@@ -163,7 +165,7 @@ def check(history: Iterable[Transaction], *, initial: Values | None = None) -> R
     cycle: tuple[Edge, ...] = ()
     if not unfounded:
         cycle = _Order([transactions[index] for index in happened]).cycle()
-    return Report(
+    return SerializabilityReport(
         transactions=len(transactions),
         aborted=count["aborted"],
         unknown=count["unknown"],

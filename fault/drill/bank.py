@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import limpet
-from limpet.fault.check.serializability import Report as Judged
+from limpet.fault.check.serializability import SerializabilityReport as Judged
 from limpet.fault.check.serializability import check
 from limpet.fault.check.transaction_recorder import TransactionRecorder
 from limpet.fault.check.transactions import Transaction, name_of, write_transactions

@@ -90,7 +90,7 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class DamageReport:
     """The drill's result for one kind; `outcomes` counts cases."""
 
     kind: str
@@ -343,7 +343,7 @@ def run(
     seed: int,
     only: int | None = None,
     shown: Callable[[Case], None] = lambda case: None,
-) -> Report:
+) -> DamageReport:
     """Run cases 0 to `cases` of a kind, or `only` one of them, until too many have failed."""
     start = time.monotonic()
     outcomes: Counter[str] = Counter()
@@ -357,7 +357,7 @@ def run(
                 failed.append(case)
                 if len(failed) >= FAILURES_MAX:
                     break
-        return Report(
+        return DamageReport(
             kind, seed, sum(outcomes.values()), time.monotonic() - start,
             {name: outcomes[name] for name in OUTCOMES}, drill.subject.checksum, tuple(failed),
         )  # fmt: skip

@@ -76,7 +76,7 @@ class Observer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class DemoReport:
     """The result of a demo. `checks`: for each check, the faults that it found, as text."""
 
     parameters: DemoParameters
@@ -127,13 +127,13 @@ def node_size(size: int, largest: int, clients: int, block_size: int = BLOCK_SIZ
     """Bytes of a node: its share of the files thrice over, copies of the largest, clients' blocks.
 
     A client has blocks of its own for each of some 50 size classes, and may have a copy of the
-    largest file in hand.
+    largest file in the client journal.
     """
     own = (clients + 1) * (largest + 64 * block_size)
     return -(-(3 * size // NODES + own) // MIB) * MIB
 
 
-def run(parameters: DemoParameters, observer: Observer) -> Report:
+def run(parameters: DemoParameters, observer: Observer) -> DemoReport:
     """Run the demo; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made or
@@ -264,7 +264,7 @@ class _Demo:
         self.kills, self.restarts = sum(supervisor.kills), supervisor.restarts
         self.checks[WORKERS] += supervisor.ends + supervisor.blocked
 
-    def verify(self) -> Report:
+    def verify(self) -> DemoReport:
         """Judge everything."""
         assert self.last is not None
         recovered: dict[str, Any] = {}
@@ -286,7 +286,7 @@ class _Demo:
             for kind, count in verdict.wrong.items():
                 self.checks[READS].append(f"{kind}: {count} of {verdict.reads} reads")
             self.checks[READS] += verdict.examples
-        return Report(
+        return DemoReport(
             parameters=self.parameters,
             build=limpet.build,
             files=len(self.entries),

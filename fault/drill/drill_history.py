@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from limpet.fault.check.history import Record, write_history
-from limpet.fault.check.linearizability import Part, Report, check_parts
+from limpet.fault.check.linearizability import LinearizabilityReport, Part, check_parts
 from limpet.fault.check.recorder import Notes, Operation, Result
 from limpet.fault.check.recording import from_notes
 
@@ -44,7 +44,7 @@ def torn(notes: Notes, keys: Sequence[bytes]) -> list[str]:
 
 def judge(
     notes: Notes, keys: Sequence[bytes], progress: Callable[[int, int], None] | None = None
-) -> Report:
+) -> LinearizabilityReport:
     """Whether the history is linearizable; `progress` is told the operations done, of how many."""
     kept = _needed(notes)
     parts = _parts(kept, keys)

@@ -5,7 +5,7 @@ random. Another client recovers it, and a new one takes its place. Steps, beside
 
     open      map the pool and join it           Recover connection & MR
     attach    find the store                     Get Metadata
-    hand      read what the dead one had in hand Traverse Log
+    journal   read what the dead one had in the client journal Traverse Log
     objects   settle it                          Recover KV Requests
     blocks    give back its blocks; which of     Construct Free List
               their objects are free, their used
@@ -27,8 +27,8 @@ import limpet
 from limpet.fault.inject.children import die_with_parent
 from limpet.shm.clients.recovery import recover_client
 
-STEPS: Final = ("open", "attach", "hand", "objects", "blocks", "slot")
-PAPER_MS: Final = {"open": 163.1, "attach": 0.3, "hand": 3.5, "objects": 3.5, "blocks": 6.6}
+STEPS: Final = ("open", "attach", "journal", "objects", "blocks", "slot")
+PAPER_MS: Final = {"open": 163.1, "attach": 0.3, "journal": 3.5, "objects": 3.5, "blocks": 6.6}
 """Table 1 of the paper; 177.0 ms in all."""
 FUSE_MAX: Final = 40
 """About as many steps as an update has: some clients die just after it."""

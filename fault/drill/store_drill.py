@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 import limpet
-from limpet.fault.check.linearizability import Report as Judged
+from limpet.fault.check.linearizability import LinearizabilityReport as Judged
 from limpet.fault.check.recorder import NOTE, Notes, Operation, Recorder, Result
 from limpet.fault.check.verify import FINAL
 from limpet.fault.drill import drill_history
@@ -108,7 +108,7 @@ class Counts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report(RunReport):
+class DrillReport(RunReport):
     """The result of a drill of a store."""
 
     parameters: DrillParameters
@@ -133,7 +133,7 @@ def node_size(parameters: DrillParameters) -> int:
     return -(-(values + own) // MIB) * MIB
 
 
-def run(parameters: DrillParameters, observer: Observer, history: str | None = None) -> Report:
+def run(parameters: DrillParameters, observer: Observer, history: str | None = None) -> DrillReport:
     """Run a drill, and write its history to the file `history`; call it from the main thread.
 
     Raises Interrupted on Ctrl-C, SIGTERM and SIGHUP, LimpetError when the pool cannot be made.
@@ -226,7 +226,7 @@ class _Drill(DrillBase[DrillParameters]):
 
     # ---- the verdict ----------------------------------------------------------------------------
 
-    def verify(self, history: str | None) -> Report:
+    def verify(self, history: str | None) -> DrillReport:
         """Judge everything."""
         before = np.zeros(len(self.keys), NOTE)
         after = np.zeros(len(self.keys), NOTE)
@@ -253,7 +253,7 @@ class _Drill(DrillBase[DrillParameters]):
                 self.observer.verifying(f"writing the history to {history}")
                 drill_history.write(history, notes, self.keys)
         timeline = self._timeline(noted)
-        return Report(
+        return DrillReport(
             **self.outcome(),
             counts=_counts(noted),
             kills_in_a_second=_in_a_second(timeline),

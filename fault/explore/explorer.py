@@ -177,7 +177,7 @@ class Failure:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ExplorerReport:
     """The result of an exploration. `crashes`, `stalls`, `node_failures`, `replaced` (nodes that
     were given new memory): those that took place.
 
@@ -376,7 +376,7 @@ def _tallies(parameters: Exploration) -> Iterator[Tally]:
 
 def explore(
     parameters: Exploration, progress: Callable[[Tally], object] = lambda tally: None
-) -> Report:
+) -> ExplorerReport:
     """Explore; `progress` is told the counts so far after each batch."""
     start = time.monotonic()
     total = Tally()
@@ -393,7 +393,7 @@ def explore(
                 describe(cluster, parameters, *failed)
                 for failed in sorted(total.failed, key=lambda f: f[0])[: parameters.failures_max]
             )
-    return Report(
+    return ExplorerReport(
         parameters, total.schedules, total.steps, total.crashes, total.stalls,
         total.node_failures, total.replaced, seconds, failures, total.unfinished,
     )  # fmt: skip

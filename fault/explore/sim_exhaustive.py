@@ -3,7 +3,7 @@
 Iterative context bounding: Musuvathi and Qadeer, "Iterative context bounding for systematic testing
 of multithreaded programs", PLDI 2007. Schedules with fewer departures come first; each run shows
 where one more could be. Giving way is no preemption where a client has not begun, spins, or has
-ended. There is none before a verb that no other client can see: on the client's own hand. Verbs
+ended. There is none before a verb that no other client can see: on the client's own journal. Verbs
 stay whole, and no client stalls.
 """
 
@@ -31,7 +31,7 @@ from limpet.fault.explore.sim_program import Program
 from limpet.fault.explore.sim_run import Run
 from limpet.shm.endpoint.layout import SLOT_SIZE
 from limpet.shm.endpoint.simulated import PAUSE
-from limpet.shm.endpoint.slots import HAND
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL
 
 
 class Budget(NamedTuple):
@@ -66,7 +66,7 @@ class Branches(Replay):
     ) -> None:
         free = verb in (PAUSE, END) or point[1:] == (0, 1)
         slot = client.identity[1]
-        hidden = slot + HAND <= addr < slot + SLOT_SIZE
+        hidden = slot + CLIENT_JOURNAL <= addr < slot + SLOT_SIZE
         preemptions, crashes, failures = self.budget
         if free or (preemptions and not hidden):
             rest = self.budget._replace(preemptions=preemptions - (not free))

@@ -11,7 +11,7 @@ What is charged
     the control segment       `local_ns`: it stands for what the papers keep in the client, or in a
                               service beside the data path
     `pause()`                 `pause_ns`, doubled with each attempt up to 128 times that
-Nothing is charged for computing. A node is one queue: no lanes, no reordering, no loss.
+Nothing is charged for computing. A node is one queue: no scopes, no reordering, no loss.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ rdma: a read takes 1.9 us and a write 1.6 us (SWARM section 7, RAW), hence `one_
 `issue_ns`; a NIC processes 75 million packets a second, 100 Gb/s are 0.08 ns a byte, and atomics on
 one address reach 3 million a second (RCuckoo section 2.2 and figure 1).
 
-cxl: a round trip is that of the `cxl` latency profile (parameters.py); a link of eight lanes of
+cxl: a round trip is that of the `cxl` latency profile (parameters.py); a link of eight scopes of
 PCIe 5.0 carries 32 GB/s each way, and a 64-byte line takes 2 ns of it. Assumptions: a contended
 word moves to the next host in one round trip, and a local step takes 5 ns.
 """

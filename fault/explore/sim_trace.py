@@ -62,9 +62,9 @@ def _control_place(cluster: SimulatedCluster, addr: int) -> str:
     field = (addr - CLIENT_SLOTS) % SLOT_SIZE
     owner = next((p.number for p in cluster.clients if p.identity[1] == addr - field), None)
     whose = "setup client" if owner is None else f"client {owner}"
-    if field >= slots.HAND:
-        index, word = divmod(field - slots.HAND, 16)
-        return f"{whose}: hand[{index}] {'link' if word else 'object'}"
+    if field >= slots.CLIENT_JOURNAL:
+        index, word = divmod(field - slots.CLIENT_JOURNAL, 16)
+        return f"{whose}: journal[{index}] {'link' if word else 'object'}"
     return f"{whose}: {_FIELDS.get(field, f'slot + {field}')}"
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from limpet.shm.catalogue.directory import CLAIMED, PLANNED
 from limpet.shm.clients.membership import slot_address
-from limpet.shm.endpoint.slots import DYING, HAND, HAND_SIZE, JOINING, client_id
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE, DYING, JOINING, client_id
 from limpet.shm.endpoint.words import (
+    BACKUP,
     LARGE,
     LARGE_CLASS,
     LINK_MASK,
-    MIRROR,
     OWNER_MASK,
     PENDING,
     REGION,
@@ -74,24 +74,29 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
 
 def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
     words = np.frombuffer(
-        pool.endpoint.read(slot_address(slot) + HAND, HAND_SIZE * 16), dtype="<u8"
+        pool.endpoint.read(slot_address(slot) + CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE * 16),
+        dtype="<u8",
     ).tolist()
-    pairs = [(ref, home) for ref, home in zip(words[::2], words[1::2], strict=True) if ref]
+    pairs = [
+        (ref, link_address)
+        for ref, link_address in zip(words[::2], words[1::2], strict=True)
+        if ref
+    ]
     found = set()
-    for reference, home in pairs:
-        if home & REPLICATED:  # its store says what it shows: `left_by`
+    for reference, link_address in pairs:
+        if link_address & REPLICATED:  # its store says what it shows: `left_by`
             if pool.heap.plausible(reference) and len(set(_used_bits(pool, reference))) == 2:
                 found.add("used-in-part")
             if dying and pool.heap.plausible(reference) and not pool.heap.used(reference):
                 found.add("settled")
             continue
-        link = pool.endpoint.load(home) if home else 0
-        ours = home != 0 and not (link ^ reference) & LINK_MASK
+        link = pool.endpoint.load(link_address) if link_address else 0
+        ours = link_address != 0 and not (link ^ reference) & LINK_MASK
         if len(set(_used_bits(pool, reference))) == 2:
             found.add("used-in-part")
         if not pool.heap.used(reference):
             found.add("settled" if dying else "held")
-        elif not home:
+        elif not link_address:
             found.add("held")
         elif ours and link & TENTATIVE:
             found |= {"tentative-link", "inserting"}
@@ -140,15 +145,15 @@ def _in_blocks(pool: Pool, ident: int) -> set[str]:
 
 
 def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
-    """The crash point of a dead client's pending block: all of its mirrors exist, or not all."""
+    """The crash point of a dead client's pending block: all of its backups exist, or not all."""
     replicas = replicas_of(word)
     if replicas == 1:
         return "pending-run"
     table = pool.blocks
     there = sum(
-        pool.endpoint.load(table.heap.table_word(other, at)) >> 60 == MIRROR
-        for other, at in table.groups.mirrors(node, block, replicas)
+        pool.endpoint.load(table.heap.table_word(other, at)) >> 60 == BACKUP
+        for other, at in table.groups.backups(node, block, replicas)
         if not table.groups.failed(other)
     )
-    whole = there == table.groups.mirrors_in_service(node, block, word)
+    whole = there == table.groups.backups_in_service(node, block, word)
     return "group-claimed" if whole else "group-in-part"

@@ -8,7 +8,7 @@ import secrets
 import click
 
 from limpet.cli.common import console, json_option, print_json, table
-from limpet.fault.drill.damage import OUTCOMES, Case, Report, kinds, run
+from limpet.fault.drill.damage import OUTCOMES, Case, DamageReport, kinds, run
 from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 
 
@@ -33,7 +33,7 @@ def damage(
     seed = secrets.randbelow(1 << 32) if seed is None else seed
     wanted = kinds_ or tuple(kinds())
     share = -(-cases // len(wanted))
-    reports: list[Report] = []
+    reports: list[DamageReport] = []
     try:
         with ended_by_signals() as check:
 
@@ -63,7 +63,7 @@ def _as_dict(case: Case) -> dict[str, object]:
     return {**dataclasses.asdict(case), "damages": [str(one) for one in case.damages]}
 
 
-def _print(reports: list[Report], seed: int) -> None:
+def _print(reports: list[DamageReport], seed: int) -> None:
     numbers = ("cases", *OUTCOMES)
     shown = table(f"damage, seed {seed}", "kind", *numbers, "verdict", right=numbers)
     for one in reports:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeElapsedColu
 
 from limpet.cli.common import size_text
 from limpet.cli.live_view import LiveLines, LiveScreen, latencies_ns, operations, progress_table
-from limpet.fault.drill.demo import DemoParameters, Report
+from limpet.fault.drill.demo import DemoParameters, DemoReport
 from limpet.fault.inject.supervisor import Progress
 
 KINDS = ("get", "put")
@@ -66,7 +66,7 @@ class Screen(LiveScreen):
         self.show(self._table)
 
 
-def print_summary(console: Console, report: Report) -> None:
+def print_summary(console: Console, report: DemoReport) -> None:
     """Print the counts of the run and the verdict on each check."""
     seconds, verdict = report.seconds, report.verdict
     elapsed = report.last.elapsed_s
@@ -90,7 +90,7 @@ def print_summary(console: Console, report: Report) -> None:
     )
 
 
-def to_dict(report: Report) -> dict[str, Any]:
+def to_dict(report: DemoReport) -> dict[str, Any]:
     """The report for --json; latencies in ns, sizes in bytes."""
     last, snapshot = report.last, report.last.snapshot
     return {

@@ -30,7 +30,7 @@ from limpet.fault.explore.sim_latency import PRESETS
 from limpet.fault.explore.sim_program import VALUE_SIZE
 
 if TYPE_CHECKING:
-    from limpet.fault.explore.explorer import Exploration, Failure, Report, Tally
+    from limpet.fault.explore.explorer import Exploration, ExplorerReport, Failure, Tally
 
 
 @click.group(cls=StoreOrCommand, subcommand_metavar="STORE|COMMAND [ARGS]...")
@@ -74,7 +74,7 @@ def recovery(store: str, updates: int, rounds: int, seed: int, as_json: bool) ->
         shown.add_row("all", f"{found.total_ms:.3f}", "100.0%", f"{sum(paper.values()):.1f}")
         console().print(shown)
         click.echo(
-            f"{found.rounds} clients died, {found.settled} objects in their hands were freed, "
+            f"{found.rounds} clients died, {found.settled} objects of their journals were freed, "
             f"{found.leaked} bytes leaked"
         )
     if found.leaked:
@@ -221,7 +221,7 @@ def _replay(parameters: Exploration, schedule: str, trace: bool, as_json: bool) 
         raise SystemExit(1)
 
 
-def _with_progress(parameters: Exploration, out: Console) -> Report:
+def _with_progress(parameters: Exploration, out: Console) -> ExplorerReport:
     exhaustive = parameters.strategy == "exhaustive"
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -235,7 +235,7 @@ def _with_progress(parameters: Exploration, out: Console) -> Report:
         return simulation("limpet.fault.explore.explorer").explore(parameters, show)  # type: ignore[no-any-return]
 
 
-def _print_report(out: Console, report: Report) -> None:
+def _print_report(out: Console, report: ExplorerReport) -> None:
     parameters = report.parameters
     columns = ("runs", "steps", "crashes", "stalls", "nodes lost", "replaced", "runs/s", "failures")
     found = table(

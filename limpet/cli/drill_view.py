@@ -12,7 +12,7 @@ from rich.text import Text
 from limpet.cli.common import table, time_text
 from limpet.cli.live_view import LiveLines, LiveScreen, latencies_ns, operations, progress_table
 from limpet.fault.drill.drill_base import PERCENTS, RunParameters, RunReport, distribution
-from limpet.fault.drill.store_drill import Report
+from limpet.fault.drill.store_drill import DrillReport
 from limpet.fault.inject.supervisor import Progress
 
 KINDS = ("get", "write")
@@ -89,7 +89,7 @@ def _faults(progress: Progress) -> str:
     )
 
 
-def print_summary(console: Console, report: Report) -> None:
+def print_summary(console: Console, report: DrillReport) -> None:
     """Print the counts of the run and the verdict on each check."""
     last, seconds, counts = report.last, report.seconds, report.counts
     print_clients(console, report, KINDS)
@@ -148,7 +148,7 @@ def print_verdict(console: Console, report: RunReport, lines: list[str]) -> None
     )
 
 
-def _per_second(report: Report) -> str:
+def _per_second(report: DrillReport) -> str:
     counts = report.kills_in_a_second
     return f"{min(counts)} to {max(counts)} in each second, " if counts else ""
 
@@ -159,7 +159,7 @@ def _delays(report: RunReport) -> dict[str, dict[str, float | int | None]]:
     }
 
 
-def to_dict(report: Report) -> dict[str, Any]:
+def to_dict(report: DrillReport) -> dict[str, Any]:
     """The report for --json; times in ns, sizes in bytes."""
     return {
         **run_dict(report, KINDS),

@@ -9,10 +9,10 @@ still be reading, and `pending`, those that were seen free when period `pending_
 Objects move from "used bit cleared by anyone" to pending to ready, when the grace period
 (epoch.py) is over.
 
-`allocate` is the fast path, inside an operation: it takes a ready object, in hand first, then
-marked used. It returns 0 when there is none; then the operation ends, `replenish` is called
-outside of any pin (it may wait for others, and recover or fence them), and the operation starts
-again.
+`allocate` is the fast path, inside an operation: it takes a ready object, in the client journal
+first, then marked used. It returns 0 when there is none; then the operation ends, `replenish` is
+called outside of any pin (it may wait for others, and recover or fence them), and the operation
+starts again.
 
 Others who need memory may take a block from its owner (reclaim.py). `allocate` notices that by one
 word, the pressure; so what is known here of a block counts only until that word changes, and a
@@ -30,7 +30,7 @@ import functools
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.alloc.reclaim import Hunger, end_limbo
+from limpet.shm.alloc.reclaim import Shortage, end_limbo
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.endpoint.fabric import bit, lowest_bit
 from limpet.shm.endpoint.layout import PRESSURE
@@ -224,7 +224,8 @@ class Allocator:
     # ---- inside an operation --------------------------------------------------------------------
 
     def allocate(self, node: int, size: int, replicas: int = 1) -> int:
-        """A reference to an object of at least `size` bytes on `node`, in hand; 0: replenish.
+        """A reference to an object of at least `size` bytes on `node`, in the client journal; 0:
+        replenish.
 
         Raises NodeFailed when the node is lost, ParameterError for a number of replicas that cannot
         be. Its replicas 1 and up may be on lost nodes.
@@ -245,7 +246,7 @@ class Allocator:
                 return 0
         reference = slab.pop()
         slab.expect()
-        self.client.hold(reference, 0)
+        self.client.log(reference, 0)
         self.heap.take(reference)
         return reference
 
@@ -270,7 +271,7 @@ class Allocator:
 
     def _forget_taken(self) -> None:
         """Forget the blocks that others have taken from us."""
-        lane = self.heap.endpoint.background(True)
+        scope = self.heap.endpoint.background(True)
         try:
             pressure = self.heap.endpoint.load(PRESSURE)
             # ORDER: the words after the pressure, which stands for them until it changes.
@@ -281,7 +282,7 @@ class Allocator:
             self.spans = [s for s in self.spans if self._owns(s.node, s.first, self._span_word(s))]
             self.pressure = pressure
         finally:
-            self.heap.endpoint.background(lane)
+            self.heap.endpoint.background(scope)
 
     def _owns(self, node: int, block: int, mine: int) -> bool:
         try:
@@ -309,7 +310,7 @@ class Allocator:
         for span in self.spans:
             if span.ready and (span.node, span.blocks, span.replicas) == wanted:
                 reference = span.reference(self.heap)
-                self.client.hold(reference, 0)
+                self.client.log(reference, 0)
                 self.heap.take(reference)
                 span.ready = False
                 return reference
@@ -346,7 +347,7 @@ class Allocator:
         blocks, which are for what gives memory back.
 
         `update`: they take the place of others, or are for a channel. All other memory leaves a
-        reserve for these: `BlockTable.reserve` free blocks of a node (fewer if each has mirrors),
+        reserve for these: `BlockTable.reserve` free blocks of a node (fewer if each has backups),
         and, when some of those have gone, an object of each kind in the blocks of a client.
 
         How often an operation has looked for memory by now, if it had `looks` times before: what
@@ -357,11 +358,11 @@ class Allocator:
         not marked as failed; ParameterError for a number of replicas that cannot be.
         """
         self.client.begin()
-        lane = self.heap.endpoint.background(True)
+        scope = self.heap.endpoint.background(True)
         try:
             return self.replenish_within(node, sizes, replicas, sparing, looks, update)
         finally:
-            self.heap.endpoint.background(lane)
+            self.heap.endpoint.background(scope)
             self.client.end()
 
     def replenish_within(
@@ -389,8 +390,8 @@ class Allocator:
                     self.key(node, self.heap.size_class(each), replicas): count
                     for each, count in wanted
                 }
-            hungers = {
-                each: Hunger(
+            shortages = {
+                each: Shortage(
                     self.table, self.grace, ident, node, self.heap.size_class(each), replicas
                 )
                 for each, _ in wanted
@@ -401,7 +402,7 @@ class Allocator:
                 if not self._try(node, each, replicas, attempt > 0, count)
             ]:
                 attempt += 1
-                hopeless = 0 if self.find_room(attempt, hungers[missing[0]]) else hopeless + 1
+                hopeless = 0 if self.reclaim(attempt, shortages[missing[0]]) else hopeless + 1
                 # Twice, since a block may have been on its way from one client to another.
                 if looks + attempt > ATTEMPTS_MAX or hopeless > 1:
                     raise StoreFull(self._why_full(node, missing[0]))
@@ -470,7 +471,7 @@ class Allocator:
         self.coarse = short and ready * 2 > len(mine)
 
     def _free_count(self, node: int, replicas: int) -> int:
-        """How many blocks of the node are free; with replicas, those whose mirrors are, too."""
+        """How many blocks of the node are free; with replicas, those whose backups are, too."""
         if replicas == 1:
             return self.table.free_count(node)
         self.table.unbacked = False  # also those without pages: there may be room again
@@ -571,14 +572,14 @@ class Allocator:
         released = self.client.pinned(lambda: self.table.release(node, first, word, 0, ident))
         return int(released)
 
-    def find_room(self, attempt: int, hunger: Hunger) -> bool:
+    def reclaim(self, attempt: int, shortage: Shortage) -> bool:
         """Get memory from wherever it can be had; False when there is no hope of any more."""
-        found = self._make_room(attempt, hunger.node)
+        found = self._make_room(attempt, shortage.node)
         if not found or attempt > PATIENCE:
-            found = self.client.pinned(hunger.look) or found
-        if not found and not hunger.waited:
-            hunger.waited = True
-            found = self._await_period(self.grace.close_period(), hunger.node)
+            found = self.client.pinned(shortage.look) or found
+        if not found and not shortage.waited:
+            shortage.waited = True
+            found = self._await_period(self.grace.close_period(), shortage.node)
         return found
 
     def _make_room(self, attempt: int, node: int) -> bool:

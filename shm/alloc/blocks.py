@@ -14,7 +14,7 @@ Before a block is claimed, it has pages behind it (backing.py), so that its owne
 system without room in the midst of an operation. Blocks that were claimed before have them.
 
 A block is given back by its owner, or taken from it by others in need: reclaim.py. One that has
-mirrors is claimed and given back with them: replica_sets.py.
+backups is claimed and given back with them: replica_sets.py.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class BlockTable:
         `fresh`: also one that is free, not only one that is nobody's and has objects in use.
 
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
-        it is the head of a group. `coherent`: in the hardware-coherent range, as are all mirrors.
+        it is the head of a group. `coherent`: in the hardware-coherent range, as are all backups.
 
         Blocks are taken from the end of the node, so that its front stays whole for regions; first
         those that have pages behind them.
@@ -188,11 +188,11 @@ class BlockTable:
         return None
 
     def _limit(self, coherent: bool, replicas: int) -> int:
-        """How many of a node's first blocks may be claimed; mirrors come after their heads."""
+        """How many of a node's first blocks may be claimed; backups come after their heads."""
         if not coherent:
             return self.count
-        mirrors = (replicas - 1) * self.heap.placement.region_blocks
-        return max(0, self.coherent_blocks - mirrors)
+        backups = (replicas - 1) * self.heap.placement.region_blocks
+        return max(0, self.coherent_blocks - backups)
 
     def objects_max(self, size: int, replicas: int) -> int:
         """How many objects of `size` bytes can have their heads on one node, if it has nothing else
@@ -221,7 +221,7 @@ class BlockTable:
     ) -> int | None:
         """`blocks` adjacent blocks, all PENDING(client) now; the first, or None: no such run.
 
-        With `replicas` they are heads of groups in one region, whose mirrors are claimed, too.
+        With `replicas` they are heads of groups in one region, whose backups are claimed, too.
         """
         self.unbacked = False
         if replicas > 1:

@@ -1,6 +1,6 @@
 cimport cython
 
-from limpet.shm.replicas.mirrors cimport Placement
+from limpet.shm.replicas.replica_layout cimport ReplicaLayout
 from limpet.shm.endpoint.verbs cimport Endpoint, bit, u64
 
 cdef int NODE_SHIFT
@@ -20,7 +20,7 @@ cdef u64 TENTATIVE
 cdef class Heap:
     cdef readonly Endpoint endpoint
     cdef readonly object layout
-    cdef readonly Placement placement
+    cdef readonly ReplicaLayout placement
     cdef readonly u64[::1] sizes
     cdef readonly u64 class_count
     cdef readonly u64 blocks
@@ -58,11 +58,11 @@ cdef class Heap:
     cpdef bint used_at(self, u64 reference, u64 k) except -1
     @cython.locals(last=u64, k=u64)
     cpdef bint used(self, u64 reference) except -1
-    @cython.locals(index=u64, head=u64, lane=bint)
+    @cython.locals(index=u64, head=u64, scope=bint)
     cpdef int take(self, u64 reference) except -1
     @cython.locals(row=u64, k=u64, at=u64)
-    cdef int _take_mirrors(self, u64 reference, u64 head, u64 mask) except -1
-    @cython.locals(index=u64, head=u64, row=u64, k=u64, at=u64, lane=bint)
+    cdef int _take_backups(self, u64 reference, u64 head, u64 mask) except -1
+    @cython.locals(index=u64, head=u64, row=u64, k=u64, at=u64, scope=bint)
     cpdef int free(self, u64 reference) except -1
     @cython.locals(word=u64)
-    cpdef bint settle(self, u64 reference, u64 home) except -1
+    cpdef bint settle(self, u64 reference, u64 link_address) except -1

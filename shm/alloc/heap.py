@@ -11,10 +11,11 @@ Used bit: 1 from allocation until somebody unlinked the object and freed it. Fre
 that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
 before the object was unlinked: the owner does not use the object again before all of them are done.
 
-An object with replicas (mirrors.py) has a used bit beside each. The owner goes by that of the head;
-the others are what is left of it if its node is lost. They are set after it, and cleared with it by
-everybody who clears it; a replica on a lost node is passed over. Objects of a group whose head's
-node is lost live on, but nobody allocates there: setting the head's bit raises NodeFailed.
+An object with replicas (replica_layout.py) has a used bit beside each. The owner goes by that of
+the head; the others are what is left of it if its node is lost. They are set after it, and cleared
+with it by everybody who clears it; a replica on a lost node is passed over. Objects of a group
+whose head's node is lost live on, but nobody allocates there: setting the head's bit raises
+NodeFailed.
 
 The words are in words.py.
 """
@@ -40,7 +41,7 @@ from limpet.shm.endpoint.words import (
     TENTATIVE,
 )
 from limpet.shm.errors import NodeFailed, PoolCorrupt
-from limpet.shm.replicas.mirrors import Placement
+from limpet.shm.replicas.replica_layout import ReplicaLayout
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -51,7 +52,7 @@ class Heap:
     def __init__(self, endpoint: Any, layout: NodeLayout, nodes: int) -> None:
         self.endpoint = endpoint
         self.layout = layout
-        self.placement = Placement(nodes, layout.block_count, layout.block_size)
+        self.placement = ReplicaLayout(nodes, layout.block_count, layout.block_size)
         sizes = object_sizes(layout.block_size)
         self.class_count = len(sizes)
         # 256 of them, so that a damaged reference finds a size, if an impossible one
@@ -211,17 +212,18 @@ class Heap:
         """
         index = self.index_of(reference)
         head = self._used_bits(reference)
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             # ORDER: the head first; when it is lost, nobody allocates from the group any more.
             self.endpoint.fetch_or(head, bit(index & 63))
             if reference & REPLICAS_BITS:
-                # CRASH(used-in-part): in use on some replicas, and in hand; settling frees them.
-                self._take_mirrors(reference, head, bit(index & 63))
+                # CRASH(used-in-part): in use on some replicas, and in the client journal; settling
+                # frees them.
+                self._take_backups(reference, head, bit(index & 63))
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
-    def _take_mirrors(self, reference: int, head: int, mask: int) -> None:
+    def _take_backups(self, reference: int, head: int, mask: int) -> None:
         row = self.row(reference)
         for k in range(1, self.replicas(reference)):
             at = head + self.bit_steps[row + k] & MASK
@@ -239,10 +241,11 @@ class Heap:
         index = self.index_of(reference)
         head = self._used_bits(reference)
         row = self.row(reference) if reference & REPLICAS_BITS else 0
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             for k in range(self.replicas(reference)):
-                # CRASH(used-in-part): free on some replicas, in hand; settling frees the others.
+                # CRASH(used-in-part): free on some replicas, in the client journal; settling frees
+                # the others.
                 at = head + self.bit_steps[row + k] & MASK
                 try:
                     if not self.endpoint.failed(at):
@@ -250,35 +253,40 @@ class Heap:
                 except NodeFailed:
                     continue
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
-    def settle(self, reference: int, home: int) -> bool:
-        """Free the object unless the link at address `home` names it; True when it was freed.
+    def settle(self, reference: int, link_address: int) -> bool:
+        """Free the object unless the word at `link_address` names it; True when it was
+        freed.
 
-        `home` 0 is no link at all. A tentative link is taken back first. This is both the end of
-        every operation and the recovery of a dead client's last one: for an object that was linked
-        there is nothing to do, for one that was not, or no longer is, it is freed, by however many
-        clients know of it. A link with a name of its store's own is decided by that store:
-        `contents`. Of the objects of a link that is HELD, the holder frees what is not linked.
+        `link_address` 0 is no link at all. A tentative link is taken back first. This is both the
+        end of every operation and the recovery of a dead client's last one: for an object that was
+        linked there is nothing to do, for one that was not, or no longer is, it is freed, by
+        however many clients know of it. A link with a name of its store's own is decided by that
+        store: `contents`. Of the objects of a link that is HELD, the holder frees what is not
+        linked.
         """
-        if home & REPLICATED:
-            if self.contents.linked(reference, home):
+        if link_address & REPLICATED:
+            if self.contents.linked(reference, link_address):
                 return False
-            home = 0
-        while home:
+            link_address = 0
+        while link_address:
             try:
-                word = self.endpoint.load(home)
+                word = self.endpoint.load(link_address)
             except NodeFailed:
                 break  # the link went with its node
             if (word ^ reference) & LINK_MASK:
-                if word & HELD_MASK == HELD and self.contents.concerned(word, home, reference):
+                if word & HELD_MASK == HELD and self.contents.concerned(
+                    word, link_address, reference
+                ):
                     return False
                 break
             if not word & TENTATIVE:
                 return False
-            # CRASH(tentative-link): readers ignore it; whoever settles the hand takes it back.
+            # CRASH(tentative-link): readers ignore it; whoever settles the client journal takes it
+            # back.
             try:
-                if self.endpoint.cas(home, word, 0) == word:
+                if self.endpoint.cas(link_address, word, 0) == word:
                     break
             except NodeFailed:
                 break

@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 _KIND_AND_OWNER: Final = np.uint64(0xF << 60 | OWNER_MASK)
 
 
-class Hunger:
+class Shortage:
     """The search of `client` for memory of a size class that others hoard on `node`.
 
-    For a group it also takes empty blocks of other nodes, where its mirrors may have to be.
+    For a group it also takes empty blocks of other nodes, where its backups may have to be.
     """
 
     def __init__(

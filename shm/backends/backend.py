@@ -2,7 +2,7 @@
 
 A backend is a subclass of `Location`, registered under the scheme of its URLs. An object of it is
 the place of one pool. Its segments are one for each memory node and the control segment, and a
-`Place` says where one of them begins.
+`SegmentPlace` says where one of them begins.
 
     Location   parse      the place that a URL names
                plan       how many nodes, of which size
@@ -10,7 +10,7 @@ the place of one pool. Its segments are one for each memory node and the control
                place      where a segment is that may be there
                removable  the segments that are there, if this process may remove them
                usage      what is there, as far as the backend sees it
-    Place      open, size, read, owner, back, remove: one segment
+    SegmentPlace      open, size, read, owner, back, remove: one segment
 
 node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
 backend. `tests/shm/test_backends.py` is the suite that every backend passes.
@@ -63,7 +63,7 @@ class Usage:
     uid: int | None
 
 
-class Place(abc.ABC):
+class SegmentPlace(abc.ABC):
     """Where a segment begins: `offset` bytes into what is at `path`.
 
     `zeroed`: new memory there is all zeros. `can_shrink`: pages can go from under the mapping, as
@@ -150,13 +150,13 @@ class Location(abc.ABC):
         """What the segment is in: its file, or a device."""
 
     @abc.abstractmethod
-    def place(self, index: int, generation: int = 0) -> Place:
+    def place(self, index: int, generation: int = 0) -> SegmentPlace:
         """Where the segment is. `generation`: which memory of the node (states.py)."""
 
     @abc.abstractmethod
     def create(
         self, index: int, size: int, options: NodeOptions, generation: int = 0
-    ) -> tuple[Place, int]:
+    ) -> tuple[SegmentPlace, int]:
         """Make a segment of `size` bytes; its place, and a descriptor that may write.
 
         The control segment is the first of a pool. With a `generation`, the segment is to replace

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from limpet.shm.backends.backend import (
     Location,
-    Place,
     Plan,
+    SegmentPlace,
     absolute_path,
     check_owner,
     check_size,
@@ -152,7 +152,7 @@ def _number(path: Path) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class DevicePlace(Place):
+class DevicePlace(SegmentPlace):
     """A segment that is a part of a device, whose memory is there before and after the pool."""
 
     zeroed: ClassVar[bool] = False
@@ -296,7 +296,7 @@ class Devices(Location):
 
     def create(
         self, index: int, size: int, options: NodeOptions, generation: int = 0
-    ) -> tuple[Place, int]:
+    ) -> tuple[SegmentPlace, int]:
         where = self.segment(index)
         if index == CONTROL_NODE:
             self._refuse_claimed()

@@ -23,7 +23,7 @@ from limpet.shm.backends import backing, numa
 from limpet.shm.backends.backend import (
     READ_ONLY,
     Location,
-    Place,
+    SegmentPlace,
     Usage,
     absolute_path,
     check_owner,
@@ -44,7 +44,7 @@ _CREATE: Final = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O
 
 
 @dataclasses.dataclass(frozen=True)
-class FilePlace(Place):
+class FilePlace(SegmentPlace):
     """A segment that is a file of its own."""
 
     path: Path
@@ -120,14 +120,14 @@ class Files(Location):
             return "", CONTROL_NODE, 0
         return ("", int(match[1]), int(match[2] or 0)) if int(match[1]) < NODES_MAX else None
 
-    def place(self, index: int, generation: int = 0) -> Place:
+    def place(self, index: int, generation: int = 0) -> SegmentPlace:
         return FilePlace(self.path(index, generation))
 
     # ---- creating -----------------------------------------------------------------------------
 
     def create(
         self, index: int, size: int, options: NodeOptions, generation: int = 0
-    ) -> tuple[Place, int]:
+    ) -> tuple[SegmentPlace, int]:
         where = self.segment(index)
         check_size(size, self.page_size(), f"{where}: its size")
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable
 
 from limpet.shm.backends import numa as placement
-from limpet.shm.backends.backend import Location, Place, Plan
+from limpet.shm.backends.backend import Location, Plan, SegmentPlace
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.inventory import list_pools, unlink_all
 from limpet.shm.backends.location import full_url, parse_url
@@ -68,7 +68,7 @@ class MemoryNode:
     """
 
     def __init__(
-        self, name: str, index: int, size: int, at: Place, fd: int, generation: int = 0
+        self, name: str, index: int, size: int, at: SegmentPlace, fd: int, generation: int = 0
     ) -> None:
         """Map the segment that `fd`, which this object closes from now on, refers to."""
         self._close_fd = weakref.finalize(self, os.close, fd)
@@ -226,7 +226,9 @@ def open_(
         return node, found
 
 
-def _map(where: str, index: int, size: int, at: Place, fd: int, generation: int) -> MemoryNode:
+def _map(
+    where: str, index: int, size: int, at: SegmentPlace, fd: int, generation: int
+) -> MemoryNode:
     try:
         return MemoryNode(where, index, size, at, fd, generation)
     except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 
-from limpet.shm.backends.backend import Location, Place, check_owner
+from limpet.shm.backends.backend import Location, SegmentPlace, check_owner
 from limpet.shm.backends.explain import explained
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.backends.superblock import Superblock, unpack
@@ -29,7 +29,7 @@ def node_words(location: Location, count: int) -> list[int]:
 
 
 def check(
-    at: Place,
+    at: SegmentPlace,
     fd: int,
     location: Location,
     index: int,

@@ -10,7 +10,7 @@ can be told from one of an earlier region of the same name. A region in an objec
 
 A region is READY only after it is filled with zeros and made by its store; from then on it stays,
 until its store is dropped. The object of a region is filled with zeros before it is linked; it is
-freed as every object is (client.py): in hand, then unlinked by a CAS, then free.
+freed as every object is (client.py): in the client journal, then unlinked by a CAS, then free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from limpet.shm.alloc.reclaim import Hunger
+from limpet.shm.alloc.reclaim import Shortage
 from limpet.shm.catalogue.directory import DROPPING, PLANNED, READY, VOID, Directory
 from limpet.shm.endpoint.layout import REGION_ENTRY_SIZE, address
 from limpet.shm.endpoint.states import FORMER, generation_of
@@ -163,7 +163,7 @@ class Regions:
         """The first of `count` adjacent blocks, `spared` others left free; None: there are none,
         though what nobody needs was given back, and others were asked for what they hoard."""
         client = self.membership.ident
-        hunger = Hunger(self.blocks, self.grace, client, node, LARGE_CLASS)
+        shortage = Shortage(self.blocks, self.grace, client, node, LARGE_CLASS)
         attempt = 0
         while True:
             if not spared or self.blocks.free_count(node) >= count + spared:
@@ -172,7 +172,7 @@ class Regions:
                 if first is not None:
                     return first
             attempt += 1
-            if attempt > ATTEMPTS_MAX or not self.allocator.find_room(attempt, hunger):
+            if attempt > ATTEMPTS_MAX or not self.allocator.reclaim(attempt, shortage):
                 return None
 
     def _fill(self, start: int, size: int) -> None:
@@ -193,10 +193,11 @@ class Regions:
                 reference = allocator.allocate(node, room)
                 if reference:
                     self._fill(reference & ADDRESS_MASK, room)
-                    self.client.aim(place, link)
-                    # After a kill here, settling the hand finds the object linked, and keeps it.
+                    self.client.retarget(place, link)
+                    # After a kill here, settling the client journal finds the object linked, and
+                    # keeps it.
                     if self.blocks.endpoint.cas(link, 0, reference) == 0:
-                        self.client.keep(place)
+                        self.client.drop(place)
                     return
             finally:
                 self.client.unpin()
@@ -211,12 +212,13 @@ class Regions:
         try:
             # ORDER: pinned before the link is read, so what it names is not used anew meanwhile.
             reference = self.blocks.endpoint.load(link)
-            place = self.client.hold(reference, link)
+            place = self.client.log(reference, link)
             if reference and self.blocks.endpoint.cas(link, reference, 0) == reference:
-                # After a kill here, settling the hand finds the object unlinked, and frees it.
+                # After a kill here, settling the client journal finds the object unlinked, and
+                # frees it.
                 self.client.release(place)
             else:
-                self.client.keep(place)
+                self.client.drop(place)
         finally:
             self.client.unpin()
 

@@ -10,8 +10,8 @@ cdef u64 EPOCH_MASK
 cdef u64 EPOCH_MAX
 cdef int ERA
 cdef int ERA_SHIFT
-cdef int HAND
-cdef int HAND_SIZE
+cdef int CLIENT_JOURNAL
+cdef int CLIENT_JOURNAL_SIZE
 cdef u64 INCARNATION_MASK
 cdef int PIN
 cdef u64 PIN_MASK
@@ -24,9 +24,9 @@ cdef class Client:
     cdef readonly Endpoint endpoint
     cdef readonly Heap heap
     cdef object rejoin
-    cdef readonly bint mortal
+    cdef readonly bint remotely_fenced
     cdef u64[::1] references
-    cdef u64[::1] homes
+    cdef u64[::1] link_addresses
     cdef readonly u64 ident
     cdef readonly u64 slot
     cdef readonly u64 word
@@ -36,8 +36,7 @@ cdef class Client:
     cdef u64 era
     cdef u64 base
     cdef readonly u64 drops
-    cdef public object steady
-    cdef bint lane
+    cdef public object wait_stable
     cdef object __weakref__
 
     cpdef int assume(self, u64 ident, u64 slot, u64 word) except -1
@@ -56,7 +55,7 @@ cdef class Client:
     cpdef int unpin(self) except -1
     @cython.final
     cdef int _unpin(self) except -1
-    @cython.locals(lane=bint, done=bint)
+    @cython.locals(scope=bint, done=bint)
     cpdef exclusively(self, work)
     @cython.locals(pinned=bint)
     cpdef int enter(self) except -1
@@ -67,7 +66,7 @@ cdef class Client:
     cpdef int settle(self) except -1
     cpdef int quit(self, bint complete) except -1
     @cython.locals(index=int, pair=u64)
-    cpdef int hold(self, u64 reference, u64 home) except -1
-    cpdef int aim(self, int index, u64 home) except -1
-    cpdef int keep(self, int index) except -1
+    cpdef int log(self, u64 reference, u64 link_address) except -1
+    cpdef int retarget(self, int index, u64 link_address) except -1
+    cpdef int drop(self, int index) except -1
     cpdef int release(self, int index) except -1

@@ -1,10 +1,11 @@
-"""One client of a pool: its slot in the control segment, its pin, and what it has in hand.
+"""One client of a pool: its slot in the control segment, its pin, and what it has in the client
+journal.
 
-The hand is a client's journal. An object is in it from before its used bit is set until it is
-linked or freed, and from before it is unlinked until it is freed. Invariants:
-    - the hand holds something only while the pin is set;
-    - an object that is in use is linked, or in some hand, or both.
-So a kill leaves everything in the hand; `Heap.settle` is idempotent on each pair, and
+The client journal names what is unfinished. An object is in it from before its used bit is set
+until it is linked or freed, and from before it is unlinked until it is freed. Invariants:
+    - the client journal holds something only while the pin is set;
+    - an object that is in use is linked, or in some client journal, or both.
+So a kill leaves everything in the client journal; `Heap.settle` is idempotent on each pair, and
 the dead client's pin, which counts until its slot is FREE, keeps every one of them from being
 reused.
 
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from limpet.shm.clients.epoch import EPOCH_MAX
 from limpet.shm.endpoint.layout import DROPS, EPOCH
 from limpet.shm.endpoint.slots import (
+    CLIENT_JOURNAL,
+    CLIENT_JOURNAL_SIZE,
     DYING,
     EPOCH_MASK,
     ERA,
     ERA_SHIFT,
-    HAND,
-    HAND_SIZE,
     INCARNATION_MASK,
     PIN,
     PIN_MASK,
@@ -45,14 +46,16 @@ if TYPE_CHECKING:
 class Client:
     """This process's identity in a pool, and the bracket around each of its operations."""
 
-    def __init__(self, endpoint: Any, heap: Any, rejoin: Callable[[], None], mortal: bool) -> None:
-        """`mortal`: other hosts may declare this client dead while it runs."""
+    def __init__(
+        self, endpoint: Any, heap: Any, rejoin: Callable[[], None], remotely_fenced: bool
+    ) -> None:
+        """`remotely_fenced`: other hosts may declare this client dead while it runs."""
         self.endpoint = endpoint
         self.heap = heap
         self.rejoin = rejoin
-        self.mortal = mortal
-        self.references = array("Q", [0] * HAND_SIZE)
-        self.homes = array("Q", [0] * HAND_SIZE)
+        self.remotely_fenced = remotely_fenced
+        self.references = array("Q", [0] * CLIENT_JOURNAL_SIZE)
+        self.link_addresses = array("Q", [0] * CLIENT_JOURNAL_SIZE)
         self.ident = 0
         self.slot = 0
         self.word = 0
@@ -66,11 +69,10 @@ class Client:
         """What a pin has of the epoch."""
         self.drops = 0
         """Stores that had been dropped when we pinned last."""
-        self.lane = False
         # The endpoint must not keep its client alive.
         unpin = weakref.WeakMethod(self.cut_off)
         endpoint.abandoned = lambda: (unpin() or _nothing)()
-        self.steady: Callable[[], None] = lambda: None
+        self.wait_stable: Callable[[], None] = lambda: None
         """Waits, pinned, until no node is being filled; set by the pool (view.py)."""
 
     def assume(self, ident: int, slot: int, word: int) -> None:
@@ -114,7 +116,7 @@ class Client:
         if self.held:
             self.settle()  # an operation ended with an error of its own before it could
         self.sequence = (self.sequence + PIN_STEP) & PIN_MASK
-        if self.mortal and endpoint.load(self.slot) != self.word:
+        if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
         epoch = endpoint.load(EPOCH)
         if epoch != self.epoch:
@@ -131,14 +133,14 @@ class Client:
         # ORDER: after the pin: who drops a store counts DROPS up before it looks for pins, so it
         # waits for us or we learn of it.
         self.drops = endpoint.load(DROPS)
-        if self.mortal and endpoint.load(self.slot) != self.word:
+        if self.remotely_fenced and endpoint.load(self.slot) != self.word:
             self.disown()
 
     def pinned(self, work: Callable[[], Any]) -> Any:
         """Do `work` on groups of blocks, outside of an operation: pinned, no node being filled."""
         try:
             self.pin()
-            self.steady()
+            self.wait_stable()
             return work()
         finally:
             self.unpin()
@@ -169,7 +171,7 @@ class Client:
         )
 
     def unpin(self) -> None:
-        """Settle what is in hand, then let go of the epoch.
+        """Settle what is in the client journal, then let go of the epoch.
 
         Once more, as far as that goes, where it was cut off: by a signal handler, or a lost node.
         """
@@ -183,12 +185,12 @@ class Client:
                     self._unpin()
 
     def _unpin(self) -> None:
-        if self.mortal and self.endpoint.load(self.slot) != self.word:
+        if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
             self.held = 0  # it was settled by whoever declared us dead
             self.disown()
         if self.held:
             self.settle()
-        # ORDER: the hand is empty before the pin goes.
+        # ORDER: the client journal is empty before the pin goes.
         self.endpoint.store(self.slot + PIN, 0)
 
     def enter(self) -> None:
@@ -216,16 +218,12 @@ class Client:
 
     def __enter__(self) -> Client:
         """`with client:` is `enter` and `leave`, for Python that is not compiled: there, a signal
-        handler can raise between a call of `enter` and the `try` that follows it (inside.py).
-        What is counted as background work afterwards is what was before."""
+        handler can raise between a call of `enter` and the `try` that follows it (inside.py)."""
         self.enter()
         self.note_frame()
-        self.lane = self.endpoint.background(False)
-        self.endpoint.background(self.lane)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.endpoint.background(self.lane)
         self.endpoint.frame = None
         self.leave()
 
@@ -236,18 +234,17 @@ class Client:
 
     def cut_off(self) -> None:
         """End the operation of a thread that a signal handler has taken out of it."""
-        self.endpoint.background(False)
         self.unpin()
 
     def exclusively(self, work: Callable[[], Any]) -> Any:
         """Do `work`, which may pin, with the other threads of this process kept out.
 
-        In the background lane. Raises PoolClosed when this process has no place in the pool. When
+        In the background scope. Raises PoolClosed when this process has no place in the pool. When
         it is cut off it is not pinned afterwards, whether its own `try` was in force yet or not.
         """
         done = False
         self.begin()
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             if not self.ident:
                 self.disown()
@@ -256,7 +253,7 @@ class Client:
             return result
         finally:
             try:
-                self.endpoint.background(lane)
+                self.endpoint.background(scope)
                 if not done and self.ident:
                     with contextlib.suppress(LimpetError):  # what was raised first goes on
                         self.unpin()
@@ -264,12 +261,12 @@ class Client:
                 self.endpoint.end()
 
     def settle(self) -> None:
-        """Empty the hand: free what is in it and not linked. In the order of recovery."""
+        """Empty the client journal: free what is in it and not linked. In the order of recovery."""
         index = 0
         while index < self.held:
             if self.references[index]:
-                self.heap.settle(self.references[index], self.homes[index])
-                self.endpoint.store(self.slot + HAND + 16 * index, 0)
+                self.heap.settle(self.references[index], self.link_addresses[index])
+                self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
                 self.references[index] = 0
             index += 1
         self.held = 0
@@ -283,37 +280,41 @@ class Client:
         self.endpoint.cas(self.slot, self.word, left)
         self.ident = 0
 
-    def hold(self, reference: int, home: int) -> int:
-        """Take an object in hand, linked (perhaps soon) at `home`, or 0; its place in the hand."""
+    def log(self, reference: int, link_address: int) -> int:
+        """Take an object in the client journal, linked (perhaps soon) at `link_address`, or 0; its
+        place in the client journal."""
         index = self.held
-        if index == HAND_SIZE:
-            raise ClientError(f"an operation cannot hold more than {HAND_SIZE} objects")
-        pair = self.slot + HAND + 16 * index
+        if index == CLIENT_JOURNAL_SIZE:
+            raise ClientError(f"an operation cannot hold more than {CLIENT_JOURNAL_SIZE} objects")
+        pair = self.slot + CLIENT_JOURNAL + 16 * index
         # ORDER: the link's address is there before the reference that makes the pair count.
-        self.endpoint.store(pair + 8, home)
+        self.endpoint.store(pair + 8, link_address)
         self.endpoint.store(pair, reference)
         self.references[index] = reference
-        self.homes[index] = home
+        self.link_addresses[index] = link_address
         self.held = index + 1
-        # CRASH(held): the object is in the hand, perhaps not yet in use; settling frees it.
+        # CRASH(held): the object is in the client journal, perhaps not yet in use; settling frees
+        # it.
         return index
 
-    def aim(self, index: int, home: int) -> None:
-        """The object at this place of the hand is about to be linked at `home`, nowhere else."""
-        self.endpoint.store(self.slot + HAND + 16 * index + 8, home)
-        self.homes[index] = home
+    def retarget(self, index: int, link_address: int) -> None:
+        """The object at this place of the client journal is about to be linked at `link_address`,
+        nowhere else."""
+        self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index + 8, link_address)
+        self.link_addresses[index] = link_address
 
-    def keep(self, index: int) -> None:
-        """The object at this place of the hand is linked for good: it is no concern of ours."""
-        self.endpoint.store(self.slot + HAND + 16 * index, 0)
+    def drop(self, index: int) -> None:
+        """The object at this place of the client journal is linked for good: it is no concern of
+        ours."""
+        self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         self.references[index] = 0
         while self.held and not self.references[self.held - 1]:
             self.held -= 1
 
     def release(self, index: int) -> None:
-        """Free the object at this place of the hand now: it is not linked any more."""
+        """Free the object at this place of the client journal now: it is not linked any more."""
         self.heap.free(self.references[index])
-        self.keep(index)
+        self.drop(index)
 
 
 def _nothing() -> None:

@@ -79,8 +79,8 @@ class Clock:
                 "the clock of this host, or of one whose clients use the same store, is years "
                 "ahead; set it right, save what is there, and make the store again"
             )
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         self.ceiling = time + STRIDE_US
         # ORDER: the word is above the timestamp before that is seen anywhere.
         self.endpoint.store(self.client.slot + CLOCK, self.ceiling)
-        self.endpoint.background(lane)
+        self.endpoint.background(scope)

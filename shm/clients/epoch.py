@@ -24,9 +24,10 @@ Ends. The epoch lasts for 2^62 closings, 14,000 years of ten million a second. A
 after 2^20 operations; those who ask whether a client stands still go by the looks of one wait, and
 its progress word (sightings.py). Block words have the low bits of an epoch only: words.py.
 
-Dead clients: their pins count until they are recovered (so that everything they had in hand stands
-still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins count; when
-others run out of memory because of it they are fenced, by the pool's policy (membership.py).
+Dead clients: their pins count until they are recovered (so that everything they had in the client
+journal stands still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins
+count; when others run out of memory because of it they are fenced, by the pool's policy
+(membership.py).
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ build `enter` and `leave` themselves are Python, and can be cut.
 
 So an operation that is entered from Python notes the frame that it belongs to. When the next one
 finds somebody inside, it looks whether that frame is still on the stack of the thread that it was
-on. If it is not, nobody is inside: the operation was cut off. Then its hand is settled and its pin
-taken back, as its end would have done, and the next one goes on in its place. Nothing else has to
-be restored: what an operation does between two verbs survives a kill, so it survives this.
+on. If it is not, nobody is inside: the operation was cut off. Then its client journal is settled
+and its pin taken back, as its end would have done, and the next one goes on in its place. Nothing
+else has to be restored: what an operation does between two verbs survives a kill, so it survives
+this.
 
 A frame that is on the stack is one that runs, however deep: of a signal handler, a destructor or a
 callback in the midst of an operation, which must not use the handle (ReentrantUse).

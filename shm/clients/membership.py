@@ -1,7 +1,8 @@
 """Clients: joining, leaving, noticing death, fencing suspects, the log of what happened.
 
 Steps of a slot's state word, each a CAS from the whole word (state, pid, incarnation):
-    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and hand and says who it is
+    FREE(n) -> JOINING(n+1)   by the newcomer, which then clears pin and client journal and says who
+                              it is
     JOINING -> LIVE           by the newcomer
     LIVE -> DYING             by whoever begins to recover it, or by the client when it leaves
     DYING -> FREE             by whoever is first to have done all of recovery.py
@@ -75,10 +76,11 @@ def slot_address(slot: int) -> int:
     return CLIENT_SLOTS + slot * SLOT_SIZE
 
 
-def hand_in(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
-    """The pairs of the hand in a client slot: reference and home, without those that are free."""
-    at = slot_address(slot) + slots.HAND
-    words = slots.HAND_PAIRS.unpack(endpoint.read(at, slots.HAND_PAIRS.size))
+def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
+    """The pairs of the client journal in a client slot: reference and link_address, without those
+    that are free."""
+    at = slot_address(slot) + slots.CLIENT_JOURNAL
+    words = slots.CLIENT_JOURNAL_PAIRS.unpack(endpoint.read(at, slots.CLIENT_JOURNAL_PAIRS.size))
     return [pair for pair in zip(words[::2], words[1::2], strict=True) if pair[0]]
 
 

@@ -3,9 +3,10 @@
 Steps, in this order; each is idempotent, and any number of recoverers may be at any of them:
     1. pin, as in every operation; wait until no node is being filled (view.py)
     2. LIVE -> DYING; whoever finds DYING carries on
-    3. move our pin back to the dead client's, read its hand, then its state word again: only if it
-       has not changed is it this client's hand, and do its objects stand still until we unpin
-    4. settle each object of the hand (heap.py)
+    3. move our pin back to the dead client's, read its client journal, then its state word again:
+       only if it has not changed is it this client's journal, and do its objects stand still until
+       we unpin
+    4. settle each object of the client journal (heap.py)
     5. take the client's blocks from it (blocks.py)
     6. DYING -> FREE: from here on its pin no longer counts
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.clients.membership import journal_of, slot_address
 from limpet.shm.endpoint.slots import (
     DYING,
     ERA,
@@ -60,7 +61,7 @@ def recover_client(
 ) -> dict[str, int]:
     """Recover the client of `slot` and state word `word`, which is dead.
 
-    `lap` is told of each of the steps "hand", "objects", "blocks" and "slot" when it is done.
+    `lap` is told of each of the steps "journal", "objects", "blocks" and "slot" when it is done.
 
     Returns how many objects and blocks were given back, and `clients`: 1 when it was we who did the
     last step, 0 when another recoverer had.
@@ -70,23 +71,23 @@ def recover_client(
     pid, incarnation = word >> 36 & 0xFFFFFF, word & INCARNATION_MASK
     dying = state_word(DYING, pid, incarnation)
     counts = {"clients": 0, "objects": 0, "blocks": 0}
-    lane = endpoint.background(True)
+    scope = endpoint.background(True)
     try:
         client.pin()
         # ORDER: pinned before we look; then no node is filled, and bits copied, until we are done.
-        client.steady()
+        client.wait_stable()
         endpoint.cas(at, state_word(LIVE, pid, incarnation), dying)
         # CRASH(dying): whoever sweeps next carries on.
         # ORDER: the era before the pin, as in epoch.py.
         era = endpoint.load(at + ERA)
         client.share_pin(endpoint.load(at + PIN), era)
-        hand = hand_in(endpoint, slot)
+        journal = journal_of(endpoint, slot)
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
             return counts  # somebody else has finished
-        lap("hand")
-        for reference, home in hand:
-            counts["objects"] += _settle(client, reference, home)
+        lap("journal")
+        for reference, link_address in journal:
+            counts["objects"] += _settle(client, reference, link_address)
             # CRASH(settled): settled again by the next one, while the dead client's pin stands.
         lap("objects")
         returned, complete = _return_blocks(blocks, regions, grace, client_id(slot, word))
@@ -97,7 +98,7 @@ def recover_client(
         counts["clients"] = int(endpoint.cas(at, dying, incarnation) == dying)
     finally:
         client.unpin()
-        endpoint.background(lane)
+        endpoint.background(scope)
     lap("slot")
     return counts
 
@@ -117,12 +118,12 @@ def _return_blocks(
     return returned, complete
 
 
-def _settle(client: Client, reference: int, home: int) -> bool:
-    """Settle a pair of a dead client's hand, if it can be one; damage there must not stop us."""
-    if not home & REPLICATED and not client.heap.plausible(reference):
+def _settle(client: Client, reference: int, link_address: int) -> bool:
+    """Settle a pair of a dead client's journal, if it can be one; damage there must not stop us."""
+    if not link_address & REPLICATED and not client.heap.plausible(reference):
         return False
     try:
-        return bool(client.heap.settle(reference, home))
+        return bool(client.heap.settle(reference, link_address))
     except AddressError:  # a node that the pool has not
         return False
 
@@ -132,26 +133,26 @@ def release_client(
     blocks: BlockTable,
     regions: Regions,
     grace: Grace,
-    is_steady: Callable[[], bool],
+    is_stable: Callable[[], bool],
 ) -> None:
     """Give back everything that this client has, and its slot, for good; it waits for nothing.
 
     What cannot be given back from here is left to the next client that sweeps, with the slot; that
-    is everything while a node is being filled (`is_steady` says no).
+    is everything while a node is being filled (`is_stable` says no).
     """
     endpoint = client.endpoint
     complete = False
-    lane = endpoint.background(True)
+    scope = endpoint.background(True)
     try:
         client.pin()
-        # ORDER: pinned before we look, as above; a mirror that is filled now would be left.
+        # ORDER: pinned before we look, as above; a backup that is filled now would be left.
         # What cannot be mapped any more, or by a handle that is gone, is left alone.
-        steady = True
+        stable = True
         with contextlib.suppress(NodeFailed, PoolClosed):
-            steady = is_steady()
-        if steady:
+            stable = is_stable()
+        if stable:
             _, complete = _return_blocks(blocks, regions, grace, client.ident)
     finally:
         # CRASH(leaving): LIVE, its process dead; recovered like any other.
         client.quit(complete)
-        endpoint.background(lane)
+        endpoint.background(scope)

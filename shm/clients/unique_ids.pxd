@@ -13,5 +13,5 @@ cdef class Tickets:
     cdef u64 _end
 
     cpdef int forget(self) except -1
-    @cython.locals(endpoint=Endpoint, lane=bint, taken=u64)
+    @cython.locals(endpoint=Endpoint, scope=bint, taken=u64)
     cpdef u64 take(self) except? 0xFEEDFACEDEADBEA7

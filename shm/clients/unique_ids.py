@@ -48,12 +48,12 @@ class Tickets:
         """A number from 0 on. Raises PoolCorrupt when there is none left."""
         if self._next == self._end or self._owner != self.client.ident:
             endpoint = self.client.endpoint
-            lane = endpoint.background(True)
+            scope = endpoint.background(True)
             taken = endpoint.load(TICKETS)
             # ORDER: the addition after the look: it must not lead past 2^64 to numbers from before.
             if taken <= TICKETS_MAX - RANGE:
                 taken = endpoint.faa(TICKETS, RANGE)
-            endpoint.background(lane)
+            endpoint.background(scope)
             if taken > TICKETS_MAX - RANGE:
                 raise PoolCorrupt(
                     f"the control segment is damaged, or the pool has been in use for too long: "

@@ -155,12 +155,12 @@ static inline limpet_word limpet_tagged(const void *p, size_t n, uint8_t tag) {
 
 static inline uint64_t limpet_rotate(uint64_t x, int by) { return (x << by) | (x >> (64 - by)); }
 
-static inline uint64_t limpet_lane(uint64_t lane, uint64_t word) {
-    return limpet_rotate(lane + word * LIMPET_P2, 31) * LIMPET_P1;
+static inline uint64_t limpet_lane(uint64_t scope, uint64_t word) {
+    return limpet_rotate(scope + word * LIMPET_P2, 31) * LIMPET_P1;
 }
 
-static inline uint64_t limpet_merge(uint64_t hash, uint64_t lane) {
-    return (hash ^ limpet_lane(0, lane)) * LIMPET_P1 + LIMPET_P4;
+static inline uint64_t limpet_merge(uint64_t hash, uint64_t scope) {
+    return (hash ^ limpet_lane(0, scope)) * LIMPET_P1 + LIMPET_P4;
 }
 
 static inline uint64_t limpet_word_at(const unsigned char *p) {

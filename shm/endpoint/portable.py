@@ -65,7 +65,7 @@ OFFSET_MASK: Final = (1 << 40) - 1
 VIEWS_MAX: Final = 1024
 """Words whose atomic views are kept; making one takes longer than using it."""
 
-_LANES: Final = ("foreground", "background")
+_SCOPES: Final = ("foreground", "background")
 _COUNTERS: Final = (
     "round_trips", "reads", "writes", "atomics", "cas", "cas_lost", "bytes_read", "bytes_written",
 )  # fmt: skip
@@ -115,9 +115,19 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_background", "_fork", "_inside", "_lanes", "_looking", "_nodes", "_states", "_views",
+        "_background",
+        "_fork",
+        "_inside",
+        "_looking",
+        "_nodes",
+        "_outside",
+        "_scopes",
+        "_states",
+        "_views",
         "_waiting",
-        "abandoned", "fuse", "latency_ns",
+        "abandoned",
+        "fuse",
+        "latency_ns",
     )  # fmt: skip
 
     hints = False
@@ -126,8 +136,9 @@ class Endpoint:
     _nodes: dict[int, Node]
     _states: tuple[Node, int] | None
     _views: dict[int, View]
-    _lanes: tuple[dict[str, int], dict[str, int]]
+    _scopes: tuple[dict[str, int], dict[str, int]]
     _background: bool
+    _outside: bool
     _inside: dict[str, tuple[int, Any]]
     _looking: threading.RLock
     _waiting: set[int]
@@ -139,8 +150,9 @@ class Endpoint:
         self._nodes = {}
         self._states = None
         self._views = {}
-        self._lanes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
-        self._background = False
+        self._scopes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
+        self._background = self._outside = False
+        self._background = self._outside = False
         self._inside = {}
         self._waiting = set()
         self._looking = threading.RLock()
@@ -292,9 +304,9 @@ class Endpoint:
         known = self._nodes[node].state if node in self._nodes else 0
         return node < NODES - 1 and state is not None and state != known
 
-    def _lane(self, node: Node) -> dict[str, int]:
+    def _scope(self, node: Node) -> dict[str, int]:
         # what goes to the control segment is no verb on a memory node: never in the foreground
-        return self._lanes[self._background or node.index == NODES - 1]
+        return self._scopes[self._background or node.index == NODES - 1]
 
     def _burn(self) -> None:
         self.fuse -= 1
@@ -307,8 +319,8 @@ class Endpoint:
         node, offset = self._at(addr, size)
         data = node.copy_out(offset, size)
         self._settled(node)
-        self._lane(node)["reads"] += 1
-        self._lane(node)["bytes_read"] += size
+        self._scope(node)["reads"] += 1
+        self._scope(node)["bytes_read"] += size
         return data
 
     def _write(self, addr: int, data: bytes) -> None:
@@ -323,8 +335,8 @@ class Endpoint:
         else:
             node.copy_in(offset, data)
         self._settled(node)
-        self._lane(node)["writes"] += 1
-        self._lane(node)["bytes_written"] += len(data)
+        self._scope(node)["writes"] += 1
+        self._scope(node)["bytes_written"] += len(data)
 
     def read(self, addr: int, size: int) -> bytes:
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
@@ -406,8 +418,8 @@ class Endpoint:
             except ValueError:
                 self._word(addr)  # says that a signal handler has detached it meanwhile
                 raise
-        self._lane(node)["reads"] += 1
-        self._lane(node)["bytes_read"] += 8
+        self._scope(node)["reads"] += 1
+        self._scope(node)["bytes_read"] += 8
         return value
 
     def store(self, addr: int, value: int) -> int:
@@ -416,8 +428,8 @@ class Endpoint:
         node, word = self._mutable(addr)
         word.atomic.store(value)
         self._settled(node)
-        self._lane(node)["writes"] += 1
-        self._lane(node)["bytes_written"] += 8
+        self._scope(node)["writes"] += 1
+        self._scope(node)["bytes_written"] += 8
         return 0
 
     def swap(self, addr: int, value: int) -> int:
@@ -426,7 +438,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.atomic.exchange(value)
         self._settled(node)
-        self._lane(node)["atomics"] += 1
+        self._scope(node)["atomics"] += 1
         return old
 
     def cas(self, addr: int, expected: int, desired: int) -> int:
@@ -435,8 +447,8 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.atomic.cmpxchg_strong(expected, desired).expected
         self._settled(node)
-        self._lane(node)["cas"] += 1
-        self._lane(node)["cas_lost"] += old != expected
+        self._scope(node)["cas"] += 1
+        self._scope(node)["cas_lost"] += old != expected
         return old
 
     def faa(self, addr: int, delta: int) -> int:
@@ -445,7 +457,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.atomic.fetch_add(delta)
         self._settled(node)
-        self._lane(node)["atomics"] += 1
+        self._scope(node)["atomics"] += 1
         return old
 
     def fetch_or(self, addr: int, bits: int) -> int:
@@ -454,7 +466,7 @@ class Endpoint:
         node, word = self._mutable(addr)
         old: int = word.atomic.bin_fetch_or(bits)
         self._settled(node)
-        self._lane(node)["atomics"] += 1
+        self._scope(node)["atomics"] += 1
         return old
 
     def mcas(self, addr: int, compare: int, swap: int, compare_mask: int, swap_mask: int) -> int:
@@ -473,13 +485,13 @@ class Endpoint:
                 break
             old = seen.expected
         self._settled(node)
-        self._lane(node)["cas"] += 1
-        self._lane(node)["cas_lost"] += (old ^ compare) & compare_mask != 0
+        self._scope(node)["cas"] += 1
+        self._scope(node)["cas_lost"] += (old ^ compare) & compare_mask != 0
         return old
 
     def wait(self) -> int:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
-        self._lanes[self._background]["round_trips"] += 1
+        self._scopes[self._background]["round_trips"] += 1
         if self.latency_ns and not self._background:
             end = time.perf_counter_ns() + self.latency_ns
             while time.perf_counter_ns() < end:
@@ -553,6 +565,7 @@ class Endpoint:
             else:
                 looks += 1
                 self._wait(looks)
+        self._outside = self._background
         return False
 
     def _wait(self, looks: int) -> None:
@@ -578,6 +591,7 @@ class Endpoint:
         except BaseException:
             self._inside[_INSIDE] = holder
             raise
+        self._background = self._outside
 
     @property
     def frame(self) -> Any:
@@ -589,7 +603,8 @@ class Endpoint:
         """`begin` has noted it."""
 
     def end(self) -> int:
-        """Leave the operation that `begin` entered."""
+        """Leave the operation that `begin` entered; what is counted as background is what was then."""
+        self._background = self._outside
         self._inside.pop(_INSIDE, None)
         return 0
 
@@ -616,11 +631,11 @@ class Endpoint:
         before, self._background = self._background, bool(on)
         return before
 
-    def counters(self, lane: str = "foreground") -> dict[str, int]:
+    def counters(self, scope: str = "foreground") -> dict[str, int]:
         """Counts since the endpoint was made: verbs, round trips, bytes."""
-        return dict(self._lanes[_LANES.index(lane)])
+        return dict(self._scopes[_SCOPES.index(scope)])
 
     def reset_counters(self) -> None:
         """Set every count to 0."""
-        for lane in self._lanes:
-            lane.update(dict.fromkeys(_COUNTERS, 0))
+        for scope in self._scopes:
+            scope.update(dict.fromkeys(_COUNTERS, 0))

@@ -15,7 +15,7 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
     96   locked       which file the client's life lock is on (life_locks.py); 0: on none
     104  era          the other bits of the epoch that is pinned (epoch.py)
-    128  hand         24 pairs of words: object reference, address of its link (heap.py), or
+    128  journal      24 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
 
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
@@ -51,9 +51,9 @@ CLOCK: Final = 72
 OWN: Final = 80
 LOCKED: Final = 96
 ERA: Final = 104
-HAND: Final = 128
-HAND_SIZE: Final = 24
-HAND_PAIRS: Final = struct.Struct(f"<{2 * HAND_SIZE}Q")
+CLIENT_JOURNAL: Final = 128
+CLIENT_JOURNAL_SIZE: Final = 24
+CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")
 
 START_US: Final = 1_735_689_600_000_000
 """Where `clock` counts from: 1 January 2025 in UTC, in us since 1970."""

@@ -27,8 +27,9 @@ cdef class Endpoint:
     cdef int _range[256]
     cdef u64* _states
     cdef dict _keep
-    cdef Counters _lanes[2]
+    cdef Counters _scopes[2]
     cdef Counters* _here
+    cdef Counters* _outside
     cdef int _features
     cdef bint _incoherent
     cdef bint _plain
@@ -65,7 +66,7 @@ cdef class Endpoint:
     @cython.final
     cdef void _cas(self, u64 addr, bint lost) noexcept
     @cython.final
-    cdef Counters* _lane(self, u64 addr) noexcept
+    cdef Counters* _scope(self, u64 addr) noexcept
     @cython.final
     cdef int _renew_edges(self, u64 addr, u64 size) except -1
     @cython.final

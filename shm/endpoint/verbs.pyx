@@ -11,7 +11,7 @@ What a verb promises
     replaced since (replacement.py), and what is mapped here is the memory that it had before.
 
 Accounting
-    Plain increments, always on, in two lanes: what an operation does on memory nodes, and the
+    Plain increments, always on, in two scopes: what an operation does on memory nodes, and the
     background: what is bracketed by `background(True)` ... `background(False)`, and everything on
     the control segment. `wait()` ends a phase: one round trip. `futex_wait` and `futex_wake` are no
     verbs on memory: not counted, and no steps of the crash fuse.
@@ -125,7 +125,7 @@ cdef extern from *:
 cdef u64[256] NO_STATES
 cdef unsigned char NOT_LOST = 0
 cdef u64 NO_ERA = 0
-_LANES = ("foreground", "background")
+_SCOPES = ("foreground", "background")
 
 cdef int _has_crc = limpet_has_crc()
 
@@ -192,7 +192,7 @@ cdef class Endpoint:
             self._range[i] = -1
         self._states = NO_STATES
         self._keep = {}
-        self._here = &self._lanes[0]
+        self._here = self._outside = &self._scopes[0]
         self._features = limpet_flush_features()
         self._incoherent = False
         self._plain = self.hints = type(self) is Endpoint
@@ -362,27 +362,27 @@ cdef class Endpoint:
         """A hint, not a verb: whether one on this address would find that its node was marked."""
         return addr < CONTROL and self._states[addr >> 40] != self._map[addr >> 40].state
 
-    cdef inline Counters* _lane(self, u64 addr) noexcept:
+    cdef inline Counters* _scope(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground
-        return &self._lanes[1] if addr >= CONTROL else self._here
+        return &self._scopes[1] if addr >= CONTROL else self._here
 
     cdef inline void _reads(self, u64 addr, u64 size) noexcept:
-        cdef Counters* lane = self._lane(addr)
-        lane.reads += 1
-        lane.bytes_read += size
+        cdef Counters* scope = self._scope(addr)
+        scope.reads += 1
+        scope.bytes_read += size
 
     cdef inline void _writes(self, u64 addr, u64 size) noexcept:
-        cdef Counters* lane = self._lane(addr)
-        lane.writes += 1
-        lane.bytes_written += size
+        cdef Counters* scope = self._scope(addr)
+        scope.writes += 1
+        scope.bytes_written += size
 
     cdef inline void _atomics(self, u64 addr) noexcept:
-        self._lane(addr).atomics += 1
+        self._scope(addr).atomics += 1
 
     cdef inline void _cas(self, u64 addr, bint lost) noexcept:
-        cdef Counters* lane = self._lane(addr)
-        lane.cas += 1
-        lane.cas_lost += lost
+        cdef Counters* scope = self._scope(addr)
+        scope.cas += 1
+        scope.cas_lost += lost
 
     cdef inline int _burn(self) except -1:
         self.fuse -= 1
@@ -688,7 +688,7 @@ cdef class Endpoint:
     cpdef int wait(self) except -1:
         """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
         self._here.round_trips += 1
-        if self.latency_ns and self._here == &self._lanes[0]:
+        if self.latency_ns and self._here == &self._scopes[0]:
             limpet_spin_ns(self.latency_ns)
         return 0
 
@@ -760,6 +760,7 @@ cdef class Endpoint:
             PyErr_CheckSignals()
         self._busy = True
         self._owner = pthread_self()
+        self._outside = self._here
         return False
 
     cdef bint _take_over(self) except -1:
@@ -779,10 +780,13 @@ cdef class Endpoint:
         except BaseException:
             self.frame = frame
             raise
+        self._here = self._outside
         return True
 
     cpdef int end(self) except -1:
-        """Leave the operation that `begin` entered."""
+        """Leave the operation that `begin` entered; what is counted as background is what was then.
+        """
+        self._here = self._outside
         self._busy = False
         return 0
 
@@ -793,6 +797,8 @@ cdef class Endpoint:
         """
         if self._busy and self._owner != pthread_self():
             return False
+        if not self._busy:
+            self._outside = self._here
         self._busy = True
         self._owner = pthread_self()
         return True
@@ -800,6 +806,7 @@ cdef class Endpoint:
     def adopted(self):
         """The forked child has an identity now: `begin` works again."""
         self._forks = limpet_forks
+        self._here = self._outside = &self._scopes[0]
         self._busy = False
         self.frame = None
 
@@ -807,13 +814,13 @@ cdef class Endpoint:
 
     cpdef bint background(self, bint on) noexcept:
         """Count the verbs from here on as background work, or not; what was counted before."""
-        cdef bint before = self._here != &self._lanes[0]
-        self._here = &self._lanes[1 if on else 0]
+        cdef bint before = self._here != &self._scopes[0]
+        self._here = &self._scopes[1 if on else 0]
         return before
 
-    def counters(self, lane="foreground") -> dict:
+    def counters(self, scope="foreground") -> dict:
         """Counts since the endpoint was made: verbs, round trips, bytes."""
-        cdef Counters c = self._lanes[_LANES.index(lane)]
+        cdef Counters c = self._scopes[_SCOPES.index(scope)]
         return c
 
     def reset_counters(self):
@@ -821,8 +828,8 @@ cdef class Endpoint:
         cdef Counters zero
         zero.round_trips = zero.reads = zero.writes = zero.atomics = 0
         zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
-        self._lanes[0] = zero
-        self._lanes[1] = zero
+        self._scopes[0] = zero
+        self._scopes[1] = zero
 
 
 include "image.pxi"

@@ -3,12 +3,12 @@
 Block word
     bits 60-63  kind
     bits 52-59  size class (all but FREE, REGION and a TAIL); LARGE_CLASS for a span, and for a
-                block being claimed for no class yet; TAIL_CLASS for a MIRROR of a TAIL
+                block being claimed for no class yet; TAIL_CLASS for a BACKUP of a TAIL
     bits 48-51  number of replicas - 1 (all but FREE, REGION); the block is the head of its group,
-                or, a MIRROR or a STRAY, one of the others (mirrors.py)
+                or, a BACKUP or a STRAY, one of the others (replica_layout.py)
     bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING, TAKEN); the index of the
                 first block in bits 0-25, and above it bits of the id of the span's maker
-                (TAIL); the region's mark (REGION); the mark of the claim of its group (MIRROR); the
+                (TAIL); the region's mark (REGION); the mark of the claim of its group (BACKUP); the
                 low bits of the epoch in which the block was given back (FREE), taken from its owner
                 (LIMBO), or seen to have lost its head (STRAY): a stamp
 
@@ -22,14 +22,14 @@ Block word
     REGION   part of a named region; never given back
     TAKEN    a slab or a span that the client in it is taking from its owner (reclaim.py)
     LIMBO    one that was taken; its last owner may use it until the epoch in it lies behind
-    MIRROR   holds replicas of the objects of another block, its head
-    STRAY    a mirror whose head's node is lost; nothing new comes into it once its epoch has passed
+    BACKUP   holds replicas of the objects of another block, its head
+    STRAY    a backup whose head's node is lost; nothing new comes into it once its epoch has passed
 
 Stamps wrap after 2^48 closings of a period (epoch.py). No stamp is of a later epoch than that which
 is read after it, so it stands for the last epoch until then with these bits (`age`). That is the
 epoch in which it was written, or one that is 2^48 or a multiple of it later: a block that has been
 free for so long may count as given back a moment ago, and waits once more for those who are pinned.
-It is never taken too early. The stamp 0 is of no period, and means long ago. A mark of a MIRROR is
+It is never taken too early. The stamp 0 is of no period, and means long ago. A mark of a BACKUP is
 an epoch's low bits, too; it only has to differ from what was there before, for the CAS of a client
 that was stopped meanwhile.
 
@@ -54,7 +54,7 @@ TAIL: Final = 4
 REGION: Final = 5
 TAKEN: Final = 6
 LIMBO: Final = 7
-MIRROR: Final = 8
+BACKUP: Final = 8
 STRAY: Final = 9
 KINDS: Final = (
     "free",
@@ -65,7 +65,7 @@ KINDS: Final = (
     "region",
     "taken",
     "limbo",
-    "mirror",
+    "backup",
     "stray",
 )
 
@@ -77,8 +77,8 @@ ADDRESS_MASK: Final = (1 << 48) - 16
 LINK_MASK: Final = ADDRESS_MASK
 TENTATIVE: Final = 1
 REPLICATED: Final = 1
-"""In the address of a link, in a hand: it is no address but a store's own name of a link, as of one
-with replicas. `Contents.linked` judges it."""
+"""In the address of a link, in a client journal: it is no address but a store's own name of a link,
+as of one with replicas. `Contents.linked` judges it."""
 REPLICAS_SHIFT: Final = 1
 REPLICAS_BITS: Final = 0xE
 REFERENCE_MASK: Final = (1 << 56) - 1
@@ -100,7 +100,7 @@ FIELDS: Final = (
         "briefly; deceived is a CAS of a client that was stopped for 2^48 closings",
     ),
     Field(
-        "block word: mark of a mirror",
+        "block word: mark of a backup",
         1 << 48,
         A_SECOND_MAX,
         WRAPS,

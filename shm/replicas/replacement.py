@@ -8,8 +8,8 @@ to, as the leader of a change of the view (view.py). Steps, with the node's stat
        blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
     3. fill the new memory: block words and used bits and contents of every group that has a place
        on the node (`Groups`), then what the replicated stores have there (`Contents.refill`)
-    4. free objects with replicas that nobody links to or has in hand: what named them was on the
-       lost node only, as it was written by one who died. Not while other nodes are lost
+    4. free objects with replicas that nobody links to or has in the client journal: what named them
+       was on the lost node only, as it was written by one who died. Not while other nodes are lost
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
     6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
 
@@ -19,16 +19,16 @@ say what its loss means: the replacement begins anew, whatever a store has said 
 A kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
 back to EXCLUDED. Nobody has read what was filled. Only three things change elsewhere, and
 each is as good as before: slots whose replicas differed are brought to what the primary has;
-mirrors whose head was on the lost node have a new mark, so that a sweep which began while it was
+backups whose head was on the lost node have a new mark, so that a sweep which began while it was
 lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
 next leader finds the others.
 
-Of a group, the surviving members say that it exists: its head, or, if that is lost, all mirrors
+Of a group, the surviving members say that it exists: its head, or, if that is lost, all backups
 that are left (a group of which some are missing was being claimed or given back, and holds
 nothing). A head comes back as nobody's, to be adopted. Bits and contents are copied from the first
 replica that is left, which is the one that readers go by. Contents are also copied of blocks with
-an object that is in somebody's hand, used or not: it may be free by now, and who has it in hand has
-yet to read there what became of it. Groups that were claimed while the node
+an object that is in a client's journal, used or not: it may be free by now, and who has it in the
+client journal has yet to read there what became of it. Groups that were claimed while the node
 was lost find their place free, since two never were promised the same one (replica_sets.py).
 
 A process that has the old memory mapped is refused by every verb, as the node's word is another
@@ -56,10 +56,10 @@ from limpet.shm.endpoint.states import (
     state_of,
 )
 from limpet.shm.endpoint.words import (
+    BACKUP,
     FREE,
     LARGE,
     LARGE_CLASS,
-    MIRROR,
     SLAB,
     TAIL,
     TAIL_CLASS,
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from limpet.shm.replicas.view import View
 
 
-class Memory(Protocol):
+class PoolMemory(Protocol):
     """What is asked of a pool whose node is replaced (shm/pool.py)."""
 
     url: str
@@ -126,7 +126,7 @@ def copy(membership: Membership, source: int, target: int, size: int) -> None:
 class Replacement:
     """The replacement of one memory node of a pool, by one of its clients."""
 
-    def __init__(self, memory: Memory, node: int) -> None:
+    def __init__(self, memory: PoolMemory, node: int) -> None:
         self.memory = memory
         self.node = node
         self.view = memory.view
@@ -135,7 +135,7 @@ class Replacement:
         self.location = nodes.parse_url(memory.url)
 
     def run(self) -> dict[str, Any]:
-        """Replace the node; what `Memory.replace_node` returns, and raises."""
+        """Replace the node; what `PoolCore.replace_node` returns, and raises."""
         began_ns = time.monotonic_ns()
         self.view.fail_if_lost(self.node)
         attempt = 0
@@ -229,7 +229,7 @@ class Replacement:
             for slot, state, _, _ in memory.grace.pinned()
             if not self.membership.ours(slot)
         ):
-            return None  # what it has in hand is settled before the view changes
+            return None  # what it has in the client journal is settled before the view changes
         self._format(segment)
         filled = Filling(memory, node).run()
         stores = memory.contents.refill(node)
@@ -274,7 +274,7 @@ class Group(NamedTuple):
     """A group with a place on the lost node.
 
     Replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the head; of
-    the first replica that is left; the mirrors that are left, with their words.
+    the first replica that is left; the backups that are left, with their words.
     """
 
     replicas: int
@@ -282,13 +282,13 @@ class Group(NamedTuple):
     size_class: int
     head: tuple[int, int]
     source: tuple[int, int]
-    mirrors: list[tuple[int, int, int]]
+    backups: list[tuple[int, int, int]]
 
 
 class Filling:
     """The groups of a pool that have a place on a node, made there anew. For a leader."""
 
-    def __init__(self, memory: Memory, node: int) -> None:
+    def __init__(self, memory: PoolMemory, node: int) -> None:
         self.memory = memory
         self.node = node
         self.table = memory.blocks
@@ -304,11 +304,11 @@ class Filling:
         }
         self.in_hand = {
             (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
-            for pair in memory.view.hands()
+            for pair in memory.view.journals()
             for reference in pair
         }
-        """Node and block of the heads of all objects that somebody has in hand, and of those that
-        the links are in."""
+        """Node and block of the heads of all objects that somebody has in the client journal, and
+        of those that the links are in."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         self.table.unbacked = False
         self.first = -1
@@ -362,14 +362,14 @@ class Filling:
             }
             if len(shapes) != 1:
                 return None  # it is lost, or in part
-            is_mirror, there, size_class = shapes.pop()
-            if not is_mirror or there != replicas:
+            is_backup, there, size_class = shapes.pop()
+            if not is_backup or there != replicas:
                 return None
         if size_class >= self.heap.class_count and size_class != TAIL_CLASS:
             return None  # damaged; an audit shows it
         part = members.index((self.node, block))
-        mirrors = [(*members[k], word) for k, word in left.items() if k]
-        return Group(replicas, part, size_class, members[0], members[min(left)], mirrors)
+        backups = [(*members[k], word) for k, word in left.items() if k]
+        return Group(replicas, part, size_class, members[0], members[min(left)], backups)
 
     # ---- making it ------------------------------------------------------------------------------
 
@@ -378,9 +378,9 @@ class Filling:
         if group.part == 0:
             word = self._head_word(block, group)
             if not word or not self._mark_anew(group):
-                return False  # its mirrors are swept
+                return False  # its backups are swept
         else:
-            word = block_word(MIRROR, self.mark, group.size_class, group.replicas)
+            word = block_word(BACKUP, self.mark, group.size_class, group.replicas)
         if not self.table.back(self.node, block, FREE):
             raise StoreFull(
                 f"{self.memory.url}: the file system of node {self.node} has no room for what "
@@ -400,9 +400,9 @@ class Filling:
         return block_word(LARGE if is_span else SLAB, 0, group.size_class, group.replicas)
 
     def _mark_anew(self, group: Group) -> bool:
-        """Give the mirrors that are left a mark that no sweep has seen; False: one has gone."""
-        mirror = block_word(MIRROR, self.mark, group.size_class, group.replicas)
-        return all(self.table.move(node, at, word, mirror) for node, at, word in group.mirrors)
+        """Give the backups that are left a mark that no sweep has seen; False: one has gone."""
+        backup = block_word(BACKUP, self.mark, group.size_class, group.replicas)
+        return all(self.table.move(node, at, word, backup) for node, at, word in group.backups)
 
     def _copy(self, block: int, group: Group) -> None:
         """Copy used bits, and contents if there can be any, from the first replica that is left."""

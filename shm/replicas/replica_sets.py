@@ -1,43 +1,43 @@
-"""Block groups: a block, the head, and r - 1 mirrors of it on other nodes (mirrors.py).
+"""Block groups: a block, the head, and r - 1 backups of it on other nodes (replica_layout.py).
 
 The word of the head alone says which client owns the group, and changes as that of any block.
 Words, in the order in which they are written:
 
-    claimed     head FREE -> PENDING(client)   mirrors FREE -> MIRROR(mark)   head PENDING -> SLAB
-    given back  head SLAB -> PENDING(client)   mirrors MIRROR(mark) -> FREE   head PENDING -> FREE
+    claimed     head FREE -> PENDING(client)   backups FREE -> BACKUP(mark)   head PENDING -> SLAB
+    given back  head SLAB -> PENDING(client)   backups BACKUP(mark) -> FREE   head PENDING -> FREE
 
 A span is a run of groups within one region, claimed from its first block to its last; then the
 heads become TAILs from the second on, and the first becomes LARGE. It is given back last block
 first.
 
 Invariants
-    - a MIRROR's head is not FREE and says the same number of replicas; hence nobody else claims it
-    - only who is named in a PENDING head moves its mirrors, or who recovers that client
-    - no two MIRROR words are the same, other than those of one claim: the mark is an epoch that was
+    - a BACKUP's head is not FREE and says the same number of replicas; hence nobody else claims it
+    - only who is named in a PENDING head moves its backups, or who recovers that client
+    - no two BACKUP words are the same, other than those of one claim: the mark is an epoch that was
       closed for it alone. So a stopped client that wakes up finds its CASes refused.
 
-A mirror whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
-that only this process has lost makes a claim fail, since others would not leave it out. The mirror
+A backup whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
+that only this process has lost makes a claim fail, since others would not leave it out. The backup
 comes when the node is replaced (replacement.py); so its place, which nobody can claim meanwhile,
 must not be promised to two groups. A client that claims a group looks whether another one, of
 another number of replicas, would have to be there too, after its own head is PENDING; so of two
 that do this at the same time at least one sees the other.
 
-A kill leaves behind: a PENDING head of the dead client, and any of its mirrors. Recovery gives
+A kill leaves behind: a PENDING head of the dead client, and any of its backups. Recovery gives
 all of them back, in the order above.
 
 When the head's node is marked as failed, the group can neither be claimed nor given back by its
-head. What is in use in it lives on. Then, for each mirror on its own, whoever looks for memory does
+head. What is in use in it lives on. Then, for each backup on its own, whoever looks for memory does
 
-    MIRROR(mark) -> STRAY(E)   once the mark of failure was seen and period E was closed (epoch.py)
+    BACKUP(mark) -> STRAY(E)   once the mark of failure was seen and period E was closed (epoch.py)
     STRAY(E) -> FREE           once E lies behind and none of its used bits is set
 
 An operation that is pinned later than E finds the head lost when it sets its used bit (heap.py), so
 by then bits only ever go out. Each step is one CAS from a word that never was there before.
 
-A client that was declared dead while it was stopped may write a MIRROR word after its head was
+A client that was declared dead while it was stopped may write a BACKUP word after its head was
 given back. Such a word, whose head does not belong to it, is given back by the same search; so is
-the mirror of a tail whose head is lost and that does not follow that of its span's first block.
+the backup of a tail whose head is lost and that does not follow that of its span's first block.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from limpet.shm.clients.epoch import Grace
 from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, state_of
 from limpet.shm.endpoint.words import (
+    BACKUP,
     FREE,
     LARGE,
     LARGE_CLASS,
     LIMBO,
-    MIRROR,
     PENDING,
     SLAB,
     STRAY,
@@ -81,12 +81,12 @@ if TYPE_CHECKING:
     """Steps of a claim: node, block, word before, word after."""
 
 HEAD_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
-MIRROR_KINDS: Final = (MIRROR, STRAY)
+MIRROR_KINDS: Final = (BACKUP, STRAY)
 GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
 
 
 class Groups:
-    """The mirrors in the block tables of a pool."""
+    """The backups in the block tables of a pool."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -105,21 +105,21 @@ class Groups:
             replicas <= self.placement.replicas_max and self.placement.part(block, replicas) == 0
         )
 
-    def mirrors(self, node: int, block: int, replicas: int) -> Iterator[tuple[int, int]]:
-        """Node and block of each mirror of a head."""
+    def backups(self, node: int, block: int, replicas: int) -> Iterator[tuple[int, int]]:
+        """Node and block of each backup of a head."""
         for k in range(1, replicas):
-            yield self.placement.mirror(node, block, replicas, k)
+            yield self.placement.backup(node, block, replicas, k)
 
-    def mirrors_in_service(self, node: int, block: int, word: int) -> int:
-        """How many mirrors of the block with this word are not on a lost node."""
+    def backups_in_service(self, node: int, block: int, word: int) -> int:
+        """How many backups of the block with this word are not on a lost node."""
         if not self.possible(block, word):
             return 0
         return sum(
-            not self.failed(there) for there, _ in self.mirrors(node, block, replicas_of(word))
+            not self.failed(there) for there, _ in self.backups(node, block, replicas_of(word))
         )
 
     def head_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
-        """Node and block of the head of a MIRROR or STRAY; None when the word is damaged."""
+        """Node and block of the head of a BACKUP or STRAY; None when the word is damaged."""
         replicas = replicas_of(word)
         if not 1 < replicas <= self.placement.replicas_max:
             return None
@@ -127,7 +127,7 @@ class Groups:
         return head[:2] if head is not None and head[2] else None
 
     def head_word(self, head: tuple[int, int], word: int) -> int:
-        """The word of the head of a MIRROR; 0 when the head does not belong to it. NodeFailed."""
+        """The word of the head of a BACKUP; 0 when the head does not belong to it. NodeFailed."""
         there = self.endpoint.load(self.table.heap.table_word(*head))
         belongs = there >> 60 in HEAD_KINDS and replicas_of(there) == replicas_of(word)
         return there if belongs else 0
@@ -142,7 +142,7 @@ class Groups:
         length = self.placement.region_blocks
         for start in self.placement.starts(replicas):
             region = here[start : start + length].copy()
-            for other, block in self.mirrors(node, start, replicas):
+            for other, block in self.backups(node, start, replicas):
                 if other not in there:
                     there[other] = self._claimable_of(other, horizon)
                 flags = there[other]
@@ -152,7 +152,7 @@ class Groups:
         return found
 
     def _claimable_of(self, node: int, horizon: int) -> Flags | None:
-        """Which blocks of another node may be claimed; None: it is lost, and mirrors do without."""
+        """Which blocks of another node may be claimed; None: it is lost, and backups do without."""
         if self.failed(node):
             return None
         try:
@@ -171,10 +171,10 @@ class Groups:
             return None
         mark = stamp(self.grace.close_period())
         pending = block_word(PENDING, client, size_class, replicas)
-        mirror = block_word(MIRROR, mark, size_class, replicas)
+        backup = block_word(BACKUP, mark, size_class, replicas)
         for block in usable:
-            if self._claim(node, block, pending, mirror, horizon, []):
-                # CRASH(group-claimed): PENDING with all of its mirrors; recovery gives them back.
+            if self._claim(node, block, pending, backup, horizon, []):
+                # CRASH(group-claimed): PENDING with all of its backups; recovery gives them back.
                 self.table.move(node, block, pending, recast(pending, SLAB, client))
                 return int(block)
         return None
@@ -190,8 +190,8 @@ class Groups:
             done: Moves = []
             for block in range(first, first + blocks):
                 size_class = LARGE_CLASS if block == first else TAIL_CLASS
-                mirror = block_word(MIRROR, mark, size_class, replicas)
-                if not self._claim(node, block, pending, mirror, horizon, done):
+                backup = block_word(BACKUP, mark, size_class, replicas)
+                if not self._claim(node, block, pending, backup, horizon, done):
                     break
             else:
                 return first
@@ -209,7 +209,7 @@ class Groups:
         return None
 
     def _claim(
-        self, node: int, block: int, pending: int, mirror: int, horizon: int, done: Moves
+        self, node: int, block: int, pending: int, backup: int, horizon: int, done: Moves
     ) -> bool:
         """Claim one group after those in `done`; False, and nothing is claimed, if it is not free.
 
@@ -217,10 +217,10 @@ class Groups:
         """
         try:
             well = self._step(node, block, pending, horizon, done)
-            for there, at in self.mirrors(node, block, replicas_of(pending)):
-                # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
+            for there, at in self.backups(node, block, replicas_of(pending)):
+                # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
                 try:
-                    well = well and self._step(there, at, mirror, horizon, done)
+                    well = well and self._step(there, at, backup, horizon, done)
                 except NodeFailed:
                     if not self.failed(there):
                         raise
@@ -239,7 +239,7 @@ class Groups:
         head = self.placement.head(node, block, replicas)
         if head is None:
             return []
-        return [head[:2], *self.mirrors(head[0], head[1], replicas)]
+        return [head[:2], *self.backups(head[0], head[1], replicas)]
 
     def _promised(self, node: int, block: int, replicas: int) -> bool:
         """Whether a place on a lost node would belong to a group of other than `replicas`."""
@@ -273,7 +273,7 @@ class Groups:
         return True
 
     def _undo(self, done: Moves) -> None:
-        # ORDER: the mirrors before their head, which keeps others from claiming them.
+        # ORDER: the backups before their head, which keeps others from claiming them.
         for node, block, before, after in reversed(done):
             try:
                 self.table.move(node, block, after, before)
@@ -287,13 +287,13 @@ class Groups:
         """Give back a group, or a span of them, that has no object in use and is seen as `word`.
 
         On behalf of `client`, which is us or is dead; in the latter case we are pinned. Returns how
-        many blocks were given back, mirrors not counted.
+        many blocks were given back, backups not counted.
         """
         pending = recast(word, PENDING, client)
         if word != pending:
             # Refused: another may have done it on behalf of the same client, and be dead by now.
             self.table.move(node, first, word, pending)
-        # CRASH(group-in-part): PENDING with some of its mirrors; recovery frees them.
+        # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
         words = self.table.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
@@ -301,32 +301,32 @@ class Groups:
         tails = self.table.tails(words, first) if class_of(word) == LARGE_CLASS else 0
         released = 0
         for block in range(first + tails, first - 1, -1):
-            self._release_mirrors(node, block, epoch, first, pending)
+            self._release_backups(node, block, epoch, first, pending)
             released += self.table.move(node, block, int(words[block]), free_word(epoch))
         return released
 
-    def _release_mirrors(self, node: int, block: int, epoch: int, first: int, pending: int) -> None:
-        for there, at in self.mirrors(node, block, replicas_of(pending)):
+    def _release_backups(self, node: int, block: int, epoch: int, first: int, pending: int) -> None:
+        for there, at in self.backups(node, block, replicas_of(pending)):
             try:
                 word = self.endpoint.load(self.table.heap.table_word(there, at))
             except NodeFailed:
                 continue  # it is gone with its node
-            # ORDER: the mirror was read before the head is seen unchanged: it is not another's.
+            # ORDER: the backup was read before the head is seen unchanged: it is not another's.
             if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
                 return
-            if word >> 60 == MIRROR and replicas_of(word) == replicas_of(pending):
+            if word >> 60 == BACKUP and replicas_of(word) == replicas_of(pending):
                 with contextlib.suppress(NodeFailed):
                     self.table.move(there, at, word, free_word(epoch))
 
     # ---- without a head -------------------------------------------------------------------------
 
     def sweep(self, node: int) -> int:
-        """Give back the mirrors on `node` that have no head, as far as may be; how many.
+        """Give back the backups on `node` that have no head, as far as may be; how many.
 
         We are pinned, and no node is being filled.
         """
         words = self.table.words(node)
-        found = _mirrors(words)
+        found = _backups(words)
         horizon = self.grace.horizon()
         released = 0
         for block in found:
@@ -368,19 +368,19 @@ class Groups:
         return released
 
     def tails(self, words: Words, first: int) -> int:
-        """How many mirrors of tails of one span follow `first`, the mirror of its first block."""
+        """How many backups of tails of one span follow `first`, the backup of its first block."""
         block = first + 1
         while (
             block < len(words)
             and words[block] == words[first + 1]
-            and int(words[block]) >> 60 == MIRROR
+            and int(words[block]) >> 60 == BACKUP
             and class_of(int(words[block])) == TAIL_CLASS
         ):
             block += 1
         return block - first - 1
 
     def _has_first(self, node: int, block: int, word: int) -> bool:
-        """Whether the mirror of a span's first block is before this one, that of a tail of it.
+        """Whether the backup of a span's first block is before this one, that of a tail of it.
 
         It is claimed before those of the tails and given back after them; so, if the word is still
         there afterwards, it never will be.
@@ -393,7 +393,7 @@ class Groups:
         return is_first and replicas_of(before) == replicas_of(word)
 
     def _is_astray(self, head: tuple[int, int], word: int) -> bool:
-        """Whether the head, in service, does not belong to the mirror with this word.
+        """Whether the head, in service, does not belong to the backup with this word.
 
         Then it never will, since the word was there before the look at the head, and if it is there
         after it, it was meanwhile.
@@ -404,8 +404,8 @@ class Groups:
             return False
 
 
-def _mirrors(words: Words) -> list[int]:
-    """The blocks with these words that are mirrors."""
+def _backups(words: Words) -> list[int]:
+    """The blocks with these words that are backups."""
     kinds = words >> np.uint64(60)
-    found: list[int] = np.flatnonzero((kinds == MIRROR) | (kinds == STRAY)).tolist()
+    found: list[int] = np.flatnonzero((kinds == BACKUP) | (kinds == STRAY)).tolist()
     return found

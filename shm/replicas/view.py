@@ -21,7 +21,7 @@ Steps of the leader. All are idempotent: if it dies, the next leader begins agai
     2. close a grace period; wait until every client pinned in it is unpinned, parked or dead (one
        that stands still for a lease is ended, if the pool's policy permits). Now nobody is in the
        midst of anything that concerns a FAILED node
-    3. the stores put in order what the hands of those clients name (`reconcile`)
+    3. the stores put in order what the client journals of those clients name (`reconcile`)
     4. FAILED -> EXCLUDED; view += 1; leader = 0
 A node that is RESTORING while its leader is dead goes back to EXCLUDED before step 1.
 
@@ -33,8 +33,8 @@ settled when they were looked at, pinned: from then on, nobody excludes a node o
 without waiting for them. A client that sees a node RESTORING may have pinned too late to be waited
 for, and in the next moment it is in service, and all others count it. Any other code that changes
 groups of blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery),
-is pinned meanwhile and calls `steady` first: it may go on while a node is lost, not while one is
-filled.
+is pinned meanwhile and calls `wait_stable` first: it may go on while a node is lost, not while one
+is filled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.clients.events import NODE_EXCLUDED
-from limpet.shm.clients.membership import hand_in, slot_address
+from limpet.shm.clients.membership import journal_of, slot_address
 from limpet.shm.endpoint.field_ends import WRAPS, Field
 from limpet.shm.endpoint.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
 from limpet.shm.endpoint.slots import (
@@ -129,13 +129,13 @@ class View:
     def _restoring(self) -> bool:
         return RESTORING in self.states()
 
-    def hands(self) -> list[tuple[int, int]]:
-        """Of the hands of all clients in operations, the pairs with replicated links."""
-        return [pair for slot, _, _, _ in self.grace.pinned() for pair in self.hand(slot)]
+    def journals(self) -> list[tuple[int, int]]:
+        """Of the client journals of all clients in operations, the pairs with replicated links."""
+        return [pair for slot, _, _, _ in self.grace.pinned() for pair in self.journal(slot)]
 
-    def hand(self, slot: int) -> list[tuple[int, int]]:
-        """Of the hand in a client slot, the pairs with replicated links."""
-        return [pair for pair in hand_in(self.endpoint, slot) if pair[1] & REPLICATED]
+    def journal(self, slot: int) -> list[tuple[int, int]]:
+        """Of the client journal in a client slot, the pairs with replicated links."""
+        return [pair for pair in journal_of(self.endpoint, slot) if pair[1] & REPLICATED]
 
     def settle(self, lost: int | None = None) -> None:
         """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
@@ -143,7 +143,7 @@ class View:
         Then map what was replaced. `lost`: a node that raised NodeFailed; nobody may know that yet.
         Nothing that was read before may be relied on afterwards.
         """
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             if lost is not None:
                 self.fail_if_lost(lost)
@@ -151,20 +151,21 @@ class View:
                 self._park(self.unsettled)
             self.remap()
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
-    def steady(self) -> None:
+    def wait_stable(self) -> None:
         """Wait, pinned, until no node is being filled, and map what was; as `settle` otherwise."""
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             while self._restoring():
                 self._park(self._restoring)
             self.remap()
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
-    def is_steady(self) -> bool:
-        """As `steady`, without waiting: False, and nothing is mapped, while a node is filled."""
+    def is_stable(self) -> bool:
+        """As `wait_stable`, without waiting: False, and nothing is mapped, while a node is
+        filled."""
         if self._restoring():
             return False
         self.remap()
@@ -174,7 +175,8 @@ class View:
         """Wait, parked, as long as that holds; what is raised meanwhile leaves us as we were."""
         attempt = 0
         try:
-            # CRASH(parked): in the hand is what we were about to do; the leader settles it.
+            # CRASH(parked): in the client journal is what we were about to do; the leader settles
+            # it.
             self.endpoint.store(self.client.slot + PARKED, 1)
             while unsettled():
                 if self.lead():

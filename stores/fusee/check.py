@@ -97,10 +97,12 @@ class ReplicatedCheck(Check):
         place = slot - self.tables.steps[REPLICAS_ROW * head] & PLACE_BITS
         here = there = 0
         for attempt in range(64):
-            # ORDER: hands before slots: who begins to change the slot has named it in the hand.
+            # ORDER: client journals before slots: who begins to change the slot has named it in the
+            # client journal.
             named = any(
-                is_slot(home) and Link.of(home)[:2] == (self.tables.number_of_store, place)
-                for _, home in self.view.hands()
+                is_slot(link_address)
+                and Link.of(link_address)[:2] == (self.tables.number_of_store, place)
+                for _, link_address in self.view.journals()
             )
             here = self.endpoint.load(slot)
             there = self.endpoint.load(replica)
@@ -131,13 +133,13 @@ class ReplicatedCheck(Check):
     # ---- what the dead have left ----------------------------------------------------------------
 
     def left_by(self, ident: int) -> set[str]:
-        """What the hand of a dead client shows of the rounds that it took part in."""
+        """What the client journal of a dead client shows of the rounds that it took part in."""
         found = set()
-        for reference, home in self.view.hand(ident >> INCARNATION_BITS):
-            link = Link.of(home)
-            if link.entry != self.tables.number_of_store or not self.tables.is_named(home):
+        for reference, link_address in self.view.journal(ident >> INCARNATION_BITS):
+            link = Link.of(link_address)
+            if link.entry != self.tables.number_of_store or not self.tables.is_named(link_address):
                 continue
-            if is_entry(home):
+            if is_entry(link_address):
                 found |= self._left_at_entry(link, reference)
                 continue
             count = self.tables.lives[link.place >> NODE_SHIFT]
@@ -156,7 +158,7 @@ class ReplicatedCheck(Check):
         return found
 
     def _left_at_entry(self, link: Link, reference: int) -> set[str]:
-        """What a pair of a hand shows that names an entry of a directory."""
+        """What a pair of a client journal shows that names an entry of a directory."""
         row = REPLICAS_ROW * (link.place >> NODE_SHIFT)
         offset = link.place & OFFSET_BITS
         count = self.tables.counts[link.place >> NODE_SHIFT]

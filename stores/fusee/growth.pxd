@@ -27,9 +27,9 @@ cdef class ReplicatedSplitter(Splitter):
 
     cpdef int grow(self, Place place, bytes key) except -1
     cpdef int find_memory(self, bytes key, int objects, bint update) except -1
-    @cython.locals(old=u64, first=u64, second=u64, base=u64, home=u64)
+    @cython.locals(old=u64, first=u64, second=u64, base=u64, link_address=u64)
     cpdef int split(self, Place place) except -1
-    @cython.locals(tables=ReplicatedTables, home=u64, pointer=u64, node=u64, new=u64, k=int)
+    @cython.locals(tables=ReplicatedTables, link_address=u64, pointer=u64, node=u64, new=u64, k=int)
     cpdef u64 obtain(self, Place place, u64 number, u64 word) except? 0
     @cython.locals(base=u64, head=u64, index=int)
     cpdef u64 freeze(self, u64 pointer) except? 0

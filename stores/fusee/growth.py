@@ -20,8 +20,8 @@ A round that freezes a slot is one as those of updates: any of its participants 
 may complete it. It leaves no mark in the log entry of the pair, which stays linked; who loses to it
 sees that by the primary, for a frozen slot never changes, and begins again.
 
-A kill leaves behind: in the hand a subtable, with its entry; or a pair, or FROZEN_VACANT, with
-the slot that was being frozen. `resolved` brings either to its end.
+A kill leaves behind: in the client journal a subtable, with its entry; or a pair, or FROZEN_VACANT,
+with the slot that was being frozen. `resolved` brings either to its end.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ class ReplicatedSplitter(Splitter):
         base = self.index.base_of(old)
         self.move(place, base, first & ADDRESS_MASK, second & ADDRESS_MASK)
         self.endpoint.wait()
-        home = self.tables.home_of_entry(place.table, place.entry)
-        self.client.hold(old, home | OLD)
-        self.tables.advance(home & PLACE_BITS, old, SPLIT)
-        # CRASH(split): the old subtable is in the hand and no longer linked.
+        link_address = self.tables.home_of_entry(place.table, place.entry)
+        self.client.log(old, link_address | OLD)
+        self.tables.advance(link_address & PLACE_BITS, old, SPLIT)
+        # CRASH(split): the old subtable is in the client journal and no longer linked.
         return DONE
 
     def obtain(self, place: Place, number: int, word: int) -> int:
         tables = self.tables
-        home = tables.home_of_entry(place.table, self.index.entry(place.table, number))
-        pointer = tables.advance(home & PLACE_BITS, 0, 0)
+        link_address = tables.home_of_entry(place.table, self.index.entry(place.table, number))
+        pointer = tables.advance(link_address & PLACE_BITS, 0, 0)
         if pointer:
             return pointer
         node = self.index.node_of(place.table)
@@ -109,9 +109,9 @@ class ReplicatedSplitter(Splitter):
         for k in range(tables.lives[node]):
             self.endpoint.write(tables.replica(new & ADDRESS_MASK, k), filled)
         self.endpoint.wait()
-        self.client.aim(self.client.held - 1, home)
+        self.client.retarget(self.client.held - 1, link_address)
         # CRASH(subtable-made): from then on it is linked, and whoever needs it goes on.
-        return tables.advance(home & PLACE_BITS, 0, new)
+        return tables.advance(link_address & PLACE_BITS, 0, new)
 
     def freeze(self, pointer: int) -> int:
         base = self.index.base_of(pointer)
@@ -123,7 +123,7 @@ class ReplicatedSplitter(Splitter):
         return 0
 
     def _freeze_slot(self) -> None:
-        """Freeze the slot at hand, on every replica."""
+        """Freeze the current slot, on every replica."""
         word = self.slot.read()
         while not is_frozen(word):
             if is_valid(word):
@@ -136,20 +136,20 @@ class ReplicatedSplitter(Splitter):
 
     def _freeze_pair(self, word: int) -> None:
         if self.slot.backups:
-            held = self.client.hold(word & OBJECT_MASK, self.slot.home | OLD)
+            held = self.client.log(word & OBJECT_MASK, self.slot.link_address | OLD)
             self.slot.write(word, word | FROZEN)
             # CRASH(slot-frozen): the pair is linked there for ever, and in a half, or will be.
-            self.client.keep(held)
+            self.client.drop(held)
         else:
             self.endpoint.cas(self.slot.address, word, word | FROZEN)
 
     def _freeze_vacant(self, word: int) -> None:
-        held = self.client.hold(FROZEN_VACANT, self.slot.home) if self.slot.backups else -1
+        held = self.client.log(FROZEN_VACANT, self.slot.link_address) if self.slot.backups else -1
         if self.endpoint.cas(self.slot.address, word, FROZEN_VACANT) == word:
             # CRASH(slot-freezing): the backups still have what was there, or a proposal.
             self.slot.even_out(FROZEN_VACANT)
         if held >= 0:
-            self.client.keep(held)
+            self.client.drop(held)
 
     def fill(self, slot: int, word: int) -> None:
         """Fill a slot of a half, which has this address in the head, on every replica."""

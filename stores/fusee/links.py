@@ -1,7 +1,7 @@
-"""How a client's hand names a link of a replicated index. Plain arithmetic.
+"""How a client's journal names a link of a replicated index. Plain arithmetic.
 
-Each replica of a slot has an address of its own, and its first one may be lost, so the hand has the
-slot's name instead (Heap.settle asks the store then):
+Each replica of a slot has an address of its own, and its first one may be lost, so the client
+journal has the slot's name instead (Heap.settle asks the store then):
 
     bit 63      ENTRY: it names an entry of a directory (stores/fusee/tables.py), else a slot
     bits 48-59  number of the store's entry in the catalogue; of a BUFFER, bits 48-55 are
@@ -12,7 +12,7 @@ slot's name instead (Heap.settle asks the store then):
     bit 1       OLD: the object was linked there when our round began; else it is one proposed
     bit 0       REPLICATED
 
-A client that has a name in hand is pinned; so the subtable stays where it is.
+A client that has a name in the client journal is pinned; so the subtable stays where it is.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ class Link(NamedTuple):
     old: bool
 
     @classmethod
-    def of(cls, home: int) -> Link:
-        entry = home >> 48 & (BUFFER_ENTRIES - 1 if home & BUFFER else ENTRIES_MAX - 1)
-        return cls(entry, home & PLACE_BITS, bool(home & OLD))
+    def of(cls, link_address: int) -> Link:
+        entry = link_address >> 48 & (
+            BUFFER_ENTRIES - 1 if link_address & BUFFER else ENTRIES_MAX - 1
+        )
+        return cls(entry, link_address & PLACE_BITS, bool(link_address & OLD))
 
 
-def is_slot(home: int) -> bool:
+def is_slot(link_address: int) -> bool:
     """Whether a replicated link is a slot."""
-    return not home & BUFFER and not home & ENTRY
+    return not link_address & BUFFER and not link_address & ENTRY
 
 
-def is_entry(home: int) -> bool:
+def is_entry(link_address: int) -> bool:
     """Whether a replicated link is an entry of a directory."""
-    return not home & BUFFER and home & ENTRY != 0
+    return not link_address & BUFFER and link_address & ENTRY != 0

@@ -23,9 +23,9 @@ cdef class LoggedObjects(Objects):
     cdef u64 _read_mark(self, u64 reference, u64 offset, u64 k) except? 0
     cpdef u64 death(self, u64 reference) except? 0
     cpdef int load(self, u64 reference) except -1
-    cdef int _load_mirror(self, u64 reference) except -1
+    cdef int _load_backup(self, u64 reference) except -1
     @cython.locals(k=u64)
-    cdef bint _found_mirror(self, u64 reference) except -1
+    cdef bint _found_backup(self, u64 reference) except -1
     cpdef int load_at(self, u64 reference, u64 k) except -1
     @cython.locals(size=u64)
     cdef int _load_from(self, u64 reference, u64 address) except -1

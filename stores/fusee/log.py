@@ -14,11 +14,11 @@ all who complete one round write the same. Both are read only by clients that ar
 before the object was unlinked.
 
 Deviations. The paper's entry has the next and previous objects of a list, the old value, its CRC,
-the operation and the used bit. Here the hand (client.py) is the list of what is unfinished, and
-used bits lie apart. The paper writes the old value into the new object's entry, in the same phase
-in which we write the new one into the old object's: for the old object tells all participants of a
-round how it ended, also those whose own object is gone by then (traps F4, F5, F8: a completed
-operation leaves a mark of its own, in memory that stands still).
+the operation and the used bit. Here the client journal (client.py) is the list of what is
+unfinished, and used bits lie apart. The paper writes the old value into the new object's entry, in
+the same phase in which we write the new one into the old object's: for the old object tells all
+participants of a round how it ended, also those whose own object is gone by then (traps F4, F5, F8:
+a completed operation leaves a mark of its own, in memory that stands still).
 """
 
 from __future__ import annotations
@@ -99,18 +99,18 @@ class LoggedObjects(Objects):
         """Read the object, or the front of a large one, into the image; from one replica."""
         # Ask first: to raise NodeFailed, and catch it, takes longer than all else (trap G15).
         if self.endpoint.failed(reference & ADDRESS_MASK):
-            self._load_mirror(reference)
+            self._load_backup(reference)
         else:
             try:
                 self._load_from(reference, reference & ADDRESS_MASK)
             except NodeFailed:
-                self._load_mirror(reference)
+                self._load_backup(reference)
 
-    def _load_mirror(self, reference: int) -> None:
-        if not self._found_mirror(reference):
+    def _load_backup(self, reference: int) -> None:
+        if not self._found_backup(reference):
             self.load_at(reference, 0)  # says why not
 
-    def _found_mirror(self, reference: int) -> bool:
+    def _found_backup(self, reference: int) -> bool:
         for k in range(1, self.heap.replicas(reference)):
             if not self.endpoint.failed(self.heap.replica(reference, k)):
                 try:

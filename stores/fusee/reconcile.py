@@ -1,7 +1,8 @@
 """What the leader of a change of the view does with the slots that somebody was changing.
 
 Algorithm 3 of FUSEE, lines 5 to 7. Nobody is in the midst of a round (shm/replicas/view.py); all
-slots whose replicas may differ are named in hands. For each that had a replica on a lost node:
+slots whose replicas may differ are named in client journals. For each that had a replica on a lost
+node:
 
     its primary is still there: all backups get what it has. What was proposed is not in force
     its primary is lost: all replicas that are left get what `chosen` picks from them, and the old
@@ -61,8 +62,9 @@ def reconcile(
 ) -> None:
     """Put the replicas of one slot in order.
 
-    `links`: the pairs of hands that name it; `addresses`: node and address of each replica that
-    was counted in the old view, the primary first; `failed`: the nodes that are lost now.
+    `links`: the pairs of client journals that name it; `addresses`: node and address of each
+    replica that was counted in the old view, the primary first; `failed`: the nodes that are lost
+    now.
     """
     endpoint = store.endpoint
     left = [address for node, address in addresses if node not in failed]

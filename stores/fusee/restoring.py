@@ -1,10 +1,12 @@
 """What a leader does with the tables of a replicated index when nodes were lost, or are replaced.
 
 All others are parked meanwhile (shm/replicas/view.py). After a loss the replicas that are left are
-put in order: slots by what hands say of them (reconcile.py), entries of directories to the greatest
-word that one has. A node that gets new memory gets copies of what others have (`refill`).
+put in order: slots by what client journals say of them (reconcile.py), entries of directories to
+the greatest word that one has. A node that gets new memory gets copies of what others have
+(`refill`).
 
-A kill leaves behind: rounds that hands name as before, so that the next leader does it anew.
+A kill leaves behind: rounds that client journals name as before, so that the next leader does it
+anew.
 """
 
 from __future__ import annotations
@@ -51,12 +53,13 @@ class Restoring:
     # ---- after the loss of a node ---------------------------------------------------------------
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
-        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        """Put the replicas of all slots in order that these pairs of client journals name; for a
+        leader."""
         states = self.view.states()
         slots: dict[int, list[tuple[int, Link]]] = {}
-        for reference, home in pairs:
-            if is_slot(home) and self.tables.is_named(home):
-                link = Link.of(home)
+        for reference, link_address in pairs:
+            if is_slot(link_address) and self.tables.is_named(link_address):
+                link = Link.of(link_address)
                 slots.setdefault(link.place, []).append((reference, link))
         nodes = len(states)
         for place, links in slots.items():
@@ -182,10 +185,10 @@ class Restoring:
 
         As if a backup had been lost: what was proposed is not in force (reconcile.py).
         """
-        for reference, home in pairs:
-            if not is_slot(home) or not self.tables.is_named(home):
+        for reference, link_address in pairs:
+            if not is_slot(link_address) or not self.tables.is_named(link_address):
                 continue
-            link = Link.of(home)
+            link = Link.of(link_address)
             head = link.place >> NODE_SHIFT
             if not self.tables.lives[head]:
                 continue
@@ -193,7 +196,8 @@ class Restoring:
             for k in range(1, self.tables.lives[head]):
                 replica = self.tables.replica(link.place, k)
                 if self.endpoint.load(replica) != word:
-                    # CRASH(levelling): the rounds that differ are named in hands as before.
+                    # CRASH(levelling): the rounds that differ are named in client journals as
+                    # before.
                     self.endpoint.store(replica, word)
             tell(self, [(reference, link)], word, False)
 

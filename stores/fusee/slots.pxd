@@ -30,11 +30,11 @@ cdef int UPDATING
 @cython.final
 cdef class Round:
     cdef public int doing
-    cdef readonly u64 home
+    cdef readonly u64 link_address
     cdef readonly u64 old
     cdef readonly u64 new
 
-    cdef int begin(self, int doing, u64 home, u64 old, u64 new) noexcept
+    cdef int begin(self, int doing, u64 link_address, u64 old, u64 new) noexcept
 
 cdef class ReplicatedSlots(Slots):
     cdef readonly ReplicatedTables tables
@@ -43,9 +43,9 @@ cdef class ReplicatedSlots(Slots):
     cdef public ReplicatedSlot other
     cdef readonly Round round
 
-    @cython.locals(word=u64, home=u64, old=int)
+    @cython.locals(word=u64, link_address=u64, old=int)
     cpdef int replace(self, Place place, u64 slot, u64 desired) except -1
-    @cython.locals(word=u64, ticket=u64, home=u64, old=int, won=bint)
+    @cython.locals(word=u64, ticket=u64, link_address=u64, old=int, won=bint)
     cpdef int remove(self, Place place, u64 slot) except -1
     cdef int _mark_alone(self, u64 word) except -1
     @cython.locals(index=int, slot=ReplicatedSlot, vacant=u64, ours=bint, still=bint)
@@ -64,7 +64,7 @@ cdef class ReplicatedSlots(Slots):
     @cython.locals(theirs=u64)
     cdef bint _yield_to(self, u64 slot, u64 word, u64 head, u64 attempt) except -1
     @cython.locals(tables=ReplicatedTables, ticket=bint)
-    cpdef bint resolved(self, u64 reference, u64 home) except -1
+    cpdef bint resolved(self, u64 reference, u64 link_address) except -1
     cpdef int recall(self, int node) except -2
     @cython.locals(done=Round, word=u64)
     cdef int _outcome(self) except -2

@@ -58,19 +58,19 @@ PATIENCE: Final = 8
 class Round:
     """What an operation was about to do when it lost a node: it changed a slot from `old` to `new`.
 
-    `home`: the slot's name. `doing`: of IDLE, UPDATING, DELETING, INSERTING.
+    `link_address`: the slot's name. `doing`: of IDLE, UPDATING, DELETING, INSERTING.
     """
 
     def __init__(self) -> None:
         self.doing = IDLE
-        self.home = 0
+        self.link_address = 0
         self.old = 0
         self.new = 0
 
-    def begin(self, doing: int, home: int, old: int, new: int) -> None:
+    def begin(self, doing: int, link_address: int, old: int, new: int) -> None:
         """From now on the operation is in this round."""
         self.doing = doing
-        self.home = home
+        self.link_address = link_address
         self.old = old
         self.new = new
 
@@ -88,7 +88,7 @@ class ReplicatedSlots(Slots):
         self.slot = ReplicatedSlot(tables, logged, sequential)
         """The slot that an operation changes."""
         self.other = ReplicatedSlot(tables, logged, sequential)
-        """One that stands in its way, or that a hand names."""
+        """One that stands in its way, or that a client journal names."""
         self.round = Round()
 
     # ---- updates and deletes ------------------------------------------------------------------
@@ -101,16 +101,16 @@ class ReplicatedSlots(Slots):
             self._mark_alone(word)
             return Slots.replace(self, place, slot, desired)
         self.slot.select(slot, place.head)
-        home = self.slot.home
-        self.round.begin(UPDATING, home, word, desired)
-        self.client.aim(0, home)
-        old = self.client.hold(word & OBJECT_MASK, home | OLD)
+        link_address = self.slot.link_address
+        self.round.begin(UPDATING, link_address, word, desired)
+        self.client.retarget(0, link_address)
+        old = self.client.log(word & OBJECT_MASK, link_address | OLD)
         if self.slot.write(word, desired):
-            self.client.keep(0)
+            self.client.drop(0)
         else:
             self.client.release(0)
             if self.slot.is_frozen_at(word):
-                self.client.keep(old)
+                self.client.drop(old)
                 return AGAIN
         self.client.release(old)
         return DONE
@@ -124,12 +124,12 @@ class ReplicatedSlots(Slots):
             return Slots.remove(self, place, slot)
         ticket = self.tables.ticket()
         self.slot.select(slot, place.head)
-        home = self.slot.home
-        self.round.begin(DELETING, home, word, ticket)
-        old = self.client.hold(word & OBJECT_MASK, home | OLD)
+        link_address = self.slot.link_address
+        self.round.begin(DELETING, link_address, word, ticket)
+        old = self.client.log(word & OBJECT_MASK, link_address | OLD)
         won = self.slot.write(word, ticket)
         if not won and self.slot.is_frozen_at(word):
-            self.client.keep(old)
+            self.client.drop(old)
         else:
             self.client.release(old)
         return DONE if won else AGAIN
@@ -154,8 +154,8 @@ class ReplicatedSlots(Slots):
         slot = self.slot
         slot.select(self.index.address(place, index), place.head)
         vacant = self.index.words[index]
-        self.round.begin(INSERTING, slot.home, vacant, desired)
-        self.client.aim(0, slot.home)
+        self.round.begin(INSERTING, slot.link_address, vacant, desired)
+        self.client.retarget(0, slot.link_address)
         ours = slot.cas_backups(vacant, desired)
         # ORDER: the buckets after our CAS of the same backup; so one of two rivals sees the other.
         self._read_backup(place)
@@ -175,7 +175,7 @@ class ReplicatedSlots(Slots):
         self.endpoint.wait()
         if not self._decide(vacant, desired):
             return self._withdraw(desired, True)
-        self.client.keep(0)
+        self.client.drop(0)
         return DONE
 
     def _still_has(self, vacant: int) -> bool:
@@ -202,10 +202,10 @@ class ReplicatedSlots(Slots):
 
     def _withdraw(self, desired: int, hurry: bool) -> int:
         """Give up filling a slot; what was proposed is nowhere afterwards, unless it is linked."""
-        if self.slot.resolve(desired & OBJECT_MASK, self.round.home, hurry):
-            self.client.keep(0)
+        if self.slot.resolve(desired & OBJECT_MASK, self.round.link_address, hurry):
+            self.client.drop(0)
             return DONE
-        self.client.aim(0, 0)
+        self.client.retarget(0, 0)
         return AGAIN
 
     def _rival_found(self, place: Place, key: bytes, own: int, attempt: int) -> bool:
@@ -244,26 +244,30 @@ class ReplicatedSlots(Slots):
         if is_valid(theirs) or (slot < self.slot.address and attempt < PATIENCE):
             return True
         # CRASH(evicting): the rival is neither helped nor hindered by half of it.
-        return self.other.resolve(word & OBJECT_MASK, self.tables.home(slot, head), True)
+        return self.other.resolve(word & OBJECT_MASK, self.tables.link_address(slot, head), True)
 
-    # ---- what hands name ----------------------------------------------------------------------
+    # ---- what client journals name
+    # ----------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Bring what concerns this pair of a hand to its end; whether its object is then linked.
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Bring what concerns this pair of a client journal to its end; whether its object is then
+        linked.
 
         For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
         far as anybody knows. Called pinned.
         """
         tables = self.tables
         ticket = reference & FROZEN != 0
-        if not tables.is_named(home) or (not ticket and not self.index.heap.plausible(reference)):
+        if not tables.is_named(link_address) or (
+            not ticket and not self.index.heap.plausible(reference)
+        ):
             return True
         while True:
             try:
                 tables.agree()
-                if home & ENTRY:
-                    return tables.advance(home & PLACE_BITS, 0, 0) == reference
-                return bool(self.other.resolve(reference, home, ticket)) or ticket
+                if link_address & ENTRY:
+                    return tables.advance(link_address & PLACE_BITS, 0, 0) == reference
+                return bool(self.other.resolve(reference, link_address, ticket)) or ticket
             except NodeFailed as error:
                 if not tables.outlive(error.node):
                     return ticket  # the link went with its nodes
@@ -286,7 +290,7 @@ class ReplicatedSlots(Slots):
         done = self.round
         if done.doing == IDLE:
             return AGAIN
-        word = self.endpoint.load(self.tables.primary(done.home & PLACE_BITS))
+        word = self.endpoint.load(self.tables.primary(done.link_address & PLACE_BITS))
         if done.doing == INSERTING:
             if word & ~FROZEN == done.new or self.logged.death(done.new & OBJECT_MASK):
                 return DONE

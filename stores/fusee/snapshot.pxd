@@ -30,12 +30,12 @@ cdef class ReplicatedSlot:
     cdef readonly u64 address
     cdef readonly u64 head
     cdef readonly u64 backups
-    cdef readonly u64 home
+    cdef readonly u64 link_address
     cdef u64[::1] seen
 
     cpdef int select(self, u64 address, u64 head) except -1
     @cython.locals(place=u64)
-    cpdef int go_to(self, u64 home) except -1
+    cpdef int go_to(self, u64 link_address) except -1
     cdef u64 backup(self, u64 k) noexcept
     cpdef u64 read(self) except? 0xFEEDFACEDEADBEA7
     @cython.locals(ours=bint, win=int, was=u64)
@@ -64,7 +64,7 @@ cdef class ReplicatedSlot:
     @cython.locals(differs=bint, k=u64)
     cdef bint _look_at_backups(self, u64 value) except -1
     @cython.locals(attempt=u64, word=u64, linked=bint, others=int, same=int, k=u64)
-    cpdef bint resolve(self, u64 reference, u64 home, bint hurry) except -1
+    cpdef bint resolve(self, u64 reference, u64 link_address, bint hurry) except -1
     @cython.locals(k=u64, backup=u64, there=u64, was=u64)
     cpdef int even_out(self, u64 word) except -1
     @cython.locals(held=int, linked=bint)

@@ -30,9 +30,10 @@ backup once; if it dies, another number is used. As the first backup is the last
 winner of the next round meets nothing from before on the others, and no client acts upon a round's
 being void before that can be read from any backup.
 
-A kill leaves behind: every participant has in hand, under the slot's name, what it proposes, or the
-old object that it means to free, or the number that voids a round. `resolve` brings the round to
-its end on behalf of a client that is gone, and says whether the object is linked.
+A kill leaves behind: every participant has in the client journal, under the slot's name, what it
+proposes, or the old object that it means to free, or the number that voids a round. `resolve`
+brings the round to its end on behalf of a client that is gone, and says whether the object is
+linked.
 
 When nodes are lost (algorithms 3 and 4): a participant that meets NodeFailed does nothing more in
 its round, waits for the new view (shm/replicas/view.py), and finds out how the round ended
@@ -84,8 +85,8 @@ class ReplicatedSlot:
         """The node of the head of its subtable."""
         self.backups = 0
         """How many there are."""
-        self.home = 0
-        """Its name in the hand."""
+        self.link_address = 0
+        """Its name in the client journal."""
         self.seen = array("Q", bytes(8 * REPLICAS_ROW))
         """What each backup has, from place 1 on: `v_list` of the algorithms."""
 
@@ -94,11 +95,11 @@ class ReplicatedSlot:
         self.address = address
         self.head = head
         self.backups = self.tables.backups_of(head)
-        self.home = self.tables.home(address, head)
+        self.link_address = self.tables.link_address(address, head)
 
-    def go_to(self, home: int) -> None:
+    def go_to(self, link_address: int) -> None:
         """Select the slot that has this name."""
-        place = home & PLACE_BITS
+        place = link_address & PLACE_BITS
         self.select(self.tables.primary(place), place >> NODE_SHIFT & 0xFF)
 
     def backup(self, k: int) -> int:
@@ -127,7 +128,7 @@ class ReplicatedSlot:
         self._mark_end(old, new)
         # LINEARIZES: update, delete
         was = self.endpoint.cas(self.address, old, new)  # lines 12 and 15
-        # CRASH(replaced): the old object is in the hand and no longer linked.
+        # CRASH(replaced): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
         return was in (old, new) or self._has_won(old, new)
 
@@ -222,7 +223,7 @@ class ReplicatedSlot:
                 self.endpoint.pause(attempt)
 
     def help(self, old: int) -> None:
-        """Complete the round of an object, if there is one; the object is in hand."""
+        """Complete the round of an object, if there is one; the object is in the client journal."""
         # With `sequential`, the first backup decides; until it has, there is nothing to complete.
         if self._look_at_backups(old) and not (self.sequential and self.seen[1] == old):
             self._fill(old)
@@ -262,14 +263,15 @@ class ReplicatedSlot:
 
     # ---- bringing a round to its end ----------------------------------------------------------
 
-    def resolve(self, reference: int, home: int, hurry: bool) -> bool:
-        """Wait until this pair of a hand is decided; whether the slot's primary has the object.
+    def resolve(self, reference: int, link_address: int, hurry: bool) -> bool:
+        """Wait until this pair of a client journal is decided; whether the slot's primary has the
+        object.
 
         Decided is a proposal when no backup has it or the primary has; an old object, or a number
         that voids a round, when the primary has it no longer or all backups have it, too. With
         `hurry`, do not wait for others before completing the round, or making it void.
         """
-        self.go_to(home)
+        self.go_to(link_address)
         attempt = 0
         while True:
             word = self.read()
@@ -282,7 +284,7 @@ class ReplicatedSlot:
                     same += 1
                 if self.seen[k] != word:
                     others += 1
-            if home & OLD or reference & FROZEN:
+            if link_address & OLD or reference & FROZEN:
                 if not linked or not others:
                     return linked
             elif linked or not same:
@@ -308,27 +310,27 @@ class ReplicatedSlot:
         self.endpoint.wait()
 
     def _help_out(self, word: int) -> None:
-        """`help`, with the old object in hand meanwhile."""
-        held = self.client.hold(word & OBJECT_MASK, self.home | OLD)
+        """`help`, with the old object in the client journal meanwhile."""
+        held = self.client.log(word & OBJECT_MASK, self.link_address | OLD)
         self.help(word)
         linked = identity(self.read()) == word & OBJECT_MASK
         self.endpoint.wait()
         if linked:
-            self.client.keep(held)
+            self.client.drop(held)
         else:
             self.client.release(held)
 
     def void(self, vacant: int) -> None:
         """Make the round that fills a slot void."""
         ticket = self.tables.ticket()
-        held = self.client.hold(ticket, self.home)
+        held = self.client.log(ticket, self.link_address)
         lost = self.endpoint.cas(self.address, vacant, ticket) != vacant
         self.endpoint.wait()
         if not lost:
             for k in range(self.backups, 0, -1):
                 # CRASH(voided): the first backup still has the proposal; nobody counts on it.
                 self._clear(k, ticket)
-        self.client.keep(held)
+        self.client.drop(held)
 
     def _clear(self, k: int, ticket: int) -> None:
         """Give a backup of a void round its number, once."""

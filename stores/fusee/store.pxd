@@ -31,7 +31,7 @@ cdef class Fusee(HashStore):
     cdef readonly LoggedObjects logged
     cdef readonly ReplicatedTables tables
     cdef public ReplicatedSlots writer
-    cdef readonly ReplicatedCheck survey
+    cdef readonly ReplicatedCheck replicated_check
     cdef readonly object restoring
     cdef readonly IndexCache cache
 

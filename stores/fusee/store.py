@@ -64,10 +64,10 @@ class Fusee(HashStore):
         self.writer = ReplicatedSlots(index, self.tables, self.logged, parameters.sequential)
         freezing = ReplicatedSlot(self.tables, self.logged, parameters.sequential)
         splitter = ReplicatedSplitter(pool, index, parameters, self.tables, freezing)
-        self.survey = ReplicatedCheck(pool, index, self.tables, self.logged)
-        self.restoring = Restoring(self.tables, index, self.survey, self.logged)
+        self.replicated_check = ReplicatedCheck(pool, index, self.tables, self.logged)
+        self.restoring = Restoring(self.tables, index, self.replicated_check, self.logged)
         self.cache = IndexCache(parameters.cache_size, parameters.cache_threshold)
-        self.hold_parts(index, self.writer, splitter, self.survey)
+        self.hold_parts(index, self.writer, splitter, self.replicated_check)
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -218,7 +218,7 @@ class Fusee(HashStore):
                 self.endpoint.wait()
             outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE and place.backups:
-            slot = self.tables.primary(self.writer.round.home & PLACE_BITS)
+            slot = self.tables.primary(self.writer.round.link_address & PLACE_BITS)
         if outcome == DONE and slot:
             self.cache.remember(place.hash, self._index_of(place, slot), desired)
         return outcome
@@ -263,25 +263,28 @@ class Fusee(HashStore):
     # ---- the whole table --------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return int(self.survey.outliving(self.within, lambda: HashStore.__len__(self)))
+        return int(self.replicated_check.outliving(self.within, lambda: HashStore.__len__(self)))
 
     def index_size(self) -> int:
         """Bytes of all subtables, of one replica."""
-        return int(self.survey.outliving(self.within, lambda: HashStore.index_size(self)))
+        return int(self.replicated_check.outliving(self.within, lambda: HashStore.index_size(self)))
 
     def left_by(self, ident: int) -> set[str]:
-        """What the hand of a dead client shows of the rounds that it took part in."""
-        found: set[str] = self.survey.left_by(ident)
+        """What the client journal of a dead client shows of the rounds that it took part in."""
+        found: set[str] = self.replicated_check.left_by(ident)
         return found
 
-    # ---- what hands name --------------------------------------------------------------------
+    # ---- what client journals name
+    # --------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Bring what a pair of a hand concerns to its end; whether its object is then linked."""
-        return bool(self.writer.resolved(reference, home))
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Bring what a pair of a client journal concerns to its end; whether its object is then
+        linked."""
+        return bool(self.writer.resolved(reference, link_address))
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
-        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        """Put the replicas of all slots in order that these pairs of client journals name; for a
+        leader."""
         self.restoring.reconcile(pairs, failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:

@@ -58,7 +58,7 @@ cdef class ReplicatedTables:
     cpdef u64 backup(self, u64 slot, u64 head, u64 k) noexcept
     cpdef u64 replica(self, u64 address, u64 k) noexcept
     @cython.locals(place=u64)
-    cpdef u64 home(self, u64 slot, u64 head) noexcept
+    cpdef u64 link_address(self, u64 slot, u64 head) noexcept
     @cython.locals(place=u64)
     cpdef u64 home_of_entry(self, u64 table, u64 entry) noexcept
     cpdef u64 ticket(self) except 0

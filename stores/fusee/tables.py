@@ -2,14 +2,14 @@
 
 Directories and subtables are those of `race` (stores/race/index.py), with replicas. Directory t
 is a region on each of the nodes t, t + 1, ... t + r - 1 (modulo the number of nodes). A subtable is
-an object with r replicas (shm/replicas/mirrors.py): where they lie follows from the address of the
-first one, the head, which need not be on node t. Of the replicas that are counted in the view
-(shm/replicas/view.py), the first is the primary and the others are backups; whoever takes part in
-an operation has the same view.
+an object with r replicas (shm/replicas/replica_layout.py): where they lie follows from the address
+of the first one, the head, which need not be on node t. Of the replicas that are counted in the
+view (shm/replicas/view.py), the first is the primary and the others are backups; whoever takes part
+in an operation has the same view.
 
 A slot's value is what the primary has. Invariant: when no operation on a slot is unfinished, all
-replicas are equal; when one is, the hand of some pinned client names the slot (links.py), and
-whoever meets it can bring it to its end: `resolve`.
+replicas are equal; when one is, the client journal of some pinned client names the slot (links.py),
+and whoever meets it can bring it to its end: `resolve`.
 
 Vacant slots. 0 at first; later a number that never comes again (vacant.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
@@ -20,8 +20,8 @@ midst of a round, as whoever parks begins nothing again before it has looked how
 Entries of a directory need no rounds, since they only ever grow: 0, a pointer, SPLIT. The last
 replica decides, by CAS, which pointer comes after 0, and when SPLIT after that; then whoever comes
 by raises the others to what it has, the primary last: `advance`. So what the primary has, all
-have; and when nodes are lost, the greatest word that any replica has left is in force. The hand of
-who links or unlinks a subtable names the entry.
+have; and when nodes are lost, the greatest word that any replica has left is in force. The journal
+of who links or unlinks a subtable names the entry.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class ReplicatedTables:
     # ---- the view ---------------------------------------------------------------------------
 
     def select(self, place: Place) -> None:
-        """Note which replicas the subtable at hand has."""
+        """Note which replicas the current subtable has."""
         place.head = place.pointer >> NODE_SHIFT & 0xFF
         place.backups = self.backups_of(place.head)
 
@@ -302,24 +302,24 @@ class ReplicatedTables:
 
     # ---- names of slots ---------------------------------------------------------------------
 
-    def home(self, slot: int, head: int) -> int:
-        """A slot's name in the hand, in a subtable with that head."""
+    def link_address(self, slot: int, head: int) -> int:
+        """A slot's name in the client journal, in a subtable with that head."""
         place = slot - self.steps[REPLICAS_ROW * head] & PLACE_BITS
         return self.number_of_store << 48 | place | REPLICATED
 
     def home_of_entry(self, table: int, entry: int) -> int:
-        """The name in the hand of an entry of a directory."""
+        """The name in the client journal of an entry of a directory."""
         place = table << NODE_SHIFT | entry - self.primaries[table]
         return ENTRY | self.number_of_store << 48 | place | REPLICATED
 
-    def is_named(self, home: int) -> bool:
-        """Whether a name from a hand can be one."""
-        table, offset = home >> NODE_SHIFT & 0xFF, home & OFFSET_BITS
-        if is_entry(home):
+    def is_named(self, link_address: int) -> bool:
+        """Whether a name from a client journal can be one."""
+        table, offset = link_address >> NODE_SHIFT & 0xFF, link_address & OFFSET_BITS
+        if is_entry(link_address):
             return table < self.subtables and offset < self.parameters.directory_size
         block = (offset & OFFSET_MASK) - self.heap.blocks >> self.heap.block_shift
         return bool(
-            is_slot(home)
+            is_slot(link_address)
             and table < self.pool.parameters.nodes
             and 0 <= block < self.heap.block_count
             and (self.replicas == 1 or self.heap.placement.part(block, self.replicas) == 0)

@@ -40,7 +40,7 @@ LOOKS_MAX: Final = 1000
 INTENT_OF: Final = {CLAIMED: INSERTING, VALID: UPDATING, DELETED: DELETING}
 
 
-class Survey:
+class LocoCheck:
     """Looks by a store's handle, one operation at a time."""
 
     def __init__(self, store: Any) -> None:

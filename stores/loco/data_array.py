@@ -149,7 +149,7 @@ class DataArray:
     def write(self, entry: int, count: int, linked: int) -> None:
         """Write the first `count` words, but the state, to an entry whose link is `linked`."""
         if self.words[LINK] != linked:
-            # ORDER: the link before all other words. What a dead client's hand has beside it is
+            # ORDER: the link before all other words. What a dead client's journal has beside it is
             # settled by it: an entry that is not whole links to the new object.
             self.endpoint.store(self.link_address(entry), self.words[LINK])
         # CRASH(torn): who gets the lock next completes it from the journal, before all else.

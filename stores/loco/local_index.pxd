@@ -20,7 +20,7 @@ cdef class LocalIndex:
     cdef readonly bint known
     cdef readonly u64 applied
     cdef u64[::1] words
-    cdef u64[::1] homes
+    cdef u64[::1] link_addresses
     cdef u64[::1] states
     cdef u64 at
     cdef u64 mark
@@ -39,10 +39,10 @@ cdef class LocalIndex:
     cpdef long long find(self, u64 hashed) noexcept
     @cython.locals(word=u64)
     cpdef long long find_next(self) noexcept
-    @cython.locals(home=u64)
+    @cython.locals(link_address=u64)
     cpdef bint has(self, u64 entry, u64 hashed) noexcept
     cdef u64 _word(self, u64 entry, u64 hashed) noexcept
-    @cython.locals(entry='long long', lane=bint)
+    @cython.locals(entry='long long', scope=bint)
     cdef int _catch_up(self, u64 position, bint anew) except -1
     cpdef object _damaged(self, u64 entry)
     @cython.locals(entry=u64, position=u64)

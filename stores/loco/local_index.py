@@ -80,7 +80,7 @@ class LocalIndex:
         self.known = False
         self.applied = 0
         self.words = array("Q")
-        self.homes = array("Q")
+        self.link_addresses = array("Q")
         """Of each entry, the number of its place plus 1; 0: it has none."""
         self.states = array("Q")
         """Of each entry, its state when it was looked at last."""
@@ -131,8 +131,8 @@ class LocalIndex:
 
     def has(self, entry: int, hashed: int) -> bool:
         """Whether the index has the entry for a key with this hash."""
-        home = self.homes[entry]
-        return home > 0 and self.words[home - 1] == self._word(entry, hashed)
+        link_address = self.link_addresses[entry]
+        return link_address > 0 and self.words[link_address - 1] == self._word(entry, hashed)
 
     def _word(self, entry: int, hashed: int) -> int:
         return hashed >> ROW_BITS << ROW_BITS | entry + 1
@@ -140,11 +140,11 @@ class LocalIndex:
     # ---- applying -------------------------------------------------------------------------------
 
     def _catch_up(self, position: int, anew: bool) -> None:
-        """Apply what was announced before `position`, in the background lane.
+        """Apply what was announced before `position`, in the background scope.
 
         `anew`: what was overtaken makes the index anew; else it is not known any more.
         """
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             # One by one: who is interrupted begins again at the message that it was at.
             while self.known and self.applied != position:
@@ -161,7 +161,7 @@ class LocalIndex:
             if anew and not self.known:
                 self._rebuild()
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def _damaged(self, entry: int) -> StoreCorrupt:
         return StoreCorrupt(
@@ -172,7 +172,7 @@ class LocalIndex:
     def _rebuild(self) -> None:
         """Look at all entries."""
         self.words = array("Q", bytes(8 * (self.mask + 1)))
-        self.homes = array("Q", bytes(8 * self.entries.count))
+        self.link_addresses = array("Q", bytes(8 * self.entries.count))
         self.states = array("Q", bytes(8 * self.entries.count))
         # ORDER: the position before the entries: what changes meanwhile is announced after it.
         position = self.tracker.position()
@@ -220,16 +220,16 @@ class LocalIndex:
             while self.words[place]:
                 place = place + 1 & self.mask
             self.words[place] = self._word(entry, hashed)
-            self.homes[entry] = place + 1
+            self.link_addresses[entry] = place + 1
             # ORDER: not known until all is done: who is interrupted makes the index anew.
             self.known = known
 
     def _drop(self, entry: int) -> None:
         """Have the entry for no key."""
-        if self.homes[entry]:
+        if self.link_addresses[entry]:
             known, self.known = self.known, False
-            self._empty(self.homes[entry] - 1)
-            self.homes[entry] = 0
+            self._empty(self.link_addresses[entry] - 1)
+            self.link_addresses[entry] = 0
             self.known = known
 
     def _empty(self, hole: int) -> None:
@@ -241,7 +241,7 @@ class LocalIndex:
             first = word >> ROW_BITS & self.mask
             if word and (place - first & self.mask) >= (place - hole & self.mask):
                 self.words[hole] = word
-                self.homes[(word & ROW_MASK) - 1] = hole + 1
+                self.link_addresses[(word & ROW_MASK) - 1] = hole + 1
                 hole = place
         self.words[hole] = 0
 

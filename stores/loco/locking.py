@@ -170,7 +170,7 @@ class Locking:
         """Repair what a dead holder of this lock left; False: our index is late, once more."""
         found = self.lookup.found
         self.client.enter()
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             store.require_there()
             self.lookup.enter_table(found, table)
@@ -186,5 +186,5 @@ class Locking:
             finally:
                 lock.drop()
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
             self.client.leave()

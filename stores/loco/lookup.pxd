@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.inline cimport Index
+from limpet.stores.inline cimport InlineIndex
 from limpet.stores.loco.data_array cimport DataArray
 from limpet.stores.loco.local_index cimport LocalIndex
 from limpet.stores.records cimport Objects
@@ -22,7 +22,7 @@ cdef class KeyEntry:
     cdef readonly DataArray entries
     cdef readonly long long entry
 
-cdef class Lookup(Index):
+cdef class Lookup(InlineIndex):
     cdef readonly str name
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects

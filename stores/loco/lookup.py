@@ -15,7 +15,7 @@ from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores import regions
-from limpet.stores.inline import Index
+from limpet.stores.inline import InlineIndex
 from limpet.stores.loco.data_array import DataArray
 from limpet.stores.loco.layout import TORN
 from limpet.stores.loco.local_index import LocalIndex
@@ -43,7 +43,7 @@ class KeyEntry:
         self.entry = -1
 
 
-class Lookup(Index):
+class Lookup(InlineIndex):
     """The tables of a store, and finding keys in them, for one client. `found`: what the operation
     that is inside has found."""
 

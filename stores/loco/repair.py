@@ -15,9 +15,9 @@ A get that finds an entry torn again and again takes the lock, and so it ends. `
 lock whose journal says something.
 
 A repairer that dies leaves the journal as it was, for the next one: every step is the same again,
-or left out. What the dead one had in hand (client.py) is settled by its recovery, before or after:
-a new object is linked or freed, and an update whose entry is not whole is linked to the new one
-already (data_array.py); of an old one, that is the other way round.
+or left out. What the dead one had in the client journal (client.py) is settled by its recovery,
+before or after: a new object is linked or freed, and an update whose entry is not whole is linked
+to the new one already (data_array.py); of an old one, that is the other way round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore, Way
+from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.loco.locking cimport Locking
 from limpet.stores.loco.lookup cimport KeyEntry, Lookup
 from limpet.stores.loco.writer cimport Writer
@@ -16,7 +16,7 @@ cdef class Kvstore(InlineStore):
 
     cpdef object _enter(self, bytes key, u64 attempt, bint writes)
     cpdef int _leave(self, held) except -1
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
-    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cdef int _expect_keys(self, list keys) except -1
     cpdef int stay(self, u64 attempt, bint writes) except -1

@@ -26,9 +26,9 @@ message of an insert is announced before it is valid, that of a delete after it 
 of a key are made under its lock, one after the other (lemma C.1).
 
 A kill leaves behind: a lock, which who waits for it passes over; a journal that says what was
-going on, which the next holder of the lock completes or takes back (repair.py); in the hand of the
-client (client.py) the objects that were going to be linked, and were linked; and a message that is
-not announced. Nobody waits for anybody but for who holds a lock.
+going on, which the next holder of the lock completes or takes back (repair.py); in the client
+journal of the client (client.py) the objects that were going to be linked, and were linked; and a
+message that is not announced. Nobody waits for anybody but for who holds a lock.
 
 Where we deviate from the paper
     - nobody is waited for to apply a message (L1): who looks up applies them (local_index.py)
@@ -56,8 +56,8 @@ from typing import Any
 
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
-from limpet.stores.inline import InlineStore, Way
-from limpet.stores.loco.check import Survey
+from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.loco.check import LocoCheck
 from limpet.stores.loco.locking import Locking
 from limpet.stores.loco.lookup import Lookup
 from limpet.stores.loco.parameters import LocoParameters
@@ -72,7 +72,7 @@ class Kvstore(InlineStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: LocoParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.foretells = True
+        self.prefetches = True
         self.locks_first = True
         self.index = self.lookup = Lookup(pool, name, parameters, self.objects)
         self.found = self.lookup.found
@@ -112,20 +112,20 @@ class Kvstore(InlineStore):
         self.locking.leave(held)
 
     def _change_once(
-        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Way | None
+        self, key: bytes, value: bytes, size: int, mode: int, attempt: int, way: Attempt | None
     ) -> int:
         return self.writer.change(self.found, key, value, size, mode)
 
     def _go_on(
-        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Way | None:
+        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
         if outcome == NO_MEMORY:
             self.have_memory(key, mode, self.lookup.node_of(key), size)
             return way
         if way is not None:
             raise StoreFull(self._why_full(key))
         self.recover()  # what dead clients claimed is room
-        return Way()
+        return Attempt()
 
     def _why_full(self, key: bytes) -> str:
         return (
@@ -152,5 +152,5 @@ class Kvstore(InlineStore):
                 self.locking.mend(self, table)
         return found
 
-    def survey(self) -> Survey:
-        return Survey(self)
+    def checker(self) -> LocoCheck:
+        return LocoCheck(self)

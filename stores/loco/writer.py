@@ -69,9 +69,9 @@ class Writer:
         entries = found.entries
         state, linked = entries.state(), entries.link()
         if reference:
-            self.client.aim(0, entries.link_address(entry))
+            self.client.retarget(0, entries.link_address(entry))
         if linked:
-            self.client.hold(linked, entries.link_address(entry))
+            self.client.log(linked, entries.link_address(entry))
         count = entries.compose(state, key, value, reference)
         self.journal.keep(entries, count)
         self.journal.declare(UPDATING, entry, state)
@@ -86,7 +86,7 @@ class Writer:
             return FULL
         entries = found.entries
         if reference:
-            self.client.aim(0, entries.link_address(entry))
+            self.client.retarget(0, entries.link_address(entry))
         count = entries.compose(state, key, value, reference)
         # CRASH(claimed): never valid; who gets the lock next makes it vacant.
         entries.write(entry, count, 0)
@@ -134,7 +134,7 @@ class Writer:
     def vacate(self, found: KeyEntry, entry: int, state: int) -> None:
         """Tell everybody that an entry is not valid, and have it be nobody's.
 
-        With its lock held. What it links to is in hand then, and no longer linked.
+        With its lock held. What it links to is in the client journal then, and no longer linked.
         """
         link_address = found.entries.link_address(entry)
         vacant = state & ~PHASE_MASK | VACANT
@@ -143,6 +143,6 @@ class Writer:
         # ORDER: told before it is vacant; no link before that, either.
         link = self.endpoint.load(link_address)
         if link:
-            self.client.hold(link & REFERENCE_MASK, link_address)
+            self.client.log(link & REFERENCE_MASK, link_address)
             self.endpoint.store(link_address, 0)
         self.endpoint.store(found.entries.address(entry), vacant)

@@ -44,7 +44,7 @@ cdef class HashStore(Store):
     cdef u64 make_object(self, Place place, bytes key, bytes value, u64 size) except? 0
     cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
     @cython.locals(
-        place=Place, splitter=Splitter, lane=bint, attempt=u64, outcome=int, busy=u64, table=u64,
+        place=Place, splitter=Splitter, scope=bint, attempt=u64, outcome=int, busy=u64, table=u64,
         wanted=int,
     )
     cpdef int grow(self, bytes key) except -1

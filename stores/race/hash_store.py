@@ -261,7 +261,7 @@ class HashStore(Store):
         """Split the key's subtable, which has no room for it or a frozen slot. Raises StoreFull."""
         splitter = self.splitter
         place = self.place
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         attempt = 0
         try:
             while True:
@@ -282,7 +282,7 @@ class HashStore(Store):
                     attempt += 1
                     splitter.wait(busy, table, attempt)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     # ---- the whole table --------------------------------------------------------------------
 

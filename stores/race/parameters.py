@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.shm.errors import ParameterError
 from limpet.shm.parameters import check_whole
-from limpet.shm.replicas.mirrors import Placement
+from limpet.shm.replicas.replica_layout import ReplicaLayout
 from limpet.stores.race.layout import DIRECTORY_ENTRY
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class GrowingParameters(RaceParameters):
             few = blocks // (GROUP_SIZE * SUBTABLES_MAX)
             groups = max(min(max(base.groups, GROUPS_MIN), GROUPS_MAX), few)
             if replicas > 1:  # no object with replicas is larger than a region
-                placement = Placement(pool.nodes, layout.block_count, layout.block_size)
+                placement = ReplicaLayout(pool.nodes, layout.block_count, layout.block_size)
                 region = placement.region_blocks * layout.block_size
                 groups = max(2, min(groups, region // GROUP_SIZE))
         check_whole("groups", groups, 2, TABLE_GROUPS_MAX)

@@ -52,11 +52,11 @@ class Slots:
         word = place.word
         if word & FROZEN:
             return FULL
-        self.client.aim(0, slot)
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.retarget(0, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: update
         lost = self.endpoint.cas(slot, word, desired) != word
-        # CRASH(updated): the old object is in the hand and no longer linked.
+        # CRASH(updated): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
         return AGAIN if lost else DONE
 
@@ -68,7 +68,7 @@ class Slots:
             return FULL
         slot = self.index.address(place, index)
         tentative = desired | TENTATIVE
-        self.client.aim(0, slot)
+        self.client.retarget(0, slot)
         vacant = self.index.words[index]
         if self.endpoint.cas(slot, vacant, tentative) != vacant:
             self.endpoint.wait()
@@ -130,9 +130,9 @@ class Slots:
         word = place.word
         if word & FROZEN:
             return FULL
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
         lost = self.endpoint.cas(slot, word, self.vacated(word)) != word
-        # CRASH(deleted): the old object is in the hand and no longer linked.
+        # CRASH(deleted): the old object is in the client journal and no longer linked.
         self.endpoint.wait()
         return AGAIN if lost else DONE

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, REFERENCE_MASK
@@ -116,9 +116,9 @@ class Splitter:
         # CRASH(freezing): whoever wants to write here goes on; readers do not mind.
         self.freeze(old)
         self.move(place, self.index.base_of(old), first & ADDRESS_MASK, second & ADDRESS_MASK)
-        self.client.hold(old & REFERENCE_MASK, place.entry)
+        self.client.log(old & REFERENCE_MASK, place.entry)
         self.endpoint.cas(place.entry, old, SPLIT)
-        # CRASH(split): the old subtable is in the hand and no longer linked.
+        # CRASH(split): the old subtable is in the client journal and no longer linked.
         self.endpoint.wait()
         return DONE
 
@@ -136,7 +136,7 @@ class Splitter:
         if not new:
             return 0
         self.endpoint.write(new & ADDRESS_MASK, self.filled(number, word))
-        self.client.aim(self.client.held - 1, entry)
+        self.client.retarget(self.client.held - 1, entry)
         pointer = self.endpoint.cas(entry, 0, new)
         # CRASH(subtable-made): it is linked, and whoever needs it goes on.
         self.endpoint.wait()
@@ -190,11 +190,11 @@ class Splitter:
     def left_by(self, ident: int) -> set[str]:
         """The crash points of a split that the journal of a dead client shows."""
         found: set[str] = set()
-        for reference, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
+        for reference, link_address in journal_of(self.endpoint, ident >> INCARNATION_BITS):
             for table, directory in enumerate(self.index.tables):
-                if 0 <= home - directory < self.index.directory_size:
+                if 0 <= link_address - directory < self.index.directory_size:
                     try:
-                        found |= self._left_at(table, reference, home)
+                        found |= self._left_at(table, reference, link_address)
                     except NodeFailed:
                         continue
         return found

@@ -39,7 +39,7 @@ BUSY_MAX: Final = 64
 """So many looks at what a living client is changing."""
 
 
-class Survey:
+class RcuckooCheck:
     """Looks by a store's handle, one operation at a time."""
 
     def __init__(self, store: Any) -> None:
@@ -103,7 +103,7 @@ class Survey:
         trailer = (
             self.store.lookup.tables[table] + self.store.lookup.rows_at + size - 8 * TRAILER_WORDS
         )
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             return [
                 row
@@ -111,7 +111,7 @@ class Survey:
                 if version < 0 or self.endpoint.load(trailer + size * row) != version
             ]
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def _read_keys(
         self, table: int, some: list[int], versions: list[int], found: dict[bytes, None]
@@ -301,7 +301,7 @@ class Survey:
 
     def stray(self, base: int, word: int) -> int:
         """Bits of a lock word that are set, and in no group that a client has or may have."""
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             bits = self.endpoint.load(word)
             if bits:
@@ -310,7 +310,7 @@ class Survey:
                         bits &= ~look.may_have(word)
             return bits & self.endpoint.load(word)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def _is_client(self, ident: int) -> bool:
         """Whether the client is in its slot, be it dead: then it is recovered some time."""

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.inline cimport Index
+from limpet.stores.inline cimport InlineIndex
 from limpet.stores.rcuckoo.dependent_hash cimport DependentHash
 from limpet.stores.rcuckoo.journal cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
@@ -27,7 +27,7 @@ cdef class KeyRows:
     cdef u64 place
     cdef int slot
 
-cdef class Lookup(Index):
+cdef class Lookup(InlineIndex):
     cdef readonly str name
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects

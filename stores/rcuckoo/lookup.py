@@ -17,7 +17,7 @@ from limpet.shm.endpoint.states import former
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores import regions
-from limpet.stores.inline import Index
+from limpet.stores.inline import InlineIndex
 from limpet.stores.rcuckoo.dependent_hash import DependentHash
 from limpet.stores.rcuckoo.journal import Journal
 from limpet.stores.rcuckoo.layout import INLINE, LOOKS_MAX
@@ -51,7 +51,7 @@ class KeyRows:
         self.slot = 0
 
 
-class Lookup(Index):
+class Lookup(InlineIndex):
     """The tables of a store, and finding keys in them, for one client. `found`: what the operation
     that is inside has found."""
 

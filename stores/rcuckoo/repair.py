@@ -4,7 +4,7 @@ Detection. A client that waits for a lock, or for a row that is not whole, looks
 that lock in a group that is held or unsure. If the owner of one is dead it is recovered; if it
 stands still for a lease, it is killed first (membership.py). A journal whose state changes is one
 of a client that does not stand still, whatever the row under the lock looks like (C4). The recovery
-of a client that had its journal in hand repairs the table for it (`resolved`).
+of a client that had its journal in the client journal repairs the table for it (`resolved`).
 
 Lease. One client at a time repairs a table: word 0 has its id. It is taken over from one that is
 provably dead, so nothing that an earlier repairer still writes can arrive later (C7, G1). The
@@ -80,7 +80,7 @@ LOOKS_BETWEEN: Final = 32
 """So many glances at a word are made in a row: one just after a pause is slow, and sees all who are
 at work change their states."""
 JOURNAL: Final = 1
-"""In a hand: the reference is the address of a journal."""
+"""In a client journal: the reference is the address of a journal."""
 
 
 class Look(NamedTuple):
@@ -177,13 +177,14 @@ class Repair:
             "the pool"
         )
 
-    # ---- pairs of a hand ------------------------------------------------------------------------
+    # ---- pairs of a client journal
+    # ------------------------------------------------------------------------
 
     @staticmethod
     def resolved(store: Any, reference: int) -> bool:
-        """Whether a pair of a hand needs nothing more: a journal, which is repaired, or an extent
-        that is linked. True for what is on a lost node, and for a journal that is damaged: the
-        recovery of its client goes on, and who wants its locks gets an error.
+        """Whether a pair of a client journal needs nothing more: a journal, which is repaired, or
+        an extent that is linked. True for what is on a lost node, and for a journal that is
+        damaged: the recovery of its client goes on, and who wants its locks gets an error.
         """
         try:
             if not reference & JOURNAL:

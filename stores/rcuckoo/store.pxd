@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore, Way
+from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
 from limpet.stores.rcuckoo.writer cimport Plan, Writer
@@ -24,9 +24,9 @@ cdef class Rcuckoo(InlineStore):
     cdef readonly Writer writer
     cdef readonly u64 patience
 
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
     @cython.locals(plan=Plan)
-    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     @cython.locals(turn=u64)
     cpdef int stay(self, u64 attempt, bint writes) except -1
     @cython.locals(locks=Locks, attempt=int)

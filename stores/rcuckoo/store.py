@@ -20,10 +20,10 @@ What is linearized: each row has its value from CRC to CRC, and a key has the va
 either row; a key in both rows has the same value in both, as they are locked until it is in one.
 
 A kill leaves behind: locks, perhaps a row that is not whole, perhaps entries in two rows; and
-a journal that says so, in the hand (client.py), so that whoever recovers the client repairs the
-table (repair.py), before its slot can be another client's. An extent is in hand from before it is
-in use until it is linked, and its link is decided by the rows of its key, wherever they have moved
-since.
+a journal that says so, in the client journal (client.py), so that whoever recovers the client
+repairs the table (repair.py), before its slot can be another client's. An extent is in the client
+journal from before it is in use until it is linked, and its link is decided by the rows of its key,
+wherever they have moved since.
 
 A client that waits for a lock, or for a row that is not whole, looks in the journals whose it is.
 If the owner is dead the client recovers it, at once, where the paper waits 100 ms; if the owner
@@ -49,8 +49,8 @@ from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import StoreCorrupt, StoreFull
 from limpet.stores import regions
-from limpet.stores.inline import InlineStore, Way
-from limpet.stores.rcuckoo.check import Survey
+from limpet.stores.inline import Attempt, InlineStore
+from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import LOOKS_MAX, LOST
 from limpet.stores.rcuckoo.lookup import Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
@@ -108,8 +108,8 @@ class Rcuckoo(InlineStore):
         return self.writer.change(self.found, key, value, size, mode, attempt, way)
 
     def _go_on(
-        self, outcome: int, way: Way | None, key: bytes, value: bytes, size: int, mode: int
-    ) -> Way | None:
+        self, outcome: int, way: Attempt | None, key: bytes, value: bytes, size: int, mode: int
+    ) -> Attempt | None:
         if outcome == NO_MEMORY:
             self.have_memory(key, mode, self.lookup.node_of(key), size)
             return way
@@ -148,9 +148,9 @@ class Rcuckoo(InlineStore):
         locks = self.lookup.locks
         word, bits = locks.busy, locks.busy_bits
         base = self._table_with(word)
-        survey = self.survey()
+        checker = self.checker()
         for attempt in range(LOOKS_MAX):
-            if word == 0 or not survey.stray(base, word) & bits:
+            if word == 0 or not checker.stray(base, word) & bits:
                 break
             self.endpoint.pause(attempt)
         else:
@@ -185,9 +185,10 @@ class Rcuckoo(InlineStore):
         self.pool.exclusively(self.look_whether_there)
         self.pool.exclusively(functools.partial(repair.look_after, word, bits))
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Decide a pair of a hand: repair for a dead client, or for ourselves (base.py)."""
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Decide a pair of a client journal: repair for a dead client, or for ourselves
+        (base.py)."""
         return bool(Repair.resolved(self, reference))
 
-    def survey(self) -> Survey:
-        return Survey(self)
+    def checker(self) -> RcuckooCheck:
+        return RcuckooCheck(self)

@@ -3,7 +3,7 @@ cimport cython
 from limpet.shm.alloc.allocator cimport Allocator
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
-from limpet.stores.inline cimport Way
+from limpet.stores.inline cimport Attempt
 from limpet.stores.rcuckoo.journal cimport Journal
 from limpet.stores.rcuckoo.locks cimport Locks
 from limpet.stores.rcuckoo.lookup cimport KeyRows, Lookup
@@ -34,7 +34,7 @@ cdef int MISSING
 cdef int FULL
 cdef int LOST
 
-cdef class Plan(Way):
+cdef class Plan(Attempt):
     cdef public bint is_sought
     cdef readonly int length
     cdef readonly u64[::1] rows

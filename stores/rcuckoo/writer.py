@@ -24,7 +24,7 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
-from limpet.stores.inline import Way
+from limpet.stores.inline import Attempt
 from limpet.stores.rcuckoo.layout import FOUND, INLINE, JOURNALS, LACKING, LOST, PATH_MAX
 from limpet.stores.rcuckoo.lookup import KeyRows, Lookup
 from limpet.stores.rcuckoo.parameters import RcuckooParameters
@@ -49,7 +49,7 @@ AT_PATH: Final = 2
 """The place in `Rows` of the first row under the locks; those of a key's rows come before."""
 
 
-class Plan(Way):
+class Plan(Attempt):
     """The path of one insert, which it locks besides the key's rows."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Plan(Way):
 
 
 class Writer:
-    """Writes by one handle of a store. `link` names the store in the hand."""
+    """Writes by one handle of a store. `link` names the store in the client journal."""
 
     def __init__(self, pool: Any, lookup: Lookup, parameters: RcuckooParameters, link: int) -> None:
         self.endpoint = pool.endpoint
@@ -119,25 +119,25 @@ class Writer:
             node = self.lookup.tables[found.table] >> NODE_SHIFT & 0xFF
             reference = self.allocator.allocate(node, size, 1)
             if not reference:
-                self.client.keep(0)
+                self.client.drop(0)
                 return NO_MEMORY
-            self.client.aim(1, self.link)
+            self.client.retarget(1, self.link)
             self.lookup.objects.write(reference, key, value)
         outcome = self._change_locked(found, key, value, reference, mode, plan)
         self._settle_hand(outcome, reference)
         return outcome
 
     def _settle_hand(self, outcome: int, reference: int) -> None:
-        """Of the hand, in order: the journal, the new extent, the old one."""
+        """Of the client journal, in order: the journal, the new extent, the old one."""
         if outcome == DONE:
             held = 2 if reference else 1
             if self.client.held > held:
                 self.client.release(held)
             if reference:
-                self.client.keep(1)
+                self.client.drop(1)
         elif reference:
             self.client.release(1)
-        self.client.keep(0)
+        self.client.drop(0)
 
     # ---- speculative search ---------------------------------------------------------------------
 
@@ -185,13 +185,13 @@ class Writer:
                 locks.add(plan.rows[index])
 
     def _open_journal(self, found: KeyRows) -> None:
-        """Take our journal of the table in hand."""
+        """Take our journal of the table in the client journal."""
         base = self.lookup.tables[found.table]
         slot = self.client.ident >> INCARNATION_BITS
         self.journal.at = base + JOURNALS + slot * self.lookup.journal_size
         if self.journal.owner() != self.client.ident:
             self.journal.adopt(self.client.ident)
-        self.client.hold(self.journal.at | JOURNAL, self.link)
+        self.client.log(self.journal.at | JOURNAL, self.link)
 
     def _change_locked(
         self, found: KeyRows, key: bytes, value: bytes, reference: int, mode: int, plan: Plan | None
@@ -250,7 +250,7 @@ class Writer:
                 return EXISTS
             header = rows.header(found.place, found.slot)
             if not header & INLINE:
-                self.client.hold(header & REFERENCE_MASK, self.link)
+                self.client.log(header & REFERENCE_MASK, self.link)
             self._write_entry(found, key, value, reference, mode)
             return DONE
         if mode in (UPDATE, DELETE):

@@ -21,8 +21,8 @@ A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT
 versions from before (others, to new ones), let go of the slots as they were, give back the new
 data.
 
-A kill leaves behind, where the log is in the hand from its first word on:
-    before 2          new data in the log, or in the hand: freed
+A kill leaves behind, where the log is in the client journal from its first word on:
+    before 2          new data in the log, or in the client journal: freed
     in 2 and 3        some objects are locked, some slots held, the log INIT: aborted by whoever
                       meets them when the lease is over, or recovers the dead
     after INIT -> DOING, until DONE
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from limpet.stores.rtx.lllock import LLLocks
-    from limpet.stores.rtx.reads import Place, Reads
-    from limpet.stores.sherman.write_set import Staging
+    from limpet.stores.rtx.reads import ReadPlace, Reads
+    from limpet.stores.sherman.write_set import WriteSet
 
 
 STRIDE: Final = 64
@@ -85,16 +85,18 @@ class Commit:
         self.begin(0)
 
     def begin(self, link: int) -> None:
-        """Forget what is staged. `link`: how the hand names a store that resolves the log."""
+        """Forget what is staged. `link`: how the client journal names a store that resolves the
+        log."""
         self.link = link
         self.pages: dict[int, Any] = {}
         """New data of objects, of `size` bytes, which `write(address, state)` writes; None: to be
         vacated."""
         self.versions: dict[int, int] = {}
-        self.extents: list[tuple[Staging, int, bytes, bytes]] = []
+        self.extents: list[tuple[WriteSet, int, bytes, bytes]] = []
         self.loose: dict[int, int] = {}
         self.dropped: dict[int, int] = {}
-        """New extents, and those that are not linked any more, with their stores as homes."""
+        """New extents, and those that are not linked any more, with their stores as
+        link_addresses."""
         self.swings: dict[int, tuple[int, int]] = {}
         """Old and new pointer of each object."""
         self.slots: dict[int, SlotWrite] = {}
@@ -103,7 +105,7 @@ class Commit:
         """For which key of which store there is no room, and in which subtable."""
         self.busy = 0
         """The object that was in the way, or slot, with SLOT."""
-        self.owners: dict[int, Place] = {}
+        self.owners: dict[int, ReadPlace] = {}
         """For which key of which store each of these is written."""
 
     def abandon(self) -> None:
@@ -150,7 +152,7 @@ class Commit:
         try:
             outcome = self._attempt(log, state)
         except NodeFailed:
-            if log.is_lost():  # else it is in the hand, and says all
+            if log.is_lost():  # else it is in the client journal, and says all
                 self._end_without(state, False)
             raise
         if outcome != DONE:
@@ -201,10 +203,10 @@ class Commit:
                     part.let_go_of(change, committed)
             left += [(word, change.slot) for change in changes for word in change[1:]]
             left.append((part.reference, 0))
-        for word, home in (*left, *self.loose.items(), *self.dropped.items()):
+        for word, link_address in (*left, *self.loose.items(), *self.dropped.items()):
             reference = word & REFERENCE_MASK
             if not is_vacant(reference):
-                self.heap.settle(reference, home)
+                self.heap.settle(reference, link_address)
 
     def _slots_by_node(self) -> dict[int, list[int]]:
         """The slots that are written on each memory node, in order."""
@@ -263,8 +265,8 @@ class Commit:
             return None
         log = Log(self.locks, reference)
         log.open(state)
-        # ORDER: it is one before the hand says so.
-        self.client.aim(0, self.link)
+        # ORDER: it is one before the client journal says so.
+        self.client.retarget(0, self.link)
         return log
 
     def _write_all(self, log: Log, state: int) -> bool:
@@ -305,7 +307,8 @@ class Commit:
         return True
 
     def _write_part(self, log: Log, index: int, reference: int, slots: list[int]) -> bool:
-        """Write a part, in hand, and the pairs for its slots; False: there is no memory ready."""
+        """Write a part, in the client journal, and the pairs for its slots; False: there is no
+        memory ready."""
         part = Part(self.endpoint, reference)
         part.open(log.reference, log.owner())
         changes: list[Change] = []
@@ -319,12 +322,13 @@ class Commit:
             changes.append(Change(slot, write.old, new))
             part.note(len(changes) - 1, changes[-1])
             if write.value is not None:
-                self.client.keep(1)
+                self.client.drop(1)
             self.go_on(len(changes))
         return True
 
-    def _new_extent(self, staging: Staging, at: int, key: bytes, value: bytes) -> int:
-        """Write an extent, in hand, and have its key's entry name it; 0: no memory is ready."""
+    def _new_extent(self, staging: WriteSet, at: int, key: bytes, value: bytes) -> int:
+        """Write an extent, in the client journal, and have its key's entry name it; 0: no memory is
+        ready."""
         objects = staging.store.objects
         node = at >> NODE_SHIFT & 0xFF
         reference: int = self.allocator.allocate(node, objects.size_of(key, value), 1)
@@ -336,8 +340,8 @@ class Commit:
 
     def _noted(self, log: Log, index: int, entry: Entry) -> None:
         log.note(index, entry)
-        # CRASH(noted): it is in the log and in the hand; recovery frees it.
-        self.client.keep(1)
+        # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+        self.client.drop(1)
 
     def _lock_all(self, log: Log, state: int) -> dict[int, int]:
         """Lock the objects, in order, until one is in the way; the versions of those locked."""

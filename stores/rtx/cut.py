@@ -20,8 +20,8 @@ transaction that reads n keys takes O(n) attempts; one that scans them takes abo
 No lock is waited for while others are held: after a few tries all are released. So nobody waits in
 a circle, in whatever order leaves are locked. No function of a user runs while they are.
 
-A kill leaves behind: the log in the hand, INIT or ABORT, and locked leaves; recovery releases
-them, or whoever meets them when the lease is over (repair.py).
+A kill leaves behind: the log in the client journal, INIT or ABORT, and locked leaves; recovery
+releases them, or whoever meets them when the lease is over (repair.py).
 
 Known limits: keys of hash stores are not among it; a transaction that writes, too, still has to
 find at its commit that nothing has changed since; and in a full pool there may be no memory for the
@@ -96,8 +96,8 @@ class Cut(Commit):
             return NO_MEMORY, {}
         log = Log(self.locks, reference)
         log.open(state)
-        # ORDER: it is one before the hand says so.
-        self.client.aim(0, self.link)
+        # ORDER: it is one before the client journal says so.
+        self.client.retarget(0, self.link)
         log.publish(state, self.room)
         # CRASH(published): nothing is locked; recovery aborts it.
         held: dict[int, ObjectRead] = {}

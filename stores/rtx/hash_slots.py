@@ -152,7 +152,8 @@ class TransactionSlots(Slots):
     def vacated(self, word: int) -> int:
         while True:
             vacant = self.locks.vacated()
-            # A client that has the pair in hand is to see that it is not linked (heap.py).
+            # A client that has the pair in the client journal is to see that it is not linked
+            # (heap.py).
             if (vacant ^ word) & LINK_MASK:
                 return vacant
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.stores.rtx.commit import SlotWrite
 from limpet.stores.rtx.layout import SLOT
-from limpet.stores.rtx.reads import Place
+from limpet.stores.rtx.reads import ReadPlace
 from limpet.stores.status import AGAIN, DONE, FULL
 
 if TYPE_CHECKING:
     from limpet.stores.rtx.commit import Commit
 
 
-class Staging:
+class WriteSet:
     """The changes of one transaction to one store."""
 
     def __init__(self, store: Any, commit: Commit) -> None:
@@ -44,6 +44,6 @@ class Staging:
         if not slot:
             commit.crowded.append((store, key, store.cramped))
             return FULL
-        commit.owners[slot | SLOT] = Place(store, key, slot | SLOT)
+        commit.owners[slot | SLOT] = ReadPlace(store, key, slot | SLOT)
         commit.write_slot(slot, SlotWrite(store, key, value, word, inserts=found is None))
         return DONE

@@ -25,9 +25,10 @@ POINTER: Final = 8
 OBJECT_SHIFT: Final = 4
 OBJECT_SIZE: Final = 1 << OBJECT_SHIFT
 OBJECT_MASK: Final = 0xFFFF_FFFF_FFF0
-"""Of a home in a hand: the object for which new data is meant; 0: a log, or an extent."""
+"""Of a link_address in a client journal: the object for which new data is meant; 0: a log, or an
+extent."""
 EXTENT_PAIR: Final = 2
-"""Bit of a home: the pair is an object that the store decides (`is_linked`)."""
+"""Bit of a link_address: the pair is an object that the store decides (`is_linked`)."""
 
 LOCKED: Final = 1 << 63
 LOGGED: Final = 1 << 62

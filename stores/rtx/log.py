@@ -34,11 +34,11 @@ version, each slot of a part from held to what it becomes. All these are CASes t
 any number of clients may be at it (lllock.py).
 
 Memory is given back by the owner when its transaction is DONE, or by whoever recovers it: the old
-objects if it was COMMITTED, else the new ones. Until then the log is in the owner's hand
+objects if it was COMMITTED, else the new ones. Until then the log is in the owner's journal
 (client.py), so its pin keeps both from being used again.
 
-A kill leaves behind: the log in the hand. It is decided, if it was not, carried out, and its
-memory given back.
+A kill leaves behind: the log in the client journal. It is decided, if it was not, carried out, and
+its memory given back.
 
 What is on a lost memory node is passed over. If that is the log's node, which is that of its first
 object, and the owner does not go on, then nobody knows what was decided for objects on other nodes:

@@ -31,8 +31,8 @@ Any number of clients may be at it, as in race/splitter.py, and none of it takes
 split is decided, its owner looks whether a slot is held, and gives way to the transaction that
 holds it.
 
-A kill leaves behind: the log in the hand (stores/rtx/log.py). Recovery gives the halves back,
-if it was not decided; else it carries the split out.
+A kill leaves behind: the log in the client journal (stores/rtx/log.py). Recovery gives the halves
+back, if it was not decided; else it carries the split out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from limpet.stores.race.store import attach, make_directories, unmake_directorie
 from limpet.stores.records import Objects
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.hash_slots import TransactionHolds, TransactionSlots
-from limpet.stores.rtx.hash_writes import Staging
+from limpet.stores.rtx.hash_writes import WriteSet
 from limpet.stores.rtx.layout import DRIFT_US, EACH_US, LOCKED, POINTER, SLOT
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.reads import KeyRead
@@ -151,12 +151,12 @@ class RtxRace(HashStore):
 
     # ---- recovery -------------------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
+    def resolved(self, reference: int, link_address: int) -> bool:
         """Decide a pair of a client journal: of a dead client, or our own (base.py)."""
-        return bool(self.repair.resolved(reference, home))
+        return bool(self.repair.resolved(reference, link_address))
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        return list(self.repair.listed(reference, home))
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        return list(self.repair.listed(reference, link_address))
 
     def carry_out(self, log: Any) -> bool:
         """Carry out a log that is decided; whether it was to commit. Within an operation."""
@@ -246,9 +246,9 @@ class RtxRace(HashStore):
         """Raise KeyTooLarge or ValueTooLarge if the pair is."""
         self.objects.size_of(key, value)
 
-    def staging(self, commit: Any) -> Staging:
+    def staging(self, commit: Any) -> WriteSet:
         """What the transaction of a commit changes here."""
-        return Staging(self, commit)
+        return WriteSet(self, commit)
 
     def place_for(self, key: bytes, taken: Any) -> tuple[int, int]:
         """The slot in which a key is, or can be put, but none of those `taken`; and its word.

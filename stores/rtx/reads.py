@@ -45,7 +45,7 @@ class KeyRead(NamedTuple):
     store: Any
 
 
-class Place(NamedTuple):
+class ReadPlace(NamedTuple):
     """Where something was in the way: `at` as `Repair.look` takes it. `store` is None for a store
     that was missing and has been made."""
 
@@ -79,7 +79,7 @@ class Reads:
         """Note an object; False: it was read before, and has changed."""
         before = self.objects.setdefault(at, read)
         if before[:2] != read[:2]:
-            self.changed = Place(read.store, read.key, at)
+            self.changed = ReadPlace(read.store, read.key, at)
             return False
         return True
 
@@ -88,7 +88,7 @@ class Reads:
         if not self.keys:
             self.epoch = self._pinned()
         if self.keys.setdefault((read.store.link, key), read).value != read.value:
-            self.changed = Place(read.store, key, 0)
+            self.changed = ReadPlace(read.store, key, 0)
             return False
         return True
 
@@ -114,13 +114,13 @@ class Reads:
         """Whether a store that was found missing has not been made since."""
         if self.missing is None:
             return True
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             made = self.missing()
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         if made is not None:
-            self.changed = Place(None, b"", 0)
+            self.changed = ReadPlace(None, b"", 0)
         return made is None
 
     def _objects_hold(self, without: Collection[int]) -> bool:
@@ -129,7 +129,7 @@ class Reads:
             if at in without:
                 continue
             if load(at) != read.lock or load(at + POINTER) != read.pointer:
-                self.changed = Place(read.store, read.key, at)
+                self.changed = ReadPlace(read.store, read.key, at)
                 return False
         return True
 
@@ -151,7 +151,7 @@ class Reads:
         for named in keys:
             read = self.keys[named]
             if not read.store.stands(read.witness):
-                self.changed = Place(read.store, named[1], 0)
+                self.changed = ReadPlace(read.store, named[1], 0)
                 return False
         return True
 
@@ -162,7 +162,7 @@ class Reads:
             key = named[1]
             value = read.store.look_up(key)
             if read.store.busy or value != read.value:
-                self.changed = Place(read.store, key, read.store.busy)
+                self.changed = ReadPlace(read.store, key, read.store.busy)
                 return False
             self.keys[named] = read._replace(witness=read.store.witness())
         return True

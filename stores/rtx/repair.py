@@ -11,12 +11,13 @@ Written after the prose of the paper, and not after the figure. On a lock with s
     else                     wait
 A held slot (parts.py) says itself which log it is; all else is the same.
 
-What a dead owner left is repaired at once by whoever recovers it, who goes by its hand: a log, or
-without one the memory for the new data, which begins with m, and the object for which it is meant.
-If that is locked with m and not changed, the copy is written to this memory: so recovery needs no
-other, and the operation has not happened, as those who read meanwhile have seen. Several may do
-that, as they all write the same. In a pool of several hosts the owner may still run, so nothing is
-written there: the new data, which was whole before the hand named the object, is installed.
+What a dead owner left is repaired at once by whoever recovers it, who goes by its client journal: a
+log, or without one the memory for the new data, which begins with m, and the object for which it is
+meant. If that is locked with m and not changed, the copy is written to this memory: so recovery
+needs no other, and the operation has not happened, as those who read meanwhile have seen. Several
+may do that, as they all write the same. In a pool of several hosts the owner may still run, so
+nothing is written there: the new data, which was whole before the client journal named the object,
+is installed.
 """
 
 from __future__ import annotations
@@ -153,9 +154,9 @@ class Repair:
         new = self.store.copy_for(at, old, state)
         if not new:
             return NO_MEMORY
-        self.client.aim(0, at + POINTER)
+        self.client.retarget(0, at + POINTER)
         if not is_vacant(old):
-            self.client.hold(old, at + POINTER)
+            self.client.log(old, at + POINTER)
         self.locks.install(at, old, new)
         # CRASH(copied): the owner's CAS fails; the lock is released by whoever meets it.
         self.repairs += self.locks.release(at, state)
@@ -193,7 +194,7 @@ class Repair:
         operation. `at`: 0, an object, or a slot with SLOT."""
         if not at:
             return DONE
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             if at & SLOT:
                 return self._slot(at & ~SLOT)
@@ -202,15 +203,16 @@ class Repair:
                 return DONE
             return self.look_after(at, state)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
-    # ---- pairs of a hand ------------------------------------------------------------------------
+    # ---- pairs of a client journal
+    # ------------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Whether a pair of a hand is linked: of a dead client's, or of our own."""
-        at = home & OBJECT_MASK
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Whether a pair of a client journal is linked: of a dead client's, or of our own."""
+        at = link_address & OBJECT_MASK
         try:
-            if home & EXTENT_PAIR:
+            if link_address & EXTENT_PAIR:
                 return bool(self.store.is_linked(reference))
             if at:
                 return self._settle_object(at, reference)
@@ -219,9 +221,9 @@ class Repair:
         self._settle_log(reference)
         return False
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        """References to objects that a pair of a hand stands for: those of a log."""
-        if home & (OBJECT_MASK | EXTENT_PAIR):
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        """References to objects that a pair of a client journal stands for: those of a log."""
+        if link_address & (OBJECT_MASK | EXTENT_PAIR):
             return []
         try:
             log = Log(self.locks, reference)
@@ -246,7 +248,7 @@ class Repair:
         # ORDER: the pointer before the lock: it is one that it had under this lock.
         if self.endpoint.load(at) == state:
             if not self._begins_with(old, state):
-                if not self.client.mortal:
+                if not self.client.remotely_fenced:
                     # In the memory for the new data, which nobody has seen.
                     self.store.copy(old, reference, state)
                 self.locks.install(at, old, reference)

@@ -14,7 +14,7 @@ Absence is a read as well as a value is (R10): of a key that is missing, of a ra
 is put and deleted again and has no write in the end, and of the store of named objects.
 
 A store that takes part, `transactional` in class Store, gives
-    link                         how a hand names the store (stores/fusee/links.py)
+    link                         how a client journal names the store (stores/fusee/links.py)
     locks, repair                lllock.py, repair.py
     refuse(key, value)           raise KeyTooLarge or ValueTooLarge
     at_key(key, work)            what `work` returns, called in an operation that has looked it up
@@ -44,7 +44,7 @@ from limpet.shm.errors import (
 from limpet.stores.base import as_bytes
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.cut import Cut, Item, Look, Recalled
-from limpet.stores.rtx.reads import Place, Reads
+from limpet.stores.rtx.reads import ReadPlace, Reads
 from limpet.stores.sherman.layout import SPARED_BLOCKS
 from limpet.stores.status import AGAIN, DONE, FULL, NO_MEMORY
 
@@ -84,7 +84,7 @@ class Transaction:
         """By the link of the store, of which there may be several handles."""
         self._unfound: list[bytes] = []
         """Named objects that were looked for when there was no store of them."""
-        self._doomed: Place | None = None
+        self._doomed: ReadPlace | None = None
         """Where there was a conflict."""
         self._committing = False
         self._over = False
@@ -197,7 +197,7 @@ class Transaction:
             self._reads.missing = None
             for name in self._unfound:
                 if self._get(store, name) is not None:
-                    self._doomed = Place(store, name, 0)
+                    self._doomed = ReadPlace(store, name, 0)
                     raise Conflict(self)
         return store
 
@@ -303,7 +303,7 @@ class Transaction:
             self._doomed = commit.owners.get(commit.busy) or self._reads.changed
             if self._doomed is None:
                 # Somebody else has aborted it, as its lease was over.
-                self._doomed = Place(store, next(iter(written[store.link])), 0)
+                self._doomed = ReadPlace(store, next(iter(written[store.link])), 0)
             return False
         for link, pairs in written.items():
             for key, value in pairs.items():
@@ -330,7 +330,7 @@ class Transaction:
         for count, key in enumerate(sorted(pairs), 1):
             if staging.stage(key, pairs[key]) == AGAIN:
                 commit.busy = store.busy_at()
-                commit.owners[commit.busy] = Place(store, key, commit.busy)
+                commit.owners[commit.busy] = ReadPlace(store, key, commit.busy)
                 return AGAIN
             commit.go_on(count)
         return FULL if commit.crowded else DONE

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, REPLICATED
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
@@ -33,7 +33,7 @@ from limpet.stores.sherman.layout import KEY_SHIFT, LENGTH_MASK, SLOTS, VALUE_SH
 from limpet.stores.sherman.page import Page
 
 
-class Survey:
+class TreeCheck:
     """Looks by a store's handle, one operation at a time."""
 
     looks_max = 200
@@ -48,11 +48,11 @@ class Survey:
 
     def count(self) -> int:
         """How many keys there are, leaf by leaf."""
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             return sum(self._count(tree) for tree in range(len(self.store.trees.roots)))
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def _count(self, tree: int) -> int:
         total, start = 0, b""
@@ -139,11 +139,11 @@ class Survey:
         seen.add(at)
         page = self.store.trees.blank().page
         with self.store.client:
-            lane = self.endpoint.background(True)
+            scope = self.endpoint.background(True)
             try:
                 wrong = self._wrong_with(tree, at, page, low, high, level)
             finally:
-                self.endpoint.background(lane)
+                self.endpoint.background(scope)
         children = page.entries() if page.level and not wrong else []
         ends = [key for key, _, _ in children[1:]] + [high]
         for index, (key, value, _) in enumerate(children):
@@ -233,12 +233,12 @@ class Survey:
     def left_by(self, ident: int) -> set[str]:
         """The named crash points that a dead client shows."""
         found: set[str] = set()
-        pairs = hand_in(self.endpoint, ident >> INCARNATION_BITS)
-        for reference, home in pairs:
-            if home & REPLICATED:
+        pairs = journal_of(self.endpoint, ident >> INCARNATION_BITS)
+        for reference, link_address in pairs:
+            if link_address & REPLICATED:
                 with contextlib.suppress(NodeFailed):
-                    if home & OBJECT_MASK:
-                        found |= self._left_without_log(reference, home & OBJECT_MASK)
+                    if link_address & OBJECT_MASK:
+                        found |= self._left_without_log(reference, link_address & OBJECT_MASK)
                     else:
                         found |= self._left_with_log(reference, pairs)
         return found

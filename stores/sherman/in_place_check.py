@@ -11,7 +11,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
-from limpet.stores.sherman.check import Survey
+from limpet.stores.sherman.check import TreeCheck
 from limpet.stores.sherman.layout import GONE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from limpet.stores.sherman.page import Page
 
 
-class InPlaceSurvey(Survey):
+class InPlaceCheck(TreeCheck):
     """Looks by a store's handle, one operation at a time."""
 
     looks_max = 20

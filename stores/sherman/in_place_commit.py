@@ -11,8 +11,9 @@ still has the same keys; at last the nodes that go, when nothing leads there but
 
 A conflict never waits for another one, so nobody waits in a circle.
 
-A kill leaves behind: locked nodes, perhaps one of them torn. In the hand, memory for new nodes
-and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps them.
+A kill leaves behind: locked nodes, perhaps one of them torn. In the client journal, memory for new
+nodes and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps
+them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class InPlaceCommit(Commit):
         self.fresh: dict[int, int] = {}
         """References to new nodes, by address."""
         self.pairs: list[int] = []
-        """What is new and in hand: NODE_PAIR, EXTENT_PAIR."""
+        """What is new and in the client journal: NODE_PAIR, EXTENT_PAIR."""
         self.above: list[tuple[int, bytes, int]] = []
         """Level, low fence and address of new nodes to which nodes above are to link later."""
 
@@ -69,7 +70,7 @@ class InPlaceCommit(Commit):
         return int(self.trees.roots[self.tree] >> NODE_SHIFT & 0xFF)
 
     def new_node(self) -> int:
-        """Memory for a new node, in hand; its address. Raises Starved."""
+        """Memory for a new node, in the client journal; its address. Raises Starved."""
         reference = self.allocator.allocate(self.memory_node(), self.trees.node_size, 1)
         self.wanted = max(self.wanted, len(self.fresh) + 1)
         if not reference:
@@ -139,12 +140,12 @@ class InPlaceCommit(Commit):
             yield self.memory_node(), staging.store.objects.size_of(key, value)
 
     def _prepare(self) -> bool:
-        """Have all memory in hand; False: it is not ready."""
+        """Have all memory in the client journal; False: it is not ready."""
         if not all(self._new_extent(*staged) for staged in self.extents):
             return False
         self.pairs += [EXTENT_PAIR] * len(self.extents)
         for index, pair in enumerate(self.pairs):
-            self.client.aim(index, self.link | pair)
+            self.client.retarget(index, self.link | pair)
         return True
 
     def _lock_rest(self) -> bool:
@@ -169,9 +170,9 @@ class InPlaceCommit(Commit):
     def _decide(self) -> list[tuple[int, Node]]:
         """From here on it happens. The nodes, in the order in which they are to be written."""
         for reference in self.dropped:
-            self.client.hold(reference, self.link | EXTENT_PAIR)
+            self.client.log(reference, self.link | EXTENT_PAIR)
         for at in self._going():
-            self.client.hold(self.trees.reference(at), self.link | NODE_PAIR)
+            self.client.log(self.trees.reference(at), self.link | NODE_PAIR)
         return self._in_order()
 
     def _write_back(self, nodes: list[tuple[int, Node]]) -> None:
@@ -204,6 +205,6 @@ class InPlaceCommit(Commit):
         """What is new is linked, and what was unlinked is free."""
         for index in range(self.client.held - 1, -1, -1):
             if index < len(self.pairs):
-                self.client.keep(index)
+                self.client.drop(index)
             else:
                 self.client.release(index)

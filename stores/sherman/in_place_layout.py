@@ -16,4 +16,5 @@ META_SIZE: Final = 16
 TRAILER: Final = 16
 """Bytes at its rear: checksum, and the version again."""
 NODE_PAIR: Final = 4
-"""Bit of a home in a hand: the pair is a node that is being linked, or was unlinked."""
+"""Bit of a link_address in a client journal: the pair is a node that is being linked, or was
+unlinked."""

@@ -18,7 +18,8 @@ from limpet.stores.status import AGAIN
 
 
 class InPlaceTrees(Trees):
-    """The trees of a store whose nodes are changed in place. `link` names the store in a hand.
+    """The trees of a store whose nodes are changed in place. `link` names the store in a client
+    journal.
 
     `stops`: a recovery stops them, and what is to be in a node that is locked may be decided.
     """
@@ -69,11 +70,11 @@ class InPlaceTrees(Trees):
         return int(self.roots[tree]) + self.node_size
 
     def _is_stopped(self, tree: int) -> bool:
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             return bool(self.endpoint.load(self.stop_word(tree)))
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def remembered(self, tree: int, key: bytes) -> int:
         """The leaf where the key is, as far as is remembered; 0: nothing is."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.stores.sherman.trees import Leaf
-from limpet.stores.sherman.write_set import Busy, Staging, as_staged
+from limpet.stores.sherman.write_set import Busy, WriteSet, as_staged
 from limpet.stores.status import AGAIN, DONE, MISSING, NO_MEMORY, PUT
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Starved(Exception):
     """There is no memory ready for a new node."""
 
 
-class InPlaceStaging(Staging):
+class InPlaceStaging(WriteSet):
     """The changes of one operation to one store."""
 
     shrinks = False

@@ -45,7 +45,8 @@ def is_sparse(page: Page) -> bool:
 
 
 class LeafWriter:
-    """Changes of single leaves by one handle of a store. `link` names the store in the hand."""
+    """Changes of single leaves by one handle of a store. `link` names the store in the client
+    journal."""
 
     def __init__(self, pool: Any, trees: TxTrees, leaf: Any, locks: LLLocks, link: int) -> None:
         self.client = pool.client
@@ -82,8 +83,8 @@ class LeafWriter:
             if not extent:
                 return NO_MEMORY
             self.trees.objects.write(extent, key, value)
-            # ORDER: written before the hand says where it belongs.
-            self.client.aim(1, self.link | EXTENT_PAIR)
+            # ORDER: written before the client journal says where it belongs.
+            self.client.retarget(1, self.link | EXTENT_PAIR)
             page.set_value(index, extent.to_bytes(8, "little"), EXTENT)
         outcome = self._commit(new, 2 if size else 1, dropped)
         return SPARSE if outcome == DONE and mode == DELETE and is_sparse(page) else outcome
@@ -101,8 +102,8 @@ class LeafWriter:
     def _commit(self, new: int, news: int, dropped: int) -> int:
         """Have the page be the data of the object that was read.
 
-        `new`: memory for it. Of the hand, the first `news` are linked then; `dropped`, an extent,
-        is not any more.
+        `new`: memory for it. Of the client journal, the first `news` are linked then; `dropped`, an
+        extent, is not any more.
         """
         state = self.locks.draw(0)
         self.leaf.page.write(new & ADDRESS_MASK, state)
@@ -116,14 +117,14 @@ class LeafWriter:
 
     def _lock(self, state: int, dropped: int) -> bool:
         """Lock the object that was read. What it is to be has been written, and is the first in the
-        hand."""
+        client journal."""
         client, at, old = self.client, self.leaf.at, self.leaf.pointer
-        # ORDER: written before the hand says what it is for.
-        client.aim(0, self.link | at)
+        # ORDER: written before the client journal says what it is for.
+        client.retarget(0, self.link | at)
         if not is_vacant(old):
-            client.hold(old, at + POINTER)
+            client.log(old, at + POINTER)
         if dropped:
-            client.hold(dropped, self.link | EXTENT_PAIR)
+            client.log(dropped, self.link | EXTENT_PAIR)
         return self.locks.acquire(at, self.leaf.lock, state)
 
     def _install(self, new: int, state: int) -> bool:
@@ -140,7 +141,7 @@ class LeafWriter:
         client = self.client
         for index in range(client.held - 1, -1, -1):
             if (index < news) == done:
-                client.keep(index)
+                client.drop(index)
             else:
                 client.release(index)
         return DONE if done else AGAIN
@@ -210,7 +211,7 @@ class LeafWriter:
             elif not self._set(index, key, value, 0):
                 outcome, dropped = LOGGED_WRITE, 0
         if dropped:
-            self.client.hold(dropped, self.link | EXTENT_PAIR)
+            self.client.log(dropped, self.link | EXTENT_PAIR)
         page.write(new & ADDRESS_MASK, state)
         # LINEARIZES: as in `_commit`
         done = self._settle_hand(1, self._install(new, state))

@@ -44,7 +44,7 @@ from limpet.stores import regions
 from limpet.stores.base import Store
 from limpet.stores.inline import InlineStore
 from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.sherman.in_place_check import InPlaceSurvey
+from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
@@ -145,7 +145,7 @@ class Sherman(InlineStore):
         self._look(at)
 
     def _look(self, at: int) -> None:
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             holder = self.node_locks.holder(at)
             if holder:
@@ -153,7 +153,7 @@ class Sherman(InlineStore):
             else:
                 look_after_torn(self, at)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def _look_after_holder(self, at: int, holder: int) -> None:
         """Raise StoreStuck if the client that holds a lock is dead."""
@@ -169,9 +169,9 @@ class Sherman(InlineStore):
 
     # ---- recovery -------------------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Whether a pair of a hand is linked, or may be, if none can say."""
-        if home & NODE_PAIR:
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Whether a pair of a client journal is linked, or may be, if none can say."""
+        if link_address & NODE_PAIR:
             return True
         try:
             return bool(self.trees.is_linked(self.leaf, reference, self._look))
@@ -182,5 +182,5 @@ class Sherman(InlineStore):
         """Address of what a node that is torn is to be; 0: nobody knows."""
         return 0
 
-    def survey(self) -> InPlaceSurvey:
-        return InPlaceSurvey(self)
+    def checker(self) -> InPlaceCheck:
+        return InPlaceCheck(self)

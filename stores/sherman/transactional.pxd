@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport u64
-from limpet.stores.inline cimport InlineStore, Way
+from limpet.stores.inline cimport InlineStore, Attempt
 from limpet.stores.rtx.lllock cimport LLLocks
 from limpet.stores.sherman.leaf_writer cimport LeafWriter, is_sparse
 from limpet.stores.sherman.scans cimport Scans
@@ -32,10 +32,10 @@ cdef class RtxSherman(InlineStore):
     cdef bint opt1
     cdef bint opt2
 
-    cdef bint _is_early(self, u64 size, int mode, Way way)
+    cdef bint _is_early(self, u64 size, int mode, Attempt way)
     @cython.locals(outcome=int)
-    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Way way) except -1
-    cpdef Way _go_on(self, int outcome, Way way, bytes key, bytes value, u64 size, int mode)
+    cpdef int _change_once(self, bytes key, bytes value, u64 size, int mode, u64 attempt, Attempt way) except -1
+    cpdef Attempt _go_on(self, int outcome, Attempt way, bytes key, bytes value, u64 size, int mode)
     cpdef int stay(self, u64 attempt, bint writes) except -1
     cpdef bytes value_here(self)
     @cython.locals(reference=u64)

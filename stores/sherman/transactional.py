@@ -22,17 +22,18 @@ An update, put or delete of a key that the client has met in a leaf locks that b
 If the key is not there any more, or the change takes a log, a copy of the node is put there: a lock
 must not be released with the pointer as it was (lllock.py).
 
-A value that is too long for the node is in an extent; it is in the hand, too.
+A value that is too long for the node is in an extent; it is in the client journal, too.
 
 All others, those that split or merge nodes, are transactions with a log (stores/rtx/commit.py) of
 all that they write. A split changes the node, its new sibling and the parent at once, or a root
 and its two halves; so the tree is never seen half split. The siblings are there for clients whose
 cached route (routes.py) is out of date, and for scans.
 
-A kill leaves behind, without a log: in the hand, the new node, or its first word, with the
-object that it is meant for, the old one, and extents. Recovery releases the lock
+A kill leaves behind, without a log: in the client journal, the new node, or its first word, with
+the object that it is meant for, the old one, and extents. Recovery releases the lock
 (stores/rtx/repair.py). In a pool of several hosts, where the dead may still write, the new node has
-to be whole before it is in the hand; so leaves are not locked early there, nor for an extent.
+to be whole before it is in the client journal; so leaves are not locked early there, nor for an
+extent.
 
 Sherman's nodes are never merged. Here a delete that leaves a leaf empty, or less than a quarter
 full, merges it with a neighbour, if there is room, by a transaction after its own; so a tree whose
@@ -55,17 +56,17 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores import regions
-from limpet.stores.inline import InlineStore, Way
+from limpet.stores.inline import Attempt, InlineStore
 from limpet.stores.rtx.commit import Commit
 from limpet.stores.rtx.lllock import LLLocks
 from limpet.stores.rtx.repair import Repair
-from limpet.stores.sherman.check import Survey
+from limpet.stores.sherman.check import TreeCheck
 from limpet.stores.sherman.layout import ELSEWHERE, LOGGED_WRITE, SPARED_BLOCKS, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import LeafWriter, is_sparse
 from limpet.stores.sherman.parameters import ShermanParameters
 from limpet.stores.sherman.scans import Scans
 from limpet.stores.sherman.tx_trees import TxTrees
-from limpet.stores.sherman.write_set import Staging, TreeWay, commit_staged, note_leaf, shrink
+from limpet.stores.sherman.write_set import TreeWay, WriteSet, commit_staged, note_leaf, shrink
 from limpet.stores.status import AGAIN, DELETE, DONE, INSERT, NO_MEMORY
 
 
@@ -88,7 +89,7 @@ class RtxSherman(InlineStore):
         self.writer = LeafWriter(pool, self.trees, self.leaf, self.locks, self.link)
         self.repair = Repair(self, self.locks)
         self.opt1 = parameters.opt1
-        self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.mortal
+        self.opt2 = parameters.opt1 and parameters.opt2 and not self.client.remotely_fenced
 
     @staticmethod
     def make(pool: Any, name: str, parameters: ShermanParameters) -> None:
@@ -109,7 +110,7 @@ class RtxSherman(InlineStore):
 
     # ---- steps of operations --------------------------------------------------------------------
 
-    def _is_early(self, size: int, mode: int, way: Way | None) -> bool:
+    def _is_early(self, size: int, mode: int, way: Attempt | None) -> bool:
         """Whether a write tries to lock its leaf before it reads it: when it has found out nothing
         that speaks against it. It would be in the way of clients that split the leaf."""
         return way is None and self.opt2 and not size and mode != INSERT
@@ -137,7 +138,7 @@ class RtxSherman(InlineStore):
 
     def _go_on(
         self, outcome: int, way: Any, key: bytes, value: bytes, size: int, mode: int
-    ) -> Way | None:
+    ) -> Attempt | None:
         if outcome == NO_MEMORY and way is None:
             try:
                 self.have_memory(key, mode, key, size, mode, None)
@@ -225,9 +226,9 @@ class RtxSherman(InlineStore):
         """A transaction of this store's client."""
         return Commit(self.pool, self.locks)
 
-    def staging(self, commit: Commit) -> Staging:
+    def staging(self, commit: Commit) -> WriteSet:
         """What the transaction of a commit changes here."""
-        return Staging(self, commit)
+        return WriteSet(self, commit)
 
     def busy_at(self) -> int:
         """The object that was in the way."""
@@ -235,7 +236,7 @@ class RtxSherman(InlineStore):
 
     def tidy(self, key: bytes) -> None:
         """After a transaction has deleted a key: merge its leaf, if that is sparse."""
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             with self.client:
                 self.require_there()
@@ -246,7 +247,7 @@ class RtxSherman(InlineStore):
         except NodeFailed:
             pass  # the key is deleted; the rest can wait
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     # ---- repair and recovery --------------------------------------------------------------------
 
@@ -255,7 +256,8 @@ class RtxSherman(InlineStore):
         return bool(log.finish())
 
     def copy_for(self, at: int, old: int, state: int) -> int:
-        """A copy of the data at `old`, in hand, that begins with `state`; 0: no memory is ready."""
+        """A copy of the data at `old`, in the client journal, that begins with `state`; 0: no
+        memory is ready."""
         reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, self.trees.node_size, 1)
         if reference:
             self.copy(old, reference, state)
@@ -266,21 +268,21 @@ class RtxSherman(InlineStore):
         self.trees.copy(old, new, state)
 
     def is_linked(self, reference: int) -> bool:
-        """Whether the entry of an extent's key has it, for a hand."""
+        """Whether the entry of an extent's key has it, for a client journal."""
         look = self.repair.look
         return bool(self.trees.is_linked(self.leaf, reference, lambda at: look(at, False)))
 
-    def resolved(self, reference: int, home: int) -> bool:
-        """Decide a pair of a hand: for a dead client, or for ourselves (base.py)."""
-        return bool(self.repair.resolved(reference, home))
+    def resolved(self, reference: int, link_address: int) -> bool:
+        """Decide a pair of a client journal: for a dead client, or for ourselves (base.py)."""
+        return bool(self.repair.resolved(reference, link_address))
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        return list(self.repair.listed(reference, home))
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        return list(self.repair.listed(reference, link_address))
 
     def stats(self) -> dict[str, Any]:
         """As of every store; `repairs`: locks that this handle has found at the end of their lease,
         and seen to. The owners of some may live (rTX section 6.4)."""
         return {**super().stats(), "repairs": self.repair.repairs}
 
-    def survey(self) -> Survey:
-        return Survey(self)
+    def checker(self) -> TreeCheck:
+        return TreeCheck(self)

@@ -1,7 +1,7 @@
 cimport cython
 
 from limpet.shm.endpoint.verbs cimport Endpoint, hash64, u64
-from limpet.stores.inline cimport Index
+from limpet.stores.inline cimport InlineIndex
 from limpet.stores.records cimport Objects
 from limpet.stores.sherman.page cimport Page, link_of
 from limpet.stores.sherman.routes cimport Routes
@@ -27,7 +27,7 @@ cdef class Leaf:
     cdef public u64 pointer
     cdef public int index
 
-cdef class Trees(Index):
+cdef class Trees(InlineIndex):
     cdef readonly str name
     cdef readonly Endpoint endpoint
     cdef readonly Objects objects

@@ -21,7 +21,7 @@ from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.states import former
 from limpet.shm.errors import StoreCorrupt
 from limpet.stores import regions
-from limpet.stores.inline import Index
+from limpet.stores.inline import InlineIndex
 from limpet.stores.records import Objects
 from limpet.stores.rtx.layout import OBJECT_SIZE
 from limpet.stores.sherman.layout import (
@@ -58,7 +58,7 @@ class Leaf:
         self.index = 0
 
 
-class Trees(Index):
+class Trees(InlineIndex):
     """The trees of a store, for one client. `leaf`: what the operation that is inside reads to."""
 
     def __init__(self, pool: Any, name: str, parameters: TreeParameters, objects: Objects) -> None:
@@ -246,8 +246,9 @@ class Trees(Index):
         return self.objects.value()
 
     def is_linked(self, leaf: Leaf, reference: int, look: Callable[[int], Any]) -> bool:
-        """Whether the entry of an extent's key has it; for a hand. It is as it was: the client that
-        has it in hand is pinned. `look`: sees to whatever is in the way at an address."""
+        """Whether the entry of an extent's key has it; for a client journal. It is as it was: the
+        client that has it in the client journal is pinned. `look`: sees to whatever is in the way
+        at an address."""
         objects = self.objects
         objects.load(reference)
         if not objects.fits(reference):

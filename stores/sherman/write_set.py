@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from limpet.shm.errors import NodeFailed, StoreFull
-from limpet.stores.inline import Way
+from limpet.stores.inline import Attempt
 from limpet.stores.rtx.layout import EXTENT_PAIR, LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.rtx.reads import ObjectRead, Place
+from limpet.stores.rtx.reads import ObjectRead, ReadPlace
 from limpet.stores.sherman.layout import EXTENT, SLOTS
 from limpet.stores.sherman.page import Page
 from limpet.stores.sherman.trees import Leaf, Trees
@@ -50,7 +50,7 @@ class Busy(Exception):
     """A node that is needed is locked by somebody else, or has changed since it was read."""
 
 
-class TreeWay(Way):
+class TreeWay(Attempt):
     """How a write to a tree goes on: by `commit`, if that is not None."""
 
     def __init__(self, commit: Any = None) -> None:
@@ -86,7 +86,7 @@ def shrink(store: Any, key: bytes) -> None:
     If others are always in the way, or memory is full, it stays as it is; a later merge takes it
     in.
     """
-    lane = store.endpoint.background(True)
+    scope = store.endpoint.background(True)
     try:
         commit = store.commit()
         attempt = 0
@@ -104,10 +104,10 @@ def shrink(store: Any, key: bytes) -> None:
     except (StoreFull, NodeFailed):
         pass  # the key is deleted; the rest can wait
     finally:
-        store.endpoint.background(lane)
+        store.endpoint.background(scope)
 
 
-class Staging:
+class WriteSet:
     """The changes of one transaction to one store."""
 
     def __init__(self, store: Any, commit: Commit) -> None:
@@ -175,7 +175,7 @@ class Staging:
         return self._split(at, page, entries)
 
     def _write(self, at: int, page: Page | None) -> int:
-        self.commit.owners[at] = Place(self.store, self.key, at)
+        self.commit.owners[at] = ReadPlace(self.store, self.key, at)
         self.commit.write(at, page)
         return DONE
 
@@ -230,7 +230,7 @@ class Staging:
         """A vacant object of the tree. Raises StoreFull when there is none."""
         trees = cast(TxTrees, self.trees)
         root = trees.roots[self.tree]
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             for _ in range(trees.object_count):
                 number = trees.next_vacant()
@@ -242,7 +242,7 @@ class Staging:
                         self.commit.expect(at, lock)
                         return at
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         raise trees.why_full(self.tree)
 
     # ---- merges ---------------------------------------------------------------------------------

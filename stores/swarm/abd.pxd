@@ -21,7 +21,7 @@ cdef class Abd(Protocol):
     cpdef int write(self, bytes value) except -1
     @cython.locals(quorum=Quorum, ahead=int, n=int, k=int, address=u64)
     cdef int _write_ahead(self, bytes value) except -1
-    @cython.locals(quorum=Quorum, row=Row, lane=bint)
+    @cython.locals(quorum=Quorum, row=Row, scope=bint)
     cdef int _end(self, u64 w, int held) except -1
     @cython.locals(quorum=Quorum, outcome=int, m=u64, attempt=u64, missed=u64)
     cpdef int read(self) except -1

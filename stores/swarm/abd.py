@@ -29,7 +29,7 @@ from limpet.stores.swarm.words import is_tombstone, time_of, tuple_word
 
 
 class Abd(Protocol):
-    """WRITE and READ of the register at hand, in two phases each."""
+    """WRITE and READ of the current register, in two phases each."""
 
     def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
         Protocol.__init__(self, max_register, quorum, row, clock)
@@ -55,7 +55,7 @@ class Abd(Protocol):
                 self.clock.after(time_of(quorum.top)), writer, VERIFIED, writer, row.side
             )
             row.buffer.prepare(self.register.ident, w, value)
-            row.aim(held)
+            row.retarget(held)
             row.buffer.ahead = ahead
             try:
                 outcome = self.max_register.write(w, row.buffer)
@@ -91,11 +91,11 @@ class Abd(Protocol):
     def _end(self, w: int, held: int) -> None:
         """In the background: the value is put in place; what it makes useless is given up."""
         quorum, row = self.quorum, self.row
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         quorum.write_in_place(row.buffer)
         row.recycle(w, row.buffer)
         row.keep(held, row.buffer)
-        self.endpoint.background(lane)
+        self.endpoint.background(scope)
 
     def read(self) -> int:
         """READ; 2 round trips. DONE: `result` is the value; DELETED; GONE."""

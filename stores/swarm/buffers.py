@@ -53,7 +53,7 @@ class Buffer:
 
 
 class Buffers:
-    """The buffers of the register at hand."""
+    """The buffers of the current register."""
 
     def __init__(self, endpoint: Any, register: Register) -> None:
         self.endpoint = endpoint

@@ -33,7 +33,7 @@ class RegisterCheck(ReplicatedCheck):
 
     def keys_in(self, group: int) -> list[bytes]:
         found = []
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             words = self.index.words
             self.endpoint.read_words(group, words, GROUP_WORDS)
@@ -44,7 +44,7 @@ class RegisterCheck(ReplicatedCheck):
                     if self.register.max_register.presence() not in (DELETED, GONE):
                         found.append(key)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         return found
 
     def _visit(self, reference: int) -> bytes:
@@ -60,17 +60,17 @@ class RegisterCheck(ReplicatedCheck):
     def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:
         wrong: str = ReplicatedCheck.wrong_with(self, group, slot, word, seen)
         if not wrong:
-            lane = self.endpoint.background(True)
+            scope = self.endpoint.background(True)
             try:
                 self._visit(word & OBJECT_MASK)
                 wrong = wrong_with(self.register)
             finally:
-                self.endpoint.background(lane)
+                self.endpoint.background(scope)
         return wrong
 
 
 def wrong_with(register: KeyRegister) -> str:
-    """What is wrong with the register at hand, or "" if nothing is. Called pinned."""
+    """What is wrong with the current register, or "" if nothing is. Called pinned."""
     place = register.place
     register.quorum.read_all()
     for k, replica in enumerate(register.quorum.replicas):
@@ -107,16 +107,16 @@ def _dangles(quorum: Quorum, replica: Any, row: int, side: int) -> bool:
 
 
 def points_of(store: Any, ident: int) -> set[str]:
-    """The named crash points that the hand of a dead client shows of registers."""
+    """The named crash points that the client journal of a dead client shows of registers."""
     found = set()
     quorum, recycling = store.register.quorum, store.register.recycling
-    for reference, home in store.tables.view.hand(ident >> INCARNATION_BITS):
-        if Link.of(home).entry != store.tables.number_of_store:
+    for reference, link_address in store.tables.view.journal(ident >> INCARNATION_BITS):
+        if Link.of(link_address).entry != store.tables.number_of_store:
             continue
-        if home & BUFFER:
-            recycling.visit_home(home)
-            found |= _points_of_buffer(quorum, reference, bool(home & OLD))
-        elif is_slot(home) and home & OLD and recycling.visit(reference):
+        if link_address & BUFFER:
+            recycling.visit_home(link_address)
+            found |= _points_of_buffer(quorum, reference, bool(link_address & OLD))
+        elif is_slot(link_address) and link_address & OLD and recycling.visit(reference):
             quorum.read_all()
             found |= _points_of_register(quorum)
     for reference in store.slots_taken():

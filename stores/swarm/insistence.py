@@ -13,7 +13,7 @@ from limpet.stores.swarm.words import is_tombstone, placed
 
 
 class Insistence:
-    """Of a WRITE to the register at hand."""
+    """Of a WRITE to the current register."""
 
     def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row) -> None:
         self.max_register = max_register

@@ -6,7 +6,7 @@ Row             ours: pointers, buffers, and repair
 MaxRegister     M: READ, which makes known what was read (WriteBack), and WRITE
 protocol        SafeGuess, which has a TimestampLock, or Abd: READ and WRITE of a value
 Tombstone       the last WRITE
-Recycling       what hands name: buffers, and registers that are given up
+Recycling       what client journals name: buffers, and registers that are given up
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class KeyRegister:
         self.recycling = Recycling(pool, self.quorum)
 
     def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
-        """Have that register be the one at hand, with all that there is to know of it; it is read
+        """Have that register be the current one, with all that there is to know of it; it is read
         next. `row.forget` or `row.recall` follows."""
         self.place.select(reference, area)
         self.place.ident = ident
@@ -52,7 +52,7 @@ class KeyRegister:
         self.place.first = first
 
     def begin(self, word: int, reference: int, value: bytes) -> bytes:
-        """Write the first value of the register at hand, which is new, to its buffer; the words of
+        """Write the first value of the current register, which is new, to its buffer; the words of
         the register."""
         place, buffer = self.place, self.row.buffer
         buffer.reference = reference

@@ -26,7 +26,7 @@ from limpet.stores.swarm.write_back import WriteBack
 
 
 class MaxRegister:
-    """The register at hand as a whole."""
+    """The current register as a whole."""
 
     def __init__(self, quorum: Quorum, row: Row, write_back: WriteBack) -> None:
         self.quorum = quorum

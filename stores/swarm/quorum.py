@@ -33,7 +33,7 @@ from limpet.stores.swarm.words import is_tombstone, row_of, side_of, stamp_of
 
 
 class Quorum:
-    """The replicas of the register at hand, and those of them that were read last.
+    """The replicas of the current register, and those of them that were read last.
 
     `owner`: the pool and the store, for messages.
     """
@@ -231,7 +231,7 @@ class Quorum:
             self.endpoint.pause(attempt)
 
     def key(self) -> bytes:
-        """The key of the register at hand, as its object has it: for messages."""
+        """The key of the current register, as its object has it: for messages."""
         for k in range(self.count):
             at = self.register.bases[k] - self.register.area
             try:

@@ -19,8 +19,8 @@ cdef class Recycling:
 
     @cython.locals(count=int, k=int, address=u64, sizes=u64)
     cpdef bint visit(self, u64 reference) except -1
-    cpdef bint visit_home(self, u64 home) except -1
-    cpdef bint names(self, u64 reference, u64 home) except -1
+    cpdef bint visit_home(self, u64 link_address) except -1
+    cpdef bint names(self, u64 reference, u64 link_address) except -1
     @cython.locals(replica=Replica, row=int, side=int)
     cdef bint _is_linked(self, u64 reference) except -1
     @cython.locals(replica=Replica, ident=u64, buffer=u64)

@@ -1,4 +1,4 @@
-"""Registers as hands name them: whether a buffer is linked, and the end of a register.
+"""Registers as client journals name them: whether a buffer is linked, and the end of a register.
 
 A buffer is linked when its register is in use, has its ident, and names it (row.py).
 
@@ -6,7 +6,7 @@ A register is given up with its key: a tombstone is at a majority by then, and n
 names it. Its ident is cleared on every replica, then what its pointers name is freed, then it
 itself. The client that does so either sees a buffer that another client puts into it at that
 moment, or that client sees the ident cleared and frees the buffer itself. A kill leaves the
-register in the hand.
+register in the client journal.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ class Recycling:
             return True
         return False
 
-    def visit_home(self, home: int) -> bool:
-        """`visit` the register that is the home of a buffer."""
+    def visit_home(self, link_address: int) -> bool:
+        """`visit` the register that is the link_address of a buffer."""
         bits = replica_bits(self.register.replicas)
-        return self.visit(home >> 56 << 48 | home & ADDRESS_MASK | bits)
+        return self.visit(link_address >> 56 << 48 | link_address & ADDRESS_MASK | bits)
 
-    def names(self, reference: int, home: int) -> bool:
-        """Whether a buffer is linked whose pair in a hand has this home. Called pinned."""
+    def names(self, reference: int, link_address: int) -> bool:
+        """Whether a buffer is linked whose pair in a client journal has this link_address. Called
+        pinned."""
         try:
             return (
-                self.visit_home(home)
+                self.visit_home(link_address)
                 and self.heap.used(self.register.reference)
                 and self._is_linked(reference)
             )
@@ -84,7 +85,7 @@ class Recycling:
                 if ident:
                     with contextlib.suppress(NodeFailed):
                         self.endpoint.cas(self.register.address(replica.k), ident, 0)
-            # CRASH(register-given-up): named in a hand; whoever settles it goes on.
+            # CRASH(register-given-up): named in a client journal; whoever settles it goes on.
             for buffer in self.buffers_named():
                 self.heap.free(buffer)
 

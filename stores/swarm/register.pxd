@@ -39,7 +39,7 @@ cdef class Register:
     @cython.locals(row=u64, k=int)
     cpdef int select(self, u64 reference, u64 area) except -1
     @cython.locals(size_class=u64, address=u64)
-    cpdef u64 home(self) noexcept
+    cpdef u64 link_address(self) noexcept
     cpdef u64 address(self, int k) noexcept
     cpdef u64 metadata(self, int k, u64 row) noexcept
     cpdef u64 pointer(self, int k, u64 row, u64 side) noexcept

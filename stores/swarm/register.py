@@ -1,6 +1,6 @@
-"""A register in memory: where its words are (SWARM section 4), for the key at hand.
+"""A register in memory: where its words are (SWARM section 4), for the current key.
 
-A register is an object with replicas (shm/replicas/mirrors.py); each replica is one of the
+A register is an object with replicas (shm/replicas/replica_layout.py); each replica is one of the
 unreliable max registers of algorithm 8 (replica.py). Its key is in an object's header
 (stores/fusee/log.py), and then, from the address *area* on, words of 8 bytes:
 
@@ -75,7 +75,7 @@ class Register:
         """The replica that is read first, and has the value in place."""
 
     def select(self, reference: int, area: int) -> None:
-        """Have that register be the one at hand, whose words begin `area` bytes after its address.
+        """Have that register be the current one, whose words begin `area` bytes after its address.
 
         Its ident, capacity and first replica are not known by that.
         """
@@ -86,8 +86,8 @@ class Register:
             self.bases[k] = ((reference & ADDRESS_MASK) + self.heap.steps[row + k] & MASK) + area
         self.node = reference >> NODE_SHIFT & 0xFF
 
-    def home(self) -> int:
-        """How a hand names the register, as that of a buffer."""
+    def link_address(self) -> int:
+        """How a client journal names the register, as that of a buffer."""
         size_class = self.reference >> 48 & 0xFF
         address = self.reference & ADDRESS_MASK
         return size_class << 56 | self.entry << 48 | address | BUFFER | REPLICATED

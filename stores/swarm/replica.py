@@ -33,7 +33,7 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Replica:
-    """Replica `k` of the register at hand, and what an operation has read of it."""
+    """Replica `k` of the current register, and what an operation has read of it."""
 
     def __init__(
         self, endpoint: Any, register: Register, buffers: Buffers, k: int, tops: Any, mine: Any
@@ -93,11 +93,11 @@ class Replica:
         return 0 if word >> 48 & 0xFF == VACANT_CLASS else word
 
     def is_taken_for_it(self) -> bool:
-        """Whether it was, when it was read, a replica of the register at hand."""
+        """Whether it was, when it was read, a replica of the current register."""
         return self.register.ident != 0 and self.front[0] == self.register.ident
 
     def note_top(self) -> bool:
-        """Work out the greatest tuple from what was read; whether it was the register at hand."""
+        """Work out the greatest tuple from what was read; whether it was the current register."""
         self.tops[self.k] = 0
         if not self.is_taken_for_it():
             return False

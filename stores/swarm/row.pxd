@@ -65,7 +65,7 @@ cdef class Row:
     cdef int acquire(self, Buffer buffer, u64 size) except -2
     @cython.locals(k=int, n=int, address=u64)
     cdef int prefetch(self, u64 size) except -1
-    cdef int aim(self, int held) except -1
+    cdef int retarget(self, int held) except -1
     @cython.locals(n=int, stands=bint, replica=Replica)
     cdef int keep(self, int held, Buffer buffer) except -1
     @cython.locals(held=int, pointers=u64, k=int, side=int, at=u64)
@@ -79,7 +79,7 @@ cdef class Row:
         first=u64, verified=u64, n=int, there=u64, replica=Replica, other=Replica
     )
     cdef bint _is_useless(self, u64 word, u64 row, u64 side, u64 reference) except -1
-    @cython.locals(lane=bint, own=u64, k=int, word=u64, stands=u64, replica=Replica)
+    @cython.locals(scope=bint, own=u64, k=int, word=u64, stands=u64, replica=Replica)
     cdef int repair(self) except -1
     @cython.locals(top=u64)
     cdef u64 _needed(self, u64 own) except? 0

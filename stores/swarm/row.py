@@ -5,11 +5,12 @@ rows for the clients in the first slots of the pool. SWARM sections 4.5 and 5.4 
 of out-of-place buffers open; the authors have not done it.
 
 Invariant: a buffer that is in use is named by a pointer of its register on some node in service, or
-in the hand of a client, or both; and a pointer names nothing that was freed.
+in a client journal, or both; and a pointer names nothing that was freed.
 
-    written   in hand, with the register as its home, before the first pointer names it
-    given up  in hand, seen to be named under the pin; its pointers emptied on every replica in
-              service; then freed. Any number of clients may do that at the same time
+    written   in the client journal, with the register as its link_address, before the first pointer
+    names it given up  in the client journal, seen to be named under the pin; its pointers emptied
+              on every replica in service; then freed. Any number of clients may do that at the same
+              time
 
 A buffer is given up when another write, which is greater, is known to be at a majority: by its
 writer with its next write, or by any other writer, who finds it older than its own, on all replicas
@@ -22,8 +23,8 @@ A pointer is empty when it has the register's ident. A client that was killed be
 a tombstone leaves a pointer with the tombstone's number, to which no word of M leads on that
 replica: such a pointer is emptied by the next client of the row (trap S10, `repair`).
 
-A kill leaves every buffer in the hand. It is linked when its register is in use, has its ident, and
-names it (recycling.py).
+A kill leaves every buffer in the client journal. It is linked when its register is in use, has its
+ident, and names it (recycling.py).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Wanted:
 
 
 class Row:
-    """Our row of the register at hand."""
+    """Our row of the current register."""
 
     def __init__(self, pool: Any, quorum: Quorum) -> None:
         self.client = pool.client
@@ -132,7 +133,7 @@ class Row:
         return left or right
 
     def is_new(self, word: int) -> None:
-        """The register at hand is new, and has our tuple `word` everywhere."""
+        """The current register is new, and has our tuple `word` everywhere."""
         for k in range(self.count):
             self.mine[k] = word
         self.side = 1 - side_of(word)
@@ -160,8 +161,8 @@ class Row:
     # ---- the buffer of a write ------------------------------------------------------------------
 
     def acquire(self, buffer: Buffer, size: int) -> int:
-        """A buffer for a value of that many bytes; its place in the hand, or -1: there is no memory
-        ready, as `wanted` says.
+        """A buffer for a value of that many bytes; its place in the client journal, or -1: there is
+        no memory ready, as `wanted` says.
 
         Its head is on the first node of the register's that is in service.
         """
@@ -197,28 +198,30 @@ class Row:
                 self.endpoint.prefetch(self.register.pointer(k, self.writer, 0), 16)
             k = k + 1 if k + 1 < self.count else 0
 
-    def aim(self, held: int) -> None:
-        """From now on the register may name the buffer that is at that place of the hand."""
+    def retarget(self, held: int) -> None:
+        """From now on the register may name the buffer that is at that place of the client
+        journal."""
         # ORDER: before the first pointer.
-        self.client.aim(held, self.register.home())
+        self.client.retarget(held, self.register.link_address())
 
     def keep(self, held: int, buffer: Buffer) -> None:
-        """The buffer is in the register's care, if that is not being given up; no more in hand."""
+        """The buffer is in the register's care, if that is not being given up; no more in the
+        client journal."""
         stands = True
         for n in range(self.quorum.read):
             replica = self.replicas[self.quorum.order[n]]
             if not replica.stands():
-                stands = False  # settling the hand sees to it
+                stands = False  # settling the client journal sees to it
         if not buffer.published:
             self.client.release(held)  # there was a greater tuple wherever it would have been
         elif stands:
-            self.client.keep(held)
+            self.client.drop(held)
 
     # ---- giving up buffers ----------------------------------------------------------------------
 
     def give_up(self, seen: int, row: int, reference: int) -> None:
         """Free a buffer that this row was seen to name on replica `seen`, under our pin."""
-        held = self.client.hold(reference, self.register.home() | OLD)
+        held = self.client.log(reference, self.register.link_address() | OLD)
         pointers = 8 * (self.register.pointers + 2 * row)
         k = seen
         for _ in range(self.count):
@@ -226,7 +229,8 @@ class Row:
                 for side in range(0 if self.endpoint.failed(self.register.bases[k]) else 2):
                     at = pointers + self.register.bases[k] + 8 * side
                     if self.endpoint.load(at) == reference:
-                        # CRASH(emptied): whoever settles the hand sees that nothing names it.
+                        # CRASH(emptied): whoever settles the client journal sees that nothing names
+                        # it.
                         self.endpoint.cas(at, reference, self.register.ident)
             except NodeFailed:
                 pass  # the pointer went with its node
@@ -287,7 +291,7 @@ class Row:
         tuple is at a majority, the greatest of our row is written to one; and what that makes
         useless is given up.
         """
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             self.quorum.read_all()
             self._drop_numbers()
@@ -305,7 +309,7 @@ class Row:
                     self._give_up_junk(stands)
                     self._name_once(own, stands)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         return AGAIN
 
     def _needed(self, own: int) -> int:

@@ -30,7 +30,7 @@ cdef class SafeGuess(Protocol):
     cpdef int write(self, bytes value) except -1
     @cython.locals(quorum=Quorum, outcome=int)
     cdef int _look(self) except -1
-    @cython.locals(quorum=Quorum, row=Row, lane=bint, n=int, word=u64, replica=Replica)
+    @cython.locals(quorum=Quorum, row=Row, scope=bint, n=int, word=u64, replica=Replica)
     cdef int _verify_own(self, u64 w, int held) except -1
     @cython.locals(quorum=Quorum, row=Row, outcome=int, fresh=u64, wrote=int, writer=int)
     cdef int _slow_path(self, u64 w, u64 m, bytes value, int held) except -1
@@ -38,5 +38,5 @@ cdef class SafeGuess(Protocol):
     cdef int _withdraw(self, u64 w, int held) except -1
     @cython.locals(quorum=Quorum, outcome=int, m=u64, attempt=u64, missed=u64, refused=u64)
     cpdef int read(self) except -1
-    @cython.locals(quorum=Quorum, row=Row, lane=bint, n=int, top=u64, replica=Replica)
+    @cython.locals(quorum=Quorum, row=Row, scope=bint, n=int, top=u64, replica=Replica)
     cdef int _verify_read(self, u64 m, bytes value) except -1

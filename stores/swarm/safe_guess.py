@@ -36,7 +36,7 @@ how it is here:
       lock; if a reader has confirmed it, it took effect before
 
 A kill leaves behind: a tuple at a minority or, GUESSED, at a majority, which readers deal with
-(trap S8); its buffer, in hand, or named, or both.
+(trap S8); its buffer, in the client journal, or named, or both.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from limpet.stores.swarm.words import (
 
 
 class SafeGuess(Protocol):
-    """WRITE and READ of the register at hand."""
+    """WRITE and READ of the current register."""
 
     def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row, clock: Any) -> None:
         Protocol.__init__(self, max_register, quorum, row, clock)
@@ -100,7 +100,7 @@ class SafeGuess(Protocol):
         row.known = False
         w = tuple_word(self.clock.guess(), writer, GUESSED, writer, row.side)  # line 5
         row.buffer.prepare(self.register.ident, w, value)
-        row.aim(held)
+        row.retarget(held)
         outcome = quorum.gather(False, quorum.majority)  # line 6
         m = quorum.top
         wrote = self.max_register.write(w, row.buffer)
@@ -134,7 +134,7 @@ class SafeGuess(Protocol):
     def _verify_own(self, w: int, held: int) -> None:
         """Line 8, and what is to be done after any WRITE. In the background."""
         quorum, row = self.quorum, self.row
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         for n in range(quorum.read):
             replica = quorum.replicas[quorum.order[n]]
             word = replica.mine[replica.k]
@@ -146,7 +146,7 @@ class SafeGuess(Protocol):
         row.keep(held, row.buffer)
         row.known = row.side >= 0
         row.side = 1 - side_of(w)
-        self.endpoint.background(lane)
+        self.endpoint.background(scope)
 
     def _slow_path(self, w: int, m: int, value: bytes, held: int) -> int:
         """Lines 9 to 11: the guess may have been stale."""
@@ -237,7 +237,7 @@ class SafeGuess(Protocol):
     def _verify_read(self, m: int, value: bytes) -> None:
         """Line 20: the next reads are faster. In the background."""
         quorum, row = self.quorum, self.row
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         for n in range(quorum.read):
             replica = quorum.replicas[quorum.order[n]]
             if (
@@ -247,4 +247,4 @@ class SafeGuess(Protocol):
                 replica.verify(replica.tops[replica.k])
         row.spare.prepare(self.register.ident, m, value)
         quorum.write_in_place(row.spare)
-        self.endpoint.background(lane)
+        self.endpoint.background(scope)

@@ -47,7 +47,7 @@ cdef class Swarm(HashStore):
     cdef readonly KeyRegister register
     cdef public ReplicatedSlots writer
     cdef readonly Unmapping unmapping
-    cdef readonly object survey
+    cdef readonly object register_check
     cdef readonly object restoring
     cdef readonly LocationCache cache
     cdef bint guesses

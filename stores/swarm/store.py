@@ -110,14 +110,14 @@ class Swarm(HashStore):
         freezing = ReplicatedSlot(self.tables, self.logged)
         splitter = ReplicatedSplitter(pool, index, parameters, self.tables, freezing)
         self.unmapping = Unmapping(self.tables, splitter, self.logged, self.register.recycling)
-        self.survey = RegisterCheck(pool, index, self.tables, self.logged, self.register)
-        self.restoring = Restoring(self.tables, index, self.survey, self.logged)
+        self.register_check = RegisterCheck(pool, index, self.tables, self.logged, self.register)
+        self.restoring = Restoring(self.tables, index, self.register_check, self.logged)
         self.cache = LocationCache(parameters.cache_size, parameters.replicas)
         self.guesses = parameters.guess
         self.shared = parameters.buffers < parameters.writers
         self.seen_view = -1
         self.made = Made()
-        self.hold_parts(index, self.writer, splitter, self.survey)
+        self.hold_parts(index, self.writer, splitter, self.register_check)
 
     @property
     def losses_survived(self) -> int:  # type: ignore[override]  # that of others is a constant
@@ -291,7 +291,7 @@ class Swarm(HashStore):
         while self.endpoint.load(VIEW) != self.seen_view:
             view = self.tables.view
             viewed = view.number()
-            view.steady()
+            view.wait_stable()
             self.seen_view = viewed
 
     def _again_after(self, error: NodeFailed) -> int:
@@ -354,7 +354,7 @@ class Swarm(HashStore):
         return 0
 
     def _learn_place(self, key: bytes) -> int:
-        """Remember that the register at hand is that of the key; its entry of the cache, or
+        """Remember that the current register is that of the key; its entry of the cache, or
         NOWHERE."""
         register = self.register.place
         at = self.cache.add(key)
@@ -382,7 +382,7 @@ class Swarm(HashStore):
                 return outcome
             self.cache.drop(key)
             if self.client.held:
-                return AGAIN  # what follows takes places 0 and 1 of the hand
+                return AGAIN  # what follows takes places 0 and 1 of the client journal
         place = self.place
         self.writer.round.doing = IDLE
         self.made.reference = 0
@@ -407,7 +407,7 @@ class Swarm(HashStore):
             return outcome
 
     def _write_to(self, value: bytes, mode: int, at: int) -> int:
-        """WRITE to the register at hand, whose entry of the cache is `at`. DONE, EXISTS, NO_MEMORY,
+        """WRITE to the current register, whose entry of the cache is `at`. DONE, EXISTS, NO_MEMORY,
         AGAIN, DELETED or GONE."""
         row = self.register.row
         if mode == INSERT:
@@ -440,22 +440,23 @@ class Swarm(HashStore):
                 return NO_MEMORY
             self.endpoint.wait()
         desired = (place.hash & 0xFF) << 56 | made.reference
-        # ORDER: all is written before the hand says where it may be linked.
-        self.client.aim(1, self.register.place.home())
+        # ORDER: all is written before the client journal says where it may be linked.
+        self.client.retarget(1, self.register.place.link_address())
         outcome = self.writer.insert(place, key, desired, attempt)
         if outcome == DONE:
-            self.client.keep(1)
+            self.client.drop(1)
             at = self._learn_place(key)
             self.register.row.is_new(made.word)
             if at >= 0:
                 self.register.row.note(self.cache.words, at)
         else:
             # The register stays aimed at its slot, if that may have a tentative word for it.
-            self.client.aim(1, 0)
+            self.client.retarget(1, 0)
         return outcome
 
     def _make_register(self, place: Place, key: bytes, value: bytes) -> bool:
-        """Write a register with its first value, and its buffer, at places 0 and 1 of the hand."""
+        """Write a register with its first value, and its buffer, at places 0 and 1 of the client
+        journal."""
         register = self.register
         writer = register.row.identify()
         capacity = self.logged.capacity(key, value)
@@ -513,19 +514,21 @@ class Swarm(HashStore):
             attempt += 1
         return DONE if self.unmapping.unmap(place, slot, ticket) else MISSING
 
-    # ---- what hands name ------------------------------------------------------------------------
+    # ---- what client journals name
+    # ------------------------------------------------------------------------
 
-    def resolved(self, reference: int, home: int) -> bool:
+    def resolved(self, reference: int, link_address: int) -> bool:
         """As of every replicated store; a register that is not linked is given up."""
-        if home & BUFFER:
-            return bool(self.register.recycling.names(reference, home))
-        linked = bool(self.writer.resolved(reference, home))
-        if not linked and not is_entry(home):
+        if link_address & BUFFER:
+            return bool(self.register.recycling.names(reference, link_address))
+        linked = bool(self.writer.resolved(reference, link_address))
+        if not linked and not is_entry(link_address):
             self.register.recycling.dispose(reference)
         return linked
 
     def reconcile(self, pairs: list[tuple[int, int]], failed: list[int]) -> None:
-        """Put the replicas of all slots in order that these pairs of hands name; for a leader."""
+        """Put the replicas of all slots in order that these pairs of client journals name; for a
+        leader."""
         self.restoring.reconcile(_of_slots(pairs), failed)
 
     def refill(self, node: int, pairs: list[tuple[int, int]]) -> dict[str, int]:
@@ -564,8 +567,8 @@ class Swarm(HashStore):
             )
 
     def left_by(self, ident: int) -> set[str]:
-        """What the hand of a dead client shows of what it did to slots and registers."""
-        found: set[str] = self.survey.left_by(ident)
+        """What the client journal of a dead client shows of what it did to slots and registers."""
+        found: set[str] = self.register_check.left_by(ident)
         return found | points_of(self, ident)
 
     # ---- the whole table ------------------------------------------------------------------------
@@ -573,29 +576,29 @@ class Swarm(HashStore):
     def references(self) -> Any:
         """References to all registers and to the buffers that they name.
 
-        Those of a register that is being given up are as if in the hand that it is in.
+        Those of a register that is being given up are as if in the client journal that it is in.
         """
-        registers = self.survey.pairs()
+        registers = self.register_check.pairs()
         buffers: set[int] = set()
         for count, reference in enumerate([*registers.tolist(), *self._registers_in_hands()]):
             self.show_progress(count)
             if self.register.recycling.visit(reference):
                 buffers |= self.register.recycling.buffers_named()
-        everything = self.survey.references()
+        everything = self.register_check.references()
         return np.concatenate([everything, np.array(sorted(buffers), dtype=np.uint64)])
 
     def _registers_in_hands(self) -> list[int]:
         return [
             reference
-            for reference, home in self.tables.view.hands()
-            if Link.of(home).entry == self.tables.number_of_store
-            and is_slot(home)
+            for reference, link_address in self.tables.view.journals()
+            if Link.of(link_address).entry == self.tables.number_of_store
+            and is_slot(link_address)
             and not reference & FROZEN
         ]
 
     def slots_taken(self) -> list[int]:
         """References to all registers; of those whose nodes are lost, some."""
-        found: list[int] = self.survey.pairs().tolist()
+        found: list[int] = self.register_check.pairs().tolist()
         return found
 
     def __len__(self) -> int:
@@ -604,7 +607,7 @@ class Swarm(HashStore):
 
     def keys(self) -> Any:
         """Every key, a group at a time; as weakly consistent as `iter` says."""
-        return self.survey.keys(self._attending)
+        return self.register_check.keys(self._attending)
 
     def _attending(self, step: Any, *arguments: Any) -> Any:
         """`within`, with what replaced nodes have."""
@@ -618,9 +621,11 @@ class Swarm(HashStore):
 
     def index_size(self) -> int:
         """Bytes of all subtables, of one replica."""
-        return int(self.survey.outliving(self.within, lambda: HashStore.index_size(self)))
+        return int(self.register_check.outliving(self.within, lambda: HashStore.index_size(self)))
 
 
 def _of_slots(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those pairs of hands that name slots."""
-    return [(reference, home) for reference, home in pairs if not home & BUFFER]
+    """Those pairs of client journals that name slots."""
+    return [
+        (reference, link_address) for reference, link_address in pairs if not link_address & BUFFER
+    ]

@@ -21,7 +21,7 @@ from limpet.stores.swarm.words import stamp_of, writer_of
 
 
 class TimestampLock:
-    """The timestamp locks of the register at hand."""
+    """The timestamp locks of the current register."""
 
     def __init__(self, quorum: Quorum) -> None:
         self.quorum = quorum

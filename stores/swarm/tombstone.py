@@ -15,7 +15,7 @@ from limpet.stores.swarm.words import is_tombstone, tuple_word
 
 
 class Tombstone:
-    """WRITE of a tombstone to the register at hand."""
+    """WRITE of a tombstone to the current register."""
 
     def __init__(self, max_register: MaxRegister, quorum: Quorum, row: Row) -> None:
         self.max_register = max_register

@@ -47,10 +47,10 @@ class Unmapping:
         reference = word & OBJECT_MASK
         self.slot.select(slot, place.head)
         pointer = place.pointer
-        offset = (self.slot.home & PLACE_BITS) - (pointer & ADDRESS_MASK)
+        offset = (self.slot.link_address & PLACE_BITS) - (pointer & ADDRESS_MASK)
         won = False
         while True:
-            held = self.client.hold(reference, self.slot.home | OLD)
+            held = self.client.log(reference, self.slot.link_address | OLD)
             try:
                 if not self.slot.is_frozen_at(word):
                     if self.slot.backups:
@@ -62,12 +62,12 @@ class Unmapping:
                     break
                 address = self.splitter.follow(place, pointer, offset)
                 pointer = place.pointer
-                self.client.keep(held)
+                self.client.drop(held)
                 self.slot.select(address, place.head)
             except NodeFailed as error:
                 if not self.tables.outlive(error.node):
                     raise
-                self.slot.go_to(self.slot.home)
+                self.slot.go_to(self.slot.link_address)
         self.recycling.dispose(reference)
         self.client.release(held)
         return won

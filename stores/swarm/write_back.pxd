@@ -22,7 +22,7 @@ cdef class WriteBack:
 
     @cython.locals(row=Row, row_is_free=bint, outcome=int)
     cdef int run(self, u64 word) except -1
-    @cython.locals(row=Row, held=int, copy=u64, n=int, lane=bint)
+    @cython.locals(row=Row, held=int, copy=u64, n=int, scope=bint)
     cdef int _value(self, u64 word) except -1
     cdef u64 _copy_of(self, u64 word) noexcept
     @cython.locals(pending=int, n=int, outcome=int, replica=Replica)

@@ -1,8 +1,8 @@
 """What was read is made known to a majority (SWARM appendix A, algorithm 8, line 20).
 
 A client that writes a tuple back writes a copy of its value to a buffer and a row of its own (trap
-S9). What one such attempt has in hand is known to that attempt alone (trap S11): whether it
-succeeds or not, it is settled when the attempt is over.
+S9). What one such attempt has in the client journal is known to that attempt alone (trap S11):
+whether it succeeds or not, it is settled when the attempt is over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from limpet.stores.swarm.words import is_tombstone, placed, row_of, side_of, sta
 
 
 class WriteBack:
-    """Writing back what was read of the register at hand."""
+    """Writing back what was read of the current register."""
 
     def __init__(self, quorum: Quorum, row: Row) -> None:
         self.quorum = quorum
@@ -56,19 +56,19 @@ class WriteBack:
             return NO_MEMORY
         copy = self._copy_of(word)
         self.buffer.prepare(self.quorum.register.ident, word, value)
-        row.aim(held)
+        row.retarget(held)
         if not self._put_copy(copy):
             if not self.buffer.published:
                 row.client.release(held)
-            # Else it stays in hand: it is linked, or its node was lost just now.
+            # Else it stays in the client journal: it is linked, or its node was lost just now.
             return AGAIN
         for n in range(self.quorum.read):
             self._name(self.quorum.at(n), copy)
         self.endpoint.wait()
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         row.recycle(copy, self.buffer)
         row.keep(held, self.buffer)
-        self.endpoint.background(lane)
+        self.endpoint.background(scope)
         return DONE
 
     def _copy_of(self, word: int) -> int:

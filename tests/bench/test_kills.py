@@ -14,7 +14,7 @@ import limpet
 from limpet.bench.cli import bench
 from limpet.bench.figures import kills
 from limpet.bench.figures.kills import Kills, Setting
-from limpet.fault.inject.mortal import Gone, MortalPool
+from limpet.fault.inject.cut_off import CutOffPool, Gone
 
 pytestmark = pytest.mark.either_build("benchmarks are not compiled")
 
@@ -53,8 +53,8 @@ def test_a_value_that_is_not_whole_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("store", ["rcuckoo", "race"])
 def test_a_client_is_cut_off_at_each_step_of_an_update(store: str) -> None:
     """The next client of its own process repairs what it has left."""
-    url = f"shm://limpet-mortal-{os.getpid()}"
-    with MortalPool.create(url, nodes=1, node_size="2MiB") as pool:
+    url = f"shm://limpet-remotely_fenced-{os.getpid()}"
+    with CutOffPool.create(url, nodes=1, node_size="2MiB") as pool:
         limpet.destroy(url)
         made = pool.store(store, name="s", capacity=8)
         made.put(b"key", b"old")
@@ -71,7 +71,7 @@ def test_a_client_is_cut_off_at_each_step_of_an_update(store: str) -> None:
         assert len(recovered) == cut
 
 
-def died(pool: MortalPool, store: Any, steps: int) -> bool:
+def died(pool: CutOffPool, store: Any, steps: int) -> bool:
     pool.endpoint.steps = steps
     try:
         store.update(b"key", b"new")

@@ -26,7 +26,7 @@ from limpet.fault.drill.store_drill import (
     SERVED,
     WHOLE,
     DrillParameters,
-    Report,
+    DrillReport,
 )
 from limpet.fault.inject.interrupt import Interrupted
 from limpet.fault.inject.supervisor import EventLog, Progress, Timer
@@ -61,14 +61,14 @@ class Seen:
 
 def drilled(
     url: str, *, history: str | None = None, seen: Seen | None = None, **given: Any
-) -> Report:
+) -> DrillReport:
     parameters: dict[str, Any] = {
         "seed": 1, "clients": 3, "seconds": 1.0, "keys": 100, "stop_rate": 0.0, **given,
     }  # fmt: skip
     return drill.run(DrillParameters(url, **parameters), seen or Seen(), history)
 
 
-def failed(report: Report) -> set[str]:
+def failed(report: DrillReport) -> set[str]:
     """The checks that did not hold."""
     return {name for name, texts in report.checks.items() if texts}
 

@@ -21,7 +21,7 @@ from limpet.__main__ import main
 from limpet.cli import matrix as matrix_command
 from limpet.fault.drill import store_drill as drill
 from limpet.fault.drill.drill_base import MOVING, WORKERS, Observer
-from limpet.fault.drill.store_drill import SERVED, DrillParameters, Report
+from limpet.fault.drill.store_drill import SERVED, DrillParameters, DrillReport
 from limpet.fault.explore import explorer
 from limpet.fault.explore.explorer import Exploration, Tally, cluster_of, explore, numbered_run
 from limpet.fault.explore.schedule import parse_schedule, schedule_text
@@ -49,7 +49,7 @@ class Unseen(Observer):
     def judging(self, done: int, total: int) -> None: ...
 
 
-def drilled(url: str, **given: Any) -> Report:
+def drilled(url: str, **given: Any) -> DrillReport:
     parameters: dict[str, Any] = {
         "seed": 1, "clients": 2, "seconds": SECONDS, "keys": 50, "kill_rate": 0.0, "stop_rate": 0.0,
         "watch": False, **given,
@@ -57,7 +57,7 @@ def drilled(url: str, **given: Any) -> Report:
     return drill.run(DrillParameters(url, **parameters), Unseen())
 
 
-def failed(report: Report) -> set[str]:
+def failed(report: DrillReport) -> set[str]:
     return {name for name, texts in report.checks.items() if texts}
 
 

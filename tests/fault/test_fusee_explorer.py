@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kit.mutants.fusee import LARGE, SMALL, crowded
 
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.schedule import Schedule, parse_schedule, schedule_text
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
@@ -25,7 +25,7 @@ KINDS = ["fusee", "fusee-cr", "fusee-nc"]
 
 def explored(
     kind: str, runs: int, replicas: int, lost: int, size: int = LARGE, **more: Any
-) -> Report:
+) -> ExplorerReport:
     """Explore with so many replicas and lost nodes; all keys are in one subtable."""
     chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **more}
     with crowded(size):

@@ -96,7 +96,7 @@ class Scene:
 
     def link(self) -> int:
         """Which object the key has."""
-        (reference,) = self.store.pool.exclusively(self.store.survey.pairs)
+        (reference,) = self.store.pool.exclusively(self.store.replicated_check.pairs)
         return int(reference)
 
 

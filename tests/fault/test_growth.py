@@ -18,7 +18,7 @@ from kit.mutants.race import race_with
 from kit.puppets import Puppet, verb_on, verb_on_address
 
 import limpet
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile, profile_of
@@ -134,7 +134,7 @@ def test_who_stands_still_splitting_is_worked_around(small: None, kind: str, fen
 # ---- schedules -----------------------------------------------------------------------------------
 
 
-def explored(kind: str, runs: int, **more: Any) -> Report:
+def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": 16, "crashes": 1, "stalls": 1, "seed": 3, "parameters": SMALL, **more}
     count = runs if COMPILED else max(3, runs // 40)
     if more.get("program"):
@@ -211,7 +211,7 @@ class SplitsBeforeMoved(Splitter):  # type: ignore[misc]
         if self.endpoint.load(place.entry) != old:
             return DONE
         self.freeze(old)
-        self.client.hold(old & REFERENCE_MASK, place.entry)
+        self.client.log(old & REFERENCE_MASK, place.entry)
         self.endpoint.cas(place.entry, old, SPLIT)
         first, second = (pointer & ADDRESS_MASK for pointer in found)
         self.move(place, old & ADDRESS_MASK, first, second)
@@ -286,12 +286,12 @@ class HelperFrees(ReplicatedSlot):  # type: ignore[misc]
     """Takes a pair for unlinked when its slot has been frozen."""
 
     def _help_out(self, word: int) -> int:
-        held = self.client.hold(word & OBJECT_MASK, self.home | OLD)
+        held = self.client.log(word & OBJECT_MASK, self.link_address | OLD)
         self.help(word)
         linked = self.read() == word
         self.endpoint.wait()
         if linked:
-            self.client.keep(held)
+            self.client.drop(held)
         else:
             self.client.release(held)
         return 0

@@ -15,7 +15,13 @@ from kit import twin
 
 import limpet
 from limpet.__main__ import main
-from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
+from limpet.fault.explore.explorer import (
+    Exploration,
+    ExplorerReport,
+    cluster_of,
+    explore,
+    numbered_run,
+)
 from limpet.fault.explore.schedule import FAIL, GONE, parse_schedule
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_latency import PRESETS
@@ -106,7 +112,7 @@ def test_matrix_of_a_replicated_kind(name: str) -> None:
         assert result.verdict == "ok"
 
 
-def _explored(**changes: Any) -> Report:
+def _explored(**changes: Any) -> ExplorerReport:
     runs = 300 if COMPILED else 20
     return explore(Exploration(store="twin", schedules=runs, seed=3, **changes))
 

@@ -13,7 +13,7 @@ from kit.mutants.loco import (
 )
 from kit.mutants.source import UNCHANGED, Mutant
 
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 
@@ -30,7 +30,7 @@ INLINE, LINKED = 40, 3400
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 
 
-def explored(runs: int, **more: Any) -> Report:
+def explored(runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": INLINE, "crashes": 1, "stalls": 1, "seed": 7, **more}
     count = runs if COMPILED else max(5, runs // 25)
     return explore(Exploration(store="loco", schedules=count, **chosen))

@@ -26,7 +26,7 @@ from limpet.shm.clients.client import Client
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.clients.recovery import recover_client
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.shm.endpoint.slots import DYING, HAND, state_word
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, DYING, state_word
 from limpet.shm.endpoint.words import OWNER_MASK, PENDING, TENTATIVE
 from limpet.stores.pool import Pool
 from limpet.stores.registry import KINDS
@@ -251,37 +251,37 @@ class Mutant:
 
 
 class ForgetsWhatItHolds(Client):
-    """The hand is only in private memory."""
+    """The client journal is only in private memory."""
 
-    def hold(self, reference: int, home: int) -> int:
-        index = super().hold(reference, home)
-        self.endpoint.store(self.slot + HAND + 16 * index, 0)
+    def hold(self, reference: int, link_address: int) -> int:
+        index = super().hold(reference, link_address)
+        self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         return index
 
 
 class ForgetsTheOldObject(Client):
-    """The hand has the new object only: "update" is one CAS, what could go wrong?"""
+    """The client journal has the new object only: "update" is one CAS, what could go wrong?"""
 
-    def hold(self, reference: int, home: int) -> int:
-        index = super().hold(reference, home)
-        if home:
-            self.endpoint.store(self.slot + HAND + 16 * index, 0)
+    def hold(self, reference: int, link_address: int) -> int:
+        index = super().hold(reference, link_address)
+        if link_address:
+            self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         return index
 
 
 class FreesTheLinked(Heap):
-    """Recovery frees what was in the dead client's hand, linked or not."""
+    """Recovery frees what was in the dead client's journal, linked or not."""
 
-    def settle(self, reference: int, home: int) -> bool:
+    def settle(self, reference: int, link_address: int) -> bool:
         self.free(reference)
         return True
 
 
 class TakesTentativeForLinked(Heap):
-    def settle(self, reference: int, home: int) -> bool:
-        if home and self.endpoint.load(home) & TENTATIVE:
+    def settle(self, reference: int, link_address: int) -> bool:
+        if link_address and self.endpoint.load(link_address) & TENTATIVE:
             return False
-        return super().settle(reference, home)
+        return super().settle(reference, link_address)
 
 
 class OverlooksPending(BlockTable):
@@ -304,15 +304,16 @@ class GivesSpansBackFrontFirst(BlockTable):
 def recover_slot_first(
     client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
 ) -> dict[str, int]:
-    """The slot is FREE, and its pin and hand count for nothing, before the blocks are returned."""
+    """The slot is FREE, and its pin and journal count for nothing, before the blocks are
+    returned."""
     endpoint, at = client.endpoint, slot_address(slot)
     pid, incarnation = word >> 36 & 0xFFFFFF, word & (1 << 36) - 1
-    hand = [endpoint.load(at + HAND + 8 * index) for index in range(48)]
+    journal = [endpoint.load(at + CLIENT_JOURNAL + 8 * index) for index in range(48)]
     endpoint.cas(at, word, state_word(DYING, pid, incarnation))
     endpoint.cas(at, state_word(DYING, pid, incarnation), incarnation)
-    for reference, home in zip(hand[::2], hand[1::2], strict=True):
+    for reference, link_address in zip(journal[::2], journal[1::2], strict=True):
         if reference:
-            client.heap.settle(reference, home)
+            client.heap.settle(reference, link_address)
     for node in range(regions.nodes):
         blocks.recover(node, slot << 36 | incarnation, grace, regions.region_of)
     return {"clients": 1, "objects": 0, "blocks": 0}
@@ -321,26 +322,26 @@ def recover_slot_first(
 def recover_blocks_only(
     client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
 ) -> dict[str, int]:
-    """The hand is not looked at."""
+    """The client journal is not looked at."""
     for index in range(24):
-        client.endpoint.store(slot_address(slot) + HAND + 16 * index, 0)
+        client.endpoint.store(slot_address(slot) + CLIENT_JOURNAL + 16 * index, 0)
     return recover_client(client, blocks, regions, grace, slot, word)
 
 
 MUTANTS = [
-    Mutant("hand-not-shared", "Client", ForgetsWhatItHolds, "insert"),
+    Mutant("journal-not-shared", "Client", ForgetsWhatItHolds, "insert"),
     Mutant("old-object-not-held", "Client", ForgetsTheOldObject, "update"),
     Mutant("recovery-frees-linked", "Heap", FreesTheLinked, "insert", says="in use"),
     Mutant("tentative-taken-for-linked", "Heap", TakesTentativeForLinked, "insert"),
     Mutant("pending-overlooked", "BlockTable", OverlooksPending, "put large"),
     Mutant("slot-freed-first", "recover_client", recover_slot_first, "update", "killed twice"),
-    Mutant("hand-not-recovered", "recover_client", recover_blocks_only, "delete"),
+    Mutant("journal-not-recovered", "recover_client", recover_blocks_only, "delete"),
     Mutant("span-front-first", "BlockTable", GivesSpansBackFrontFirst, "put large", "killed twice"),
 ]
 
 
 @pytest.mark.either_build("a mutant of the protocol")
-@pytest.mark.exhaustive("killed twice", quick=["hand*", "old*", "recovery*", "tentative*"])
+@pytest.mark.exhaustive("killed twice", quick=["journal*", "old*", "recovery*", "tentative*"])
 @pytest.mark.soak("a span's every step", cases=["pending-overlooked", "span-front-first"])
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:

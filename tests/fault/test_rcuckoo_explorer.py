@@ -13,7 +13,7 @@ from kit.mutants.rcuckoo import (
 )
 from kit.mutants.source import UNCHANGED, Mutant
 
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
 from limpet.fault.explore.sim_run import replay
@@ -33,13 +33,13 @@ INLINE, EXTENTS = 40, 3400
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 
 
-def explored(runs: int, **more: Any) -> Report:
+def explored(runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": INLINE, "crashes": 1, "stalls": 1, "seed": 7, **more}
     count = runs if COMPILED else max(5, runs // 25)
     return explore(Exploration(store="rcuckoo", schedules=count, **chosen))
 
 
-def explored_paths(runs: int, **more: Any) -> Report:
+def explored_paths(runs: int, **more: Any) -> ExplorerReport:
     """In a ring of rows of which all but one are full."""
     parameters = {**SMALL_RING, **more.pop("parameters", {})}
     with crowded():

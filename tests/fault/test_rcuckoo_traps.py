@@ -365,9 +365,9 @@ def _key_is_moved_while_its_copies_are_counted(pools: Any) -> None:
     made.make_room()
     in_both = verb_on("write_words", number=4)
     assert not mover.begin(lambda: mover.store.insert(made.key, NEW), in_both)
-    survey = reader.store.survey()
+    checker = reader.store.checker()
     at_lock = verb_on_address("load", clients.locks)
-    assert not reader.begin(lambda: survey._twice(0, made.moving), at_lock)
+    assert not reader.begin(lambda: checker._twice(0, made.moving), at_lock)
     assert mover.go()
     assert reader.go()
     assert reader.result is False, "a key that was moved is said to be there twice"

@@ -23,7 +23,7 @@ from kit.mutants.rtx import (
 from kit.transaction_runs import BOTH, LARGE, TxRun, TxStage, faulty, logged, parse, stage, steps_of
 from kit.transaction_runs import explore as explore_transactions
 
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.explore.schedule import CRASH, STALL, Replay
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.stores.rtx import transaction
@@ -46,7 +46,7 @@ READERS = "n s n|mab mba cab|s mbc n"
 compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 
 
-def explored(runs: int, **more: Any) -> Report:
+def explored(runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": INLINE, "crashes": 1, "stalls": 1, "seed": 7, **more}
     count = runs if COMPILED else max(5, runs // 25)
     return explore(Exploration(store="rtx-sherman", schedules=count, **chosen))

@@ -10,14 +10,20 @@ from kit.mutants.rtx import BLIND_DELETE, UNCHANGED, in_force
 
 from limpet.fault.check.linearize import Timed
 from limpet.fault.check.transaction_model import PRESENT, step_of, wrong_order
-from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
+from limpet.fault.explore.explorer import (
+    Exploration,
+    ExplorerReport,
+    cluster_of,
+    explore,
+    numbered_run,
+)
 from limpet.fault.explore.sim_program import ABSENT, parse_program, program_text
 from limpet.fault.explore.sim_program import PRESENT as PRESENT_KEYS
 from limpet.fault.explore.sim_shrink import kind_of
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.errors import ParameterError
 from limpet.stores.rtx import transaction
-from limpet.stores.rtx.hash_writes import Staging as HashStaging
+from limpet.stores.rtx.hash_writes import WriteSet as HashStaging
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
 
@@ -29,7 +35,7 @@ compiled_only = pytest.mark.skipif(not COMPILED, reason="takes many runs")
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def explored(kind: str, runs: int, **more: Any) -> Report:
+def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": 40, "crashes": 2, "stalls": 2, "seed": 5, "transactions": True, **more}
     if more.get("program"):
         chosen["clients"] = more["program"].count("|") + 1
@@ -97,7 +103,7 @@ def test_absence_that_is_not_validated_is_caught_in_hash_tables(
     _is_caught(explored("rtx-race", 6000, program=program))
 
 
-def _is_caught(report: Report) -> None:
+def _is_caught(report: ExplorerReport) -> None:
     assert report.failures, f"{report.schedules} runs did not show it"
     (failure,) = report.failures
     assert kind_of(failure.what) == "history", failure.what

@@ -15,7 +15,13 @@ from kit.puppets import Puppet
 
 import limpet
 from limpet.fault.explore import sim_run
-from limpet.fault.explore.explorer import Exploration, Report, cluster_of, explore, numbered_run
+from limpet.fault.explore.explorer import (
+    Exploration,
+    ExplorerReport,
+    cluster_of,
+    explore,
+    numbered_run,
+)
 from limpet.fault.explore.schedule import parse_schedule
 from limpet.fault.explore.sim_cluster import SimulatedCluster
 from limpet.fault.explore.sim_program import parse_program
@@ -32,7 +38,7 @@ pytestmark = pytest.mark.either_build(
 COMPILED = BUILD == "compiled"
 
 
-def explored(runs: int, replicas: int, lost: int, **more: Any) -> Report:
+def explored(runs: int, replicas: int, lost: int, **more: Any) -> ExplorerReport:
     """Explore with so many replicas and lost nodes; all keys are in one subtable."""
     chosen = {"value_size": 40, "crashes": 1, "stalls": 1, "seed": 7, **more}
     parameters = {"replicas": replicas, **chosen.pop("parameters", {})}

@@ -28,7 +28,7 @@ from limpet.shm.clients.membership import Membership, slot_address
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.simulated import SimulatedProcesses
 from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
-from limpet.shm.pool import Memory
+from limpet.shm.pool import PoolCore
 from limpet.stores.pool import Pool
 
 pytestmark = pytest.mark.either_build("the same lines on either build")
@@ -132,12 +132,12 @@ def test_trap_g5_pid_alone_does_not_name_a_process(
 def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a killed child had its parent's place, nobody recovers that."""
 
-    def cloned(self: Memory) -> None:
+    def cloned(self: PoolCore) -> None:
         self.endpoint.adopted()
         self._adopted = os.getpid()
 
     assert Matrix("race", 9).killed(OPERATIONS["update"]).failures == ()
-    monkeypatch.setattr(Memory, "_rejoin", cloned)
+    monkeypatch.setattr(PoolCore, "_rejoin", cloned)
     result = Matrix("race", 9).killed(OPERATIONS["update"])
     assert any("are held" in failure for failure in result.failures), result.failures
 

@@ -9,10 +9,10 @@ import numpy as np
 
 import limpet
 from limpet.shm.endpoint.words import (
+    BACKUP,
     FREE,
     LARGE,
     LIMBO,
-    MIRROR,
     SLAB,
     STRAY,
     TAIL,
@@ -35,13 +35,13 @@ SETTLED = (SLAB, LARGE, TAIL, TAKEN, LIMBO)
 class LinkedPool(limpet.Pool):
     """Its links are in a region of the last node, which the tests leave in service."""
 
-    def home(self, at: int) -> int:
+    def link_address(self, at: int) -> int:
         """Address of link `at`."""
         node = self.parameters.nodes - 1
         return int(self.regions.obtain(node, "links", LINKS * 8, whole=True).address) + 8 * at
 
     def references(self) -> Any:
-        words = np.frombuffer(self.endpoint.read(self.home(0), LINKS * 8), dtype="<u8")
+        words = np.frombuffer(self.endpoint.read(self.link_address(0), LINKS * 8), dtype="<u8")
         return np.concatenate((words[words != 0], super().references()))
 
     def put(self, at: int, node: int, size: int, replicas: int) -> int:
@@ -49,13 +49,13 @@ class LinkedPool(limpet.Pool):
         while True:
             self.client.enter()
             try:
-                home = self.home(at)
+                link_address = self.link_address(at)
                 new = self.allocator.allocate(node, size, replicas)
                 if new:
                     for k in range(replicas):
                         self._stamp(new, k)
-                    self.client.aim(0, home)
-                    self._relink(home, new)
+                    self.client.retarget(0, link_address)
+                    self._relink(link_address, new)
                     return int(new)
             finally:
                 self.client.leave()
@@ -65,15 +65,15 @@ class LinkedPool(limpet.Pool):
         """Unlink and free what is linked there."""
         self.client.enter()
         try:
-            self._relink(self.home(at), 0)
+            self._relink(self.link_address(at), 0)
         finally:
             self.client.leave()
 
-    def _relink(self, home: int, new: int) -> None:
-        old = self.endpoint.load(home)
+    def _relink(self, link_address: int, new: int) -> None:
+        old = self.endpoint.load(link_address)
         if old:
-            self.client.hold(old, home)
-        assert self.endpoint.cas(home, old, new) == old
+            self.client.log(old, link_address)
+        assert self.endpoint.cas(link_address, old, new) == old
 
     def _stamp(self, reference: int, k: int) -> None:
         try:
@@ -99,7 +99,7 @@ class LinkedPool(limpet.Pool):
 def linked(pools: Any, **parameters: Any) -> LinkedPool:
     """A pool with links; the region for them has been made."""
     made: LinkedPool = pools.keep(LinkedPool.create(pools.url(), **parameters))
-    made.exclusively(lambda: made.home(0))
+    made.exclusively(lambda: made.link_address(0))
     return made
 
 
@@ -110,7 +110,7 @@ def settled(pool: Any) -> None:
 
 
 def sound(pool: Any) -> dict[str, int]:
-    """Nothing has leaked, no head is without its mirrors, nor the other way round; the audit."""
+    """Nothing has leaked, no head is without its backups, nor the other way round; the audit."""
     audit: dict[str, int] = pool.audit()
     assert audit["leaked"] == 0
     assert sum(value for key, value in audit.items() if key != "total") == audit["total"]
@@ -120,19 +120,19 @@ def sound(pool: Any) -> dict[str, int]:
 
 def _whole(pool: Any) -> None:
     groups = pool.blocks.groups
-    mirrors = set()
+    backups = set()
     for node, words in _tables(pool).items():
         for block, word in enumerate(words):
             if word >> 60 in SETTLED and replicas_of(word) > 1:
-                for there, at in groups.mirrors(node, block, replicas_of(word)):
+                for there, at in groups.backups(node, block, replicas_of(word)):
                     if not groups.failed(there):
-                        mirror = pool.endpoint.load(pool.heap.table_word(there, at))
-                        assert mirror >> 60 == MIRROR, (node, block, there, at)
-                        assert replicas_of(mirror) == replicas_of(word)
-                        mirrors.add((there, at))
+                        backup = pool.endpoint.load(pool.heap.table_word(there, at))
+                        assert backup >> 60 == BACKUP, (node, block, there, at)
+                        assert replicas_of(backup) == replicas_of(word)
+                        backups.add((there, at))
     for node, words in _tables(pool).items():
         for block, word in enumerate(words):
-            if word >> 60 == MIRROR and (node, block) not in mirrors:
+            if word >> 60 == BACKUP and (node, block) not in backups:
                 head = pool.heap.placement.head(node, block, replicas_of(word))
                 assert head is not None
                 assert groups.failed(head[0]), (node, block, hex(word))

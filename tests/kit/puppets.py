@@ -186,7 +186,7 @@ class Testbed:
         self.pool = pools.keep(self.puppet_class.pool_class.open(self.url))
         self.store = self.pool.store(self.kind, name="test", **parameters)
         if self.dies:
-            self.mortal = self.newcomer()
+            self.remotely_fenced = self.newcomer()
         self.prepare()
         self.puppets = [self.newcomer() for _ in range(puppets)]
 
@@ -208,7 +208,7 @@ class Testbed:
 
         It leaves alone the dead that it meets, unless it `recovers`.
         """
-        door, store = self.mortal.pool, self.mortal.store
+        door, store = self.remotely_fenced.pool, self.remotely_fenced.store
 
         def prepare() -> None:
             sweep = door.membership.sweep

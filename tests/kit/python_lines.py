@@ -23,7 +23,7 @@ EVERYTHING: Final = (
     "limpet.shm.clients.client",
     "limpet.shm.clients.clock",
     "limpet.shm.clients.unique_ids",
-    "limpet.shm.replicas.mirrors",
+    "limpet.shm.replicas.replica_layout",
 )
 """Modules all of whose functions are hot."""
 HOT: Final = re.compile(

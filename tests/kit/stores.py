@@ -28,7 +28,7 @@ def key_max(store: Any) -> int:
 
 
 def accounted(pool: Any) -> dict[str, int]:
-    """Audit a pool, in which nothing may be leaked or in hand."""
+    """Audit a pool, in which nothing may be leaked or in the client journal."""
     audit = dict(pool.audit())
     assert sum(audit[name] for name in audit if name != "total") == audit["total"]
     assert audit["leaked"] == audit["held"] == 0, audit

@@ -35,7 +35,7 @@ UNDECLARED: Final = {
     "limpet.shm.clients.unique_ids": """
         RANGE TICKETS_MAX
     """,
-    "limpet.shm.replicas.mirrors": """
+    "limpet.shm.replicas.replica_layout": """
         REGIONS_MAX REGION_SIZE
     """,
     "limpet.stores.baselines.dtx.race": """

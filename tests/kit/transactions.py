@@ -154,7 +154,7 @@ class Clients(StillTestbed):
         def warm(store: Any) -> None:
             store.get(b"as another process")
 
-        super().die(where, lambda store: work(self.mortal), warm)
+        super().die(where, lambda store: work(self.remotely_fenced), warm)
 
     def die_after_abort(self) -> None:
         """A client dies that has locked x and, after others have aborted its transaction, y."""

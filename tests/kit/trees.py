@@ -12,7 +12,7 @@ from limpet.fault.matrix.operations import KEY, NEW, OLD, demand
 from limpet.fault.matrix.testbed import StoreTestbed, look_away
 from limpet.stores.rtx.layout import LOCKED, OBJECT_SIZE, POINTER
 from limpet.stores.rtx.lllock import is_vacant
-from limpet.stores.sherman.in_place_check import InPlaceSurvey
+from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_trees import InPlaceTrees
 from limpet.stores.sherman.layout import SLOTS
 
@@ -23,7 +23,7 @@ VALUE: Final = b"v" * 40
 def nodes(store: Any) -> int:
     """How many nodes the tree has."""
     if isinstance(store.trees, InPlaceTrees):
-        return sum(1 for _ in InPlaceSurvey(store)._nodes(0))
+        return sum(1 for _ in InPlaceCheck(store)._nodes(0))
     raw = store.endpoint.read(int(store.trees.roots[0]), OBJECT_SIZE * store.parameters.objects)
     pointers = np.frombuffer(raw, dtype="<u8")[POINTER // 8 :: OBJECT_SIZE // 8]
     return sum(not is_vacant(pointer) for pointer in pointers.tolist())
@@ -107,13 +107,13 @@ class Tree:
     def die(self, where: Where, work: Callable[[Any], object], warm: bytes) -> None:
         """A client that has read a key works, and dies just before that verb."""
         door = self.pools.keep(PuppetPool.open(self.pool.url))
-        mortal = door.store(KIND, name="test")
+        remotely_fenced = door.store(KIND, name="test")
 
         def prepare() -> None:
             look_away(door)
-            mortal.get(warm)
+            remotely_fenced.get(warm)
 
-        dies_before(door, where, lambda: work(mortal), prepare)
+        dies_before(door, where, lambda: work(remotely_fenced), prepare)
         door.close()
 
     def levels(self) -> int:

@@ -120,7 +120,8 @@ def test_where_a_leak_is_is_logged(pools: Any, caplog: pytest.LogCaptureFixture)
 
 
 def leak(pool: limpet.Pool) -> int:
-    """Have an object in use that nobody has in hand and nothing links to; its size."""
+    """Have an object in use that nobody has in the client journal and nothing links to; its
+    size."""
     pool.allocator.replenish(0, SIZE)
     with pinned(pool):
         reference = pool.allocator.allocate(0, SIZE)

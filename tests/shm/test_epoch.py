@@ -12,7 +12,7 @@ import limpet
 from limpet.shm import pool as pool_module
 from limpet.shm.clients.client import Client
 from limpet.shm.endpoint.layout import EPOCH
-from limpet.shm.endpoint.slots import HAND, PIN
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, PIN
 from limpet.shm.endpoint.words import FREE, SLAB, block_word, stamp
 
 SIZE = 1000
@@ -157,7 +157,7 @@ def test_block_given_back_by_recovery_is_not_claimed_before_its_epoch_has_passed
 
 
 class UnpinsFirst(Client):
-    """Mutant: lets go of the epoch before the hand is empty."""
+    """Mutant: lets go of the epoch before the client journal is empty."""
 
     def unpin(self) -> int:
         self.endpoint.store(self.slot + PIN, 0)
@@ -208,7 +208,7 @@ def test_hand_is_held_only_while_the_pin_is_set(
 def _holds_unpinned(pool: limpet.Pool) -> int:
     slots = [slot_of(slot << 36) for slot, _ in pool.membership.occupied()]
     load = pool.endpoint.load
-    return sum(load(at + HAND) != 0 and load(at + PIN) == 0 for at in slots)
+    return sum(load(at + CLIENT_JOURNAL) != 0 and load(at + PIN) == 0 for at in slots)
 
 
 @pytest.mark.parametrize("epoch", [1 << 62, 1 << 63, (1 << 64) - 1])

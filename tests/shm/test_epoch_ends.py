@@ -58,7 +58,7 @@ OF_MEMORY = (
     test_pressure.test_room_in_blocks_of_others_is_used,
     test_pressure.test_taker_that_was_interrupted_keeps_nothing_back,
     test_replicas.test_memory_of_groups_is_given_to_others_when_memory_is_full,
-    test_replicas.test_mirrors_without_a_head_wait_for_who_may_be_allocating,
+    test_replicas.test_backups_without_a_head_wait_for_who_may_be_allocating,
 )
 """They are run in this module, too, with its pools."""
 globals().update({test.__name__: test for test in OF_MEMORY})

@@ -40,7 +40,7 @@ from limpet.shm.endpoint.layout import (
     catalogue_address,
     object_sizes,
 )
-from limpet.shm.endpoint.slots import HAND, HAND_SIZE, PIN
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK, KINDS
 from limpet.shm.parameters import PoolParameters
 from limpet.stores.race.parameters import GrowingParameters
@@ -562,7 +562,7 @@ REFERENCES = st.one_of(
 
 @fuzzed
 @given(
-    st.lists(st.tuples(REFERENCES, REFERENCES), min_size=1, max_size=HAND_SIZE),
+    st.lists(st.tuples(REFERENCES, REFERENCES), min_size=1, max_size=CLIENT_JOURNAL_SIZE),
     st.sampled_from([2, 3]),
     st.one_of(st.just(1), WORDS),
 )
@@ -571,14 +571,14 @@ REFERENCES = st.one_of(
 @example([(1 << 48 | 255 << 40 | 4096, 0)], 2, 1)
 @example([(1 << 48 | 16, 7)], 2, 1)
 def test_the_hand_of_a_dead_client(
-    victim: Victim, hand: list[tuple[int, int]], state: int, pin: int
+    victim: Victim, journal: list[tuple[int, int]], state: int, pin: int
 ) -> None:
     """Recovery settles it, whatever it holds."""
     at = (CLIENT_SLOTS & OFFSET_MASK) + 2 * SLOT_SIZE
     words = {SLOTS_USED & OFFSET_MASK: 3, at: state << 60 | (2**24 - 1) << 36 | 5, at + PIN: pin}
-    for index, pair in enumerate(hand):
-        words[at + HAND + 16 * index] = pair[0]
-        words[at + HAND + 16 * index + 8] = pair[1]
+    for index, pair in enumerate(journal):
+        words[at + CLIENT_JOURNAL + 16 * index] = pair[0]
+        words[at + CLIENT_JOURNAL + 16 * index + 8] = pair[1]
     # of this host and boot, so that it is dead
     for offset in (16, 24):
         first = (CLIENT_SLOTS & OFFSET_MASK) + offset

@@ -33,9 +33,9 @@ from kit.processes import child, start
 
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.words import (
+    BACKUP,
     FREE,
     LARGE_CLASS,
-    MIRROR,
     OWNER_MASK,
     PENDING,
     SLAB,
@@ -90,7 +90,8 @@ def test_recoverer_may_be_killed_at_any_step(pools: Any, spans: bool) -> None:
     pool = roomy(pools)
 
     def dies_holding(pool: LinkedPool, replicas: int) -> None:
-        """With an object in hand that is linked, one that is not, and a group half given back."""
+        """With an object in the client journal that is linked, one that is not, and a group half
+        given back."""
         size = size_of(pool, spans)
         pool.put(1, 0, size, replicas)
         pool.allocator.replenish(1, size, replicas)
@@ -149,12 +150,12 @@ def test_who_takes_hoarded_groups_may_be_killed_at_any_step(pools: Any) -> None:
     pool = small(pools, nodes=2, lease_us=20_000)
     owner = pools.keep(LinkedPool.open(pool.url))
 
-    def hungry(pool: LinkedPool, replicas: int) -> None:
+    def short_of(pool: LinkedPool, replicas: int) -> None:
         pool.allocator.replenish(0, SIZE, replicas)
 
     for fuse in range(1, STEPS_MAX, 1 if COMPILED else 4):
         hoard(owner, 2)
-        again = killed(pool, hungry, 2, fuse)
+        again = killed(pool, short_of, 2, fuse)
         settled(pool)
         assert sound(pool)["held"] == 0, fuse
         if not again:
@@ -231,8 +232,8 @@ def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_a
 # ---- who comes late ------------------------------------------------------------------------------
 
 
-def test_late_recoverer_leaves_the_mirrors_of_the_next_group_alone(pools: Any) -> None:
-    """It stood still between its look at the dead client's head and at the mirrors."""
+def test_late_recoverer_leaves_the_backups_of_the_next_group_alone(pools: Any) -> None:
+    """It stood still between its look at the dead client's head and at the backups."""
     pool = small(pools, nodes=3, lease_us=20_000)
     late, next_owner = pools.again(pool), pools.keep(LinkedPool.open(pool.url))
     with child(claim=lambda: pool.allocator.replenish(0, SIZE, 3)) as other:
@@ -241,7 +242,7 @@ def test_late_recoverer_leaves_the_mirrors_of_the_next_group_alone(pools: Any) -
     (block,) = (b for b, word in enumerate(pool.blocks.words(0).tolist()) if word >> 60 == SLAB)
     word = pool.blocks.words(0).tolist()[block]
     early = pool.grace.close_period()
-    release_mirrors = Groups._release_mirrors
+    release_backups = Groups._release_backups
     references = []
 
     def overtaken(groups: Groups, *arguments: Any) -> None:
@@ -250,13 +251,13 @@ def test_late_recoverer_leaves_the_mirrors_of_the_next_group_alone(pools: Any) -
             pending = recast(word, PENDING, word & OWNER_MASK)
             assert pool.blocks.groups.release(0, block, pending, early, word & OWNER_MASK) == 1
             references.append(next_owner.put(0, 0, SIZE, 3))
-        release_mirrors(groups, *arguments)
+        release_backups(groups, *arguments)
 
-    Groups._release_mirrors = overtaken  # type: ignore[method-assign]
+    Groups._release_backups = overtaken  # type: ignore[method-assign]
     try:
         late.recover()
     finally:
-        Groups._release_mirrors = release_mirrors  # type: ignore[method-assign]
+        Groups._release_backups = release_backups  # type: ignore[method-assign]
     assert pool.heap.block_of(references[0]) == block
     assert pool.serves(references[0]) == 3
     sound(pool)
@@ -270,9 +271,9 @@ def test_mirror_written_by_a_client_that_was_declared_dead_is_given_back(
     """It was stopped within a claim, and its head was given back before it went on."""
     pool = roomy(pools, nodes=3)
     start = pool.heap.placement.starts(2)[1]
-    node, block = pool.heap.placement.mirror(0, start + 1, 2, 1)
+    node, block = pool.heap.placement.backup(0, start + 1, 2, 1)
     at = pool.heap.table_word(node, block)
-    astray = block_word(MIRROR, pool.grace.close_period(), size_class, 2)
+    astray = block_word(BACKUP, pool.grace.close_period(), size_class, 2)
     assert pool.endpoint.cas(at, 0, astray) == 0
     if lost:
         pool.fail_node(0)

@@ -83,7 +83,9 @@ def test_words_do_not_overlap() -> None:
 def test_sizes_are_those_of_the_code() -> None:
     sizes = {row.name.strip("`"): row.size for row in rows()}
     assert sizes["superblock"] == layout.SUPERBLOCK_SIZE
-    assert sizes["HAND"] == slots.HAND_PAIRS.size == 16 * slots.HAND_SIZE
+    assert (
+        sizes["CLIENT_JOURNAL"] == slots.CLIENT_JOURNAL_PAIRS.size == 16 * slots.CLIENT_JOURNAL_SIZE
+    )
     assert sizes["EVENT_RING"] == EVENTS * EVENT_SIZE
     assert sizes["NODE_STATES"] >= 8 * (NODES_MAX + 1)
     assert sizes["an entry"] == layout.CATALOGUE_ENTRY_SIZE

@@ -24,7 +24,7 @@ def test_views_of_words_are_dropped_and_made_again(monkeypatch):
 
 
 def test_a_view_in_use_outlives_those_that_are_dropped(monkeypatch):
-    """Another thread, in the middle of a verb, must not lose the word under its hands."""
+    """Another thread, in the middle of a verb, must not lose the word under its client journals."""
     monkeypatch.setattr(portable, "VIEWS_MAX", 4)
 
     with endpoint_on(portable, mmap.mmap(-1, SIZE)) as endpoint:

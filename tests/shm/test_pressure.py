@@ -12,7 +12,7 @@ from kit.processes import child, gather
 from kit.stores import checked
 
 import limpet
-from limpet.shm.alloc.reclaim import Hunger, expel
+from limpet.shm.alloc.reclaim import Shortage, expel
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import PRESSURE
 from limpet.shm.endpoint.words import LIMBO, OWNER_MASK, SLAB, TAKEN, block_word
@@ -56,17 +56,17 @@ def in_limbo(pool: limpet.Pool) -> list[int]:
     return [block for block, word in enumerate(words) if word >> 60 in (TAKEN, LIMBO)]
 
 
-def hungry(pool: limpet.Pool, size: int = 3000) -> Hunger:
+def short_of(pool: limpet.Pool, size: int = 3000) -> Shortage:
     ident, size_class = pool.client_id, pool.heap.size_class(size)
-    return Hunger(pool.blocks, pool.grace, ident, 0, size_class)
+    return Shortage(pool.blocks, pool.grace, ident, 0, size_class)
 
 
 def take(pool: limpet.Pool, size: int = 3000) -> None:
     """Take what others hoard, as who finds no memory does; it is in limbo then."""
-    hunger = hungry(pool, size)
-    assert pool.exclusively(hunger.look)
+    shortage = short_of(pool, size)
+    assert pool.exclusively(shortage.look)
     assert not in_limbo(pool), "taken at first sight"
-    pool.exclusively(hunger.look)
+    pool.exclusively(shortage.look)
     assert in_limbo(pool)
     assert pool.audit()["leaked"] == 0
 
@@ -168,8 +168,8 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
     )
     store, of_owner, of_third = stores(pool, pools.again(pool), pools.again(pool))
     count = hoard(of_owner)
-    hunger = hungry(pool)
-    pool.exclusively(hunger.look)
+    shortage = short_of(pool)
+    pool.exclusively(shortage.look)
 
     def interrupt(verb: str, address: int) -> None:
         if verb == "cas":
@@ -178,7 +178,7 @@ def test_taker_that_was_interrupted_keeps_nothing_back(pools: Any) -> None:
 
     pool.endpoint.after = interrupt
     with pytest.raises(Interrupted):
-        pool.exclusively(hunger.look)
+        pool.exclusively(shortage.look)
     assert TAKEN in kinds(pool)
     assert pool.audit()["leaked"] == 0
     assert len(put_many(of_third, 3000)) >= count - 1
@@ -200,7 +200,7 @@ def test_late_stamp_of_a_taker_is_refused(pools: Any) -> None:
         return int(epoch)
 
     slow.grace.close_period = overtaken
-    take_in_vain = hungry(slow)
+    take_in_vain = short_of(slow)
     slow.exclusively(take_in_vain.look)
     slow.exclusively(take_in_vain.look)
     assert taken[0] > 0
@@ -216,10 +216,10 @@ def test_dead_taker_is_recovered(pools: Any) -> None:
     count = hoard(store)
 
     def take_first_half() -> None:
-        hunger = hungry(pool)
-        pool.exclusively(hunger.look)
+        shortage = short_of(pool)
+        pool.exclusively(shortage.look)
         pool.endpoint.fuse = 3
-        pool.exclusively(hunger.look)
+        pool.exclusively(shortage.look)
 
     with child(take=take_first_half) as other:
         other.send("take")

@@ -10,7 +10,7 @@ from kit.clients import ids, slot_of
 from kit.processes import child
 
 import limpet
-from limpet.shm.endpoint.slots import HAND, PIN
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, PIN
 from limpet.shm.endpoint.words import LARGE, PENDING, REGION, SLAB, TAIL, block_word, class_of
 
 
@@ -144,10 +144,10 @@ def leak_block(word: int) -> Any:
 
 
 def leak_hand_of_nobody(pool: limpet.Pool) -> None:
-    """What is in the hand of a slot that is free is in nobody's hand."""
+    """What is in the client journal of a slot that is free is in no client's journal."""
     leak_used_bit(pool)
     slot = slot_of(9 << 36)
-    pool.endpoint.store(slot + HAND, 1 << 48)
+    pool.endpoint.store(slot + CLIENT_JOURNAL, 1 << 48)
     pool.endpoint.store(slot + PIN, 1)
 
 
@@ -173,7 +173,7 @@ def lose_link(pool: limpet.Pool) -> None:
         pytest.param(leak_block(block_word(LARGE, 7 << 36 | 5)), id="LARGE of a dead id"),
         pytest.param(leak_block(block_word(TAIL, 1)), id="TAIL of no span"),
         pytest.param(leak_block(block_word(REGION, 12345)), id="REGION of no entry"),
-        pytest.param(leak_hand_of_nobody, id="hand of a free slot"),
+        pytest.param(leak_hand_of_nobody, id="journal of a free slot"),
     ],
 )
 def test_audit_reports_an_injected_leak(pools: Any, leak: Any) -> None:

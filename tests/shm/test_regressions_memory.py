@@ -19,7 +19,7 @@ from limpet.shm import pool as pool_module
 from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import CONTROL_NODE, NODE_SHIFT
-from limpet.shm.endpoint.slots import HAND
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL
 from limpet.shm.endpoint.words import FREE, LARGE, SLAB, TAIL, block_word
 
 KEY = b"K"
@@ -120,7 +120,7 @@ def test_horizon_holds_for_what_is_unlinked_after_it_was_taken(pools: Any) -> No
     reader.client.leave()
 
 
-class MortalPool(WatchedPool):
+class CutOffPool(WatchedPool):
     """A client that is killed as soon as it has freed an object."""
 
     def _wire(self, latency_ns: int) -> None:
@@ -134,13 +134,14 @@ class MortalPool(WatchedPool):
 
 
 def test_late_recoverer_frees_no_object_that_is_in_use_again(pools: Any) -> None:
-    """A second recoverer's pin did not protect the dead client's hand once the first was done."""
+    """A second recoverer's pin did not protect the dead client's journal once the first was
+    done."""
     pool = pools()
     slow, quick, owner = pools.keep(WatchedPool.open(pool.url)), pools.again(pool), pool
     (store,) = stores(owner)
     store.put(KEY, OLD)
     (reference,) = pair_references(pool)
-    dies(pool, lambda dying: stores(dying)[0].delete(KEY), MortalPool.open)
+    dies(pool, lambda dying: stores(dying)[0].delete(KEY), CutOffPool.open)
     assert not pool.heap.used(reference)
     never_sweeps(owner)
     owner.allocator.replenish(0, SIZE)  # sees that the object was freed
@@ -264,13 +265,14 @@ def test_interrupted_release_of_a_block_leaves_it_to_others(pools: Any) -> None:
 
 
 def test_damaged_hand_of_the_dead_does_not_stop_recovery(pools: Any) -> None:
-    """What cannot be a reference in a dead client's hand killed or stopped whoever recovered it."""
+    """What cannot be a reference in a dead client's journal killed or stopped whoever recovered
+    it."""
     pool = pools(clients=8)
     for reference in (200 << 48 | 0x7F000, 1 << 48 | 16, 1 << 48 | 5 << 40 | 0x7F000):
 
         def take(dying: Any, reference: int = reference) -> None:
             dying.client.enter()
-            dying.client.hold(reference, 0)
+            dying.client.log(reference, 0)
 
         dies(pool, take)
         gather(pool.recover)  # in a child, in case it does not live through it
@@ -365,7 +367,8 @@ def test_empty_blocks_of_nobody_serve_every_size_class(pools: Any) -> None:
 
 
 def test_hand_left_by_an_interrupted_operation_is_settled_by_the_next(pools: Any) -> None:
-    """What an interrupted operation left in hand was counted with the next operation's objects."""
+    """What an interrupted operation left in the client journal was counted with the next
+    operation's objects."""
     pool = pools.keep(WatchedPool.create(pools.url(), nodes=1, node_size="2MiB"))
     (store,) = stores(pool)
     store.put(b"warm", OLD)
@@ -386,7 +389,7 @@ def test_hand_left_by_an_interrupted_operation_is_settled_by_the_next(pools: Any
     store.put(KEY, OLD)
     assert pool.client.held == 0
     with pinned(pool):
-        assert pool.endpoint.load(pool.client.slot + HAND) == 0
+        assert pool.endpoint.load(pool.client.slot + CLIENT_JOURNAL) == 0
     store.check()
     assert store.get(KEY) == OLD
     audit = pool.audit()

@@ -114,7 +114,7 @@ def test_every_node_is_replaced_in_turn_and_memory_comes_back(pools: Any) -> Non
 
 
 def test_groups_are_never_promised_one_place(pools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head is lost with its node; later groups must not have their mirrors in its place."""
+    """A head is lost with its node; later groups must not have their backups in its place."""
     pool = small(pools)
     objects = {at: pool.put(at, 0, WHOLE, 3) for at in range(LATER)}
     pool.fail_node(0)
@@ -250,7 +250,8 @@ def test_another_node_is_lost_while_it_is_filled(pools: Any, step: int) -> None:
 
 
 def test_dead_clients_are_recovered_before(pools: Any) -> None:
-    """One that dies with objects in hand, of which some replicas were on the lost node."""
+    """One that dies with objects in the client journal, of which some replicas were on the lost
+    node."""
     pool = roomy(pools)
     put_some(pool, 2)
     for fuse in range(1, 60, 3):

@@ -107,8 +107,8 @@ def test_node_may_be_lost_at_any_step(pools: Any, work: Work, lost: int) -> None
     assert 3 < step < STEPS_MAX - 3
 
 
-def test_claim_fails_when_only_this_process_has_lost_the_mirrors_node(pools: Any) -> None:
-    """Others would not leave the mirror out."""
+def test_claim_fails_when_only_this_process_has_lost_the_backups_node(pools: Any) -> None:
+    """Others would not leave the backup out."""
     pool = small(pools, nodes=2)
     os.truncate(SHM_DIR / f"limpet.{pool.url.removeprefix('shm://')}.0", 0)
     with pytest.raises(limpet.NodeFailed):
@@ -145,7 +145,7 @@ def test_claim_is_undone_when_only_this_process_loses_a_node_meanwhile(
 
 
 @pytest.mark.exhaustive("every step")
-def test_claim_is_undone_when_others_take_the_blocks_of_the_mirrors_meanwhile(pools: Any) -> None:
+def test_claim_is_undone_when_others_take_the_blocks_of_the_backups_meanwhile(pools: Any) -> None:
     pool = small(pools, nodes=3)
     client = pools.keep(LosingPool.open(pool.url))
     assert client.client_id
@@ -177,8 +177,8 @@ def test_owner_forgets_what_had_its_head_on_a_lost_node(pools: Any) -> None:
     assert sound(pool)["failed"] == pool.parameters.node_size
 
 
-def test_mirrors_without_a_head_wait_for_who_may_be_allocating(pools: Any) -> None:
-    """An operation that began before the loss was seen may still set used bits on the mirrors."""
+def test_backups_without_a_head_wait_for_who_may_be_allocating(pools: Any) -> None:
+    """An operation that began before the loss was seen may still set used bits on the backups."""
     pool = small(pools)
     slow = pools.keep(LinkedPool.open(pool.url))
     pool.put(0, 0, SIZE, 3)
@@ -328,7 +328,7 @@ def test_damaged_words_of_groups_end_in_errors_of_limpet(
     for node, block, word in damage:
         pool.endpoint.store(pool.heap.table_word(node, block % pool.layout.block_count), word)
     for at, word in links:
-        pool.endpoint.store(pool.home(at), word)
+        pool.endpoint.store(pool.link_address(at), word)
 
     def exercise() -> list[str]:
         problems: list[str] = []

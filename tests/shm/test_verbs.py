@@ -688,6 +688,18 @@ def test_the_control_segment_counts_as_background(fabric):
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_end_restores_the_accounting_scope_of_begin(endpoint, outside):
+    """An exception in the midst of an operation's background work does not leave it there."""
+    endpoint.background(outside)
+    assert not endpoint.begin()
+    endpoint.background(not outside)
+    endpoint.end()
+    endpoint.store(address(0), 1)
+    scopes = ("foreground", "background")
+    assert [endpoint.counters(scope)["writes"] for scope in scopes] == [not outside, outside]
+
+
 def test_wait_takes_the_latency_of_a_round_trip_in_the_foreground(endpoint):
     def fastest():
         spans = []

@@ -406,12 +406,12 @@ def test_where_nobody_may_be_ended_the_leader_is_named_and_waited_for(pools: Any
 
 def test_hands_are_those_of_clients_in_operations(pool: Any, pools: Any) -> None:
     other = pools.again(pool)
-    reference, home = 0x123450, 1 << 48 | 8 | REPLICATED
-    assert pool.view.hands() == []
+    reference, link_address = 0x123450, 1 << 48 | 8 | REPLICATED
+    assert pool.view.journals() == []
     with inside(other):
-        other.client.hold(reference, home)
-        place = other.client.hold(0x543210, 64)  # a link that is not replicated
-        assert pool.view.hands() == [(reference, home)]
-        other.client.keep(place)
-        other.client.keep(0)
-        assert pool.view.hands() == []
+        other.client.log(reference, link_address)
+        place = other.client.log(0x543210, 64)  # a link that is not replicated
+        assert pool.view.journals() == [(reference, link_address)]
+        other.client.drop(place)
+        other.client.drop(0)
+        assert pool.view.journals() == []

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import ClassVar
 
-from limpet.shm.backends.backend import Location, Place, Usage, check_owner, check_size
+from limpet.shm.backends.backend import Location, SegmentPlace, Usage, check_owner, check_size
 from limpet.shm.backends.file import FilePlace
 from limpet.shm.backends.numa import NodeOptions
 from limpet.shm.endpoint.layout import CONTROL_NODE
@@ -71,12 +71,12 @@ class Memfds(Location):
     def path(self, index: int, generation: int = 0) -> Path:
         return self.place(index, generation).path
 
-    def place(self, index: int, generation: int = 0) -> Place:
+    def place(self, index: int, generation: int = 0) -> SegmentPlace:
         return MemfdPlace(self.name, index, generation)
 
     def create(
         self, index: int, size: int, options: NodeOptions, generation: int = 0
-    ) -> tuple[Place, int]:
+    ) -> tuple[SegmentPlace, int]:
         check_size(size, self.page_size(), f"{self.segment(index)}: its size")
         fd = os.memfd_create(f"limpet-{self.name}", os.MFD_CLOEXEC)
         os.ftruncate(fd, size)

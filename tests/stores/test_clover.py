@@ -507,7 +507,7 @@ EXPLORED = [
         "newer = self.endpoint.cas(newer_of(version), 0, DELETED)",
         "newer = self.endpoint.store(self.remote.state(LOOKUP, key)[0], 0)",
     ),
-    Mutant("version-not-aimed", "            self.client.aim(0, at)\n", ""),
+    Mutant("version-not-aimed", "            self.client.retarget(0, at)\n", ""),
     Mutant(
         "insert-does-not-look-at-its-cas",
         "        if lost:\n            return AGAIN  # somebody else was faster\n",

@@ -40,7 +40,7 @@ GOES_OVER_THE_END = {
     "pin: counter": "test_no_pin_is_0_when_its_counter_wraps",
     "client id: incarnation": "test_the_first_slots_incarnation_begins_anew_with_1",
     "block word: stamp": "test_stamps_pass_when_their_epoch_has_and_not_before",
-    "block word: mark of a mirror": "test_memory_of_groups_is_given_to_others_when_memory_is_full",
+    "block word: mark of a backup": "test_memory_of_groups_is_given_to_others_when_memory_is_full",
     "block word: maker of a tail": "test_spans_are_made_and_recovered_where_the_makers_bits_wrap",
     "leader: number": "test_leaders_numbers_wrap",
     "waiting: count of wakes": "test_the_count_of_wakes_wraps",

@@ -75,7 +75,7 @@ def test_first_subtable_of_a_key_needs_room_for_one(pools: Any, kind: str) -> No
         pool.client.enter()
         try:
             assert pool.allocator.allocate(0, store.parameters.subtable_size)
-            pool.client.keep(0)
+            pool.client.drop(0)
         finally:
             pool.client.leave()
     number = 0

@@ -15,7 +15,7 @@ from kit.stores import sound
 from kit.trees import LeafSplit, Merge
 
 import limpet
-from limpet.fault.explore.explorer import Exploration, Report, explore
+from limpet.fault.explore.explorer import Exploration, ExplorerReport, explore
 from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.fault_profile import FAULT_PROFILES, FaultProfile
 from limpet.fault.matrix.operations import KEY, NEW, OLD, Operation
@@ -36,7 +36,7 @@ OLD8, NEW8 = b"12345678", b"87654321"
 SMALL = {"node_size": 320, "key_size": 16, "value_size": 32}
 
 
-def explored(kind: str, runs: int, **more: Any) -> Report:
+def explored(kind: str, runs: int, **more: Any) -> ExplorerReport:
     chosen = {"value_size": 40, "crashes": 0, "stalls": 0, "seed": 7, **more}
     return explore(Exploration(store=kind, schedules=runs if COMPILED else runs // 25, **chosen))
 

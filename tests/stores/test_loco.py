@@ -19,7 +19,7 @@ import limpet
 from limpet.shm.endpoint.fabric import hash64
 from limpet.shm.endpoint.layout import NodeLayout
 from limpet.shm.parameters import PoolParameters
-from limpet.stores.loco import check as survey
+from limpet.stores.loco import check as loco_check
 from limpet.stores.loco.layout import (
     CHECKSUM,
     CLAIM,
@@ -467,7 +467,7 @@ DAMAGES: list[tuple[str, Callable[[Any], None]]] = [
 def test_check_says_what_is_wrong(
     says: str, change: Callable[[Any], None], pools: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey, "LOOKS_MAX", 20)
+    monkeypatch.setattr(loco_check, "LOOKS_MAX", 20)
     store = make(pools, capacity=10)
     store.put(b"k", OLD)
     store.check()

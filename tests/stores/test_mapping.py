@@ -430,8 +430,8 @@ def test_pop_gives_a_key_to_one_process(pools: Any) -> None:
 def verbs(store: Any) -> int:
     counted = store.stats()
     return sum(
-        lane[verb]
-        for lane in (counted, counted["background"])
+        scope[verb]
+        for scope in (counted, counted["background"])
         for verb in ("reads", "writes", "cas", "atomics")
     )
 

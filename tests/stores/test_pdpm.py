@@ -409,7 +409,7 @@ GONE = """self.membership.gone(holder, f"a lock of {self.name!r}")"""
 FINISH = """            self.objects.write(word & REFERENCE_MASK, key, value)
             self.endpoint.store(home + REDO, 0)
 """
-HOLD = """        self.client.hold(word & REFERENCE_MASK, slot)
+HOLD = """        self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
 """
 
@@ -428,7 +428,7 @@ CREDULOUS = Mutant(
     "no-checksum", (("self._is_overwritten(word) and not self.objects.intact()", "False"),)
 )
 IMPATIENT = Mutant("lock-of-the-living-broken", ((GONE, "True"),))
-FORGETFUL = Mutant("redo-copy-freed", (("        self.client.aim(0, redo)\n", ""),))
+FORGETFUL = Mutant("redo-copy-freed", (("        self.client.retarget(0, redo)\n", ""),))
 KILLED = [
     Mutant("no-redo-copy", ((COMMIT, ""),)),
     Mutant(

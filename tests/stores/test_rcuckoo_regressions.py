@@ -14,7 +14,7 @@ from kit.puppets import Puppet, PuppetEndpoint, PuppetPool, verb_on, verb_on_add
 import limpet
 from limpet.shm.endpoint.layout import SLOTS_USED
 from limpet.shm.endpoint.slots import INCARNATION_BITS
-from limpet.stores.rcuckoo.check import Survey
+from limpet.stores.rcuckoo.check import RcuckooCheck
 from limpet.stores.rcuckoo.layout import JOURNALS, LOOKS_MAX, STATE
 from limpet.stores.rcuckoo.repair import Repair
 from limpet.stores.status import AGAIN, PUT
@@ -213,11 +213,11 @@ def test_a_survey_changes_nothing_outside_of_operations(pools: Any) -> None:
         store.lookup.locks.busy,
         store.found.table,
     )
-    survey = Survey(store)
+    checker = RcuckooCheck(store)
     for table in range(2):
-        survey._changed(table, [0] * store.lookup.row_count)
-        survey._locked(table, 1)
-        survey._wait(table, 1, 7)
+        checker._changed(table, [0] * store.lookup.row_count)
+        checker._locked(table, 1)
+        checker._wait(table, 1, 7)
     assert before == (
         store.lookup.rows.base,
         store.lookup.locks.base,
@@ -260,7 +260,7 @@ def test_a_damaged_journal_is_an_error(pools: Any, state: int) -> None:
 def test_a_client_with_a_damaged_journal_is_recovered(pools: Any) -> None:
     clients = Clients(pools, 0)
     store, key = clients.store, clients.key(3)
-    clients.die(verb_on("write_words"), lambda mortal: mortal.update(key, b"new"))
+    clients.die(verb_on("write_words"), lambda remotely_fenced: remotely_fenced.update(key, b"new"))
     (journal,) = (look.at for look in Repair(store, clients.table).looks())
     store.endpoint.store(journal + STATE, 1 << 16 | 15 << 5)
     assert len(clients.pool.recover()["clients"]) == 1

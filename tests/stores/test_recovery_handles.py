@@ -61,7 +61,7 @@ def test_a_recovery_makes_one_handle_without_a_cache(
         (dead,) = [
             client["client"] for client in pool.clients() if client["client"] != pool.client_id
         ]
-        pairs = len(pool.view.hand(dead >> INCARNATION_BITS))
+        pairs = len(pool.view.journal(dead >> INCARNATION_BITS))
         seen.add(pairs)
         del handles[:]
         assert pool.recover()["clients"] == [dead]

@@ -293,7 +293,7 @@ def test_a_killed_transaction_that_was_aborted_leaves_no_lock(pools: Any) -> Non
     tree = Tree(pools, nodes=2)
     keys = tree.keys_of_all()
     door = pools.keep(PuppetPool.open(tree.pool.url))
-    mortal = door.store(KIND, name="test")
+    remotely_fenced = door.store(KIND, name="test")
     first, second = verb_on_address("cas", tree.roots[1]), [False]
 
     def stop_and_die(verb: str, address: int) -> None:
@@ -305,11 +305,11 @@ def test_a_killed_transaction_that_was_aborted_leaves_no_lock(pools: Any) -> Non
 
     def work(tx: Any) -> None:
         for key in keys:
-            tx.put(mortal, key, b"new")
+            tx.put(remotely_fenced, key, b"new")
 
     def client() -> None:
         look_away(door)
-        mortal.get(keys[0])
+        remotely_fenced.get(keys[0])
         door.endpoint.before = stop_and_die
         door.transaction(work)
 

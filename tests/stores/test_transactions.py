@@ -17,7 +17,7 @@ from kit.stores import key_of, once, sound
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.slots import PROGRESS
-from limpet.stores.rtx.hash_writes import Staging
+from limpet.stores.rtx.hash_writes import WriteSet
 
 TREE: Final = "rtx-sherman"
 HASH: Final = "rtx-race"
@@ -367,9 +367,9 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
     pool: limpet.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = pool.store(HASH, name="small", groups=2, bucket_size=2)
-    stage, staged = Staging.stage, [0]
+    stage, staged = WriteSet.stage, [0]
 
-    def counted(staging: Staging, key: bytes, value: bytes | None) -> int:
+    def counted(staging: WriteSet, key: bytes, value: bytes | None) -> int:
         staged[0] += 1
         return stage(staging, key, value)
 
@@ -377,7 +377,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
         for number in range(2 * MANY):
             tx.put(store, b"%d" % number, b"v")
 
-    monkeypatch.setattr(Staging, "stage", counted)
+    monkeypatch.setattr(WriteSet, "stage", counted)
     pool.transaction(put)
     assert len(store) == 2 * MANY
     assert staged[0] < 12 * len(store)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.states import former
@@ -180,10 +180,10 @@ class Chains(Store):
 
     def left_by(self, ident: int) -> set[str]:
         found = set()
-        for version, home in hand_in(self.endpoint, ident >> INCARNATION_BITS):
-            if home and self.heap.used(version):
-                mine = self._is_head(home)
-                linked = self.endpoint.load(home) == version
+        for version, link_address in journal_of(self.endpoint, ident >> INCARNATION_BITS):
+            if link_address and self.heap.used(version):
+                mine = self._is_head(link_address)
+                linked = self.endpoint.load(link_address) == version
                 if linked and not mine:
                     found.add("appended")
                 if mine and not linked and self.endpoint.load(newer_of(version)):

@@ -34,7 +34,7 @@ NAMES_MAX: Final = 1000
 """How many names are drawn before a metadata process gives up."""
 
 
-class Place:
+class VersionPlace:
     """The lock of one store's metadata process, and the name that goes with it."""
 
     def __init__(self, pool: Any, name: str, word: int) -> None:
@@ -95,7 +95,7 @@ class Place:
 class Held(NamedTuple):
     """In the metadata process: the lock, held until this process ends, and the socket."""
 
-    place: Place
+    place: VersionPlace
     own: int
     listener: socket.socket
     number: int

@@ -24,7 +24,7 @@ from limpet.shm.descriptors import descriptors_needed
 from limpet.shm.errors import NodeFailed, StoreError
 from limpet.shm.uninterrupted import uninterrupted
 from limpet.stores.baselines.clover import server
-from limpet.stores.baselines.clover.place import Place
+from limpet.stores.baselines.clover.place import VersionPlace
 from limpet.stores.baselines.clover.server import PACKET_MAX, WORDS, peer
 
 log = logging.getLogger("limpet")
@@ -46,7 +46,7 @@ class Remote:
         self.name = name
         self.tables = tables
         self.heads = heads
-        self.place = Place(pool, name, word)
+        self.place = VersionPlace(pool, name, word)
         self.address = ""
         """Where the metadata process listens that this process last connected to."""
         self.patience_s = max(PATIENCE_S, pool.parameters.lease_us / 1e6)

@@ -47,7 +47,7 @@ from limpet.shm.endpoint.layout import NODE_STATES
 from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed
-from limpet.stores.baselines.clover.place import Place
+from limpet.stores.baselines.clover.place import VersionPlace
 from limpet.stores.fusee.marks import ENTRY_SIZE
 
 LOOKUP: Final = 1
@@ -171,7 +171,7 @@ class Metadata:
 # ---- the process ---------------------------------------------------------------------------------
 
 
-def start(pool: Any, place: Place, tables: list[int], heads: int) -> str:
+def start(pool: Any, place: VersionPlace, tables: list[int], heads: int) -> str:
     """Start a metadata process, unless there is one; "", or what went wrong in it.
 
     It is a grandchild, so that no zombie is left for this process to wait for.
@@ -186,7 +186,7 @@ def start(pool: Any, place: Place, tables: list[int], heads: int) -> str:
         return pipe.read().decode(errors="replace")
 
 
-def _live(pool: Any, place: Place, tables: list[int], heads: int, ready: int) -> NoReturn:
+def _live(pool: Any, place: VersionPlace, tables: list[int], heads: int, ready: int) -> NoReturn:
     """Be the metadata process. `ready` is closed when it answers, and told what goes wrong."""
     try:
         os.setsid()

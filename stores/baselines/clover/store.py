@@ -37,10 +37,10 @@ collects them: for who frees memory must be a client of the pool, that others ca
 is counted up first: who is pinned and finds it unchanged may use what it remembers, as whatever is
 freed from then on is not used again before it has ended its operation.
 
-A kill leaves behind: a client: what is in its hand (client.py), meant for a `newer` or a head,
-linked there or freed, and chains that the metadata process was not told of, which somebody will
-collect later. The metadata process: nothing, but what it knew is lost; the next one reads the keys
-of all heads from memory.
+A kill leaves behind: a client: what is in its client journal (client.py), meant for a `newer` or a
+head, linked there or freed, and chains that the metadata process was not told of, which somebody
+will collect later. The metadata process: nothing, but what it knew is lost; the next one reads the
+keys of all heads from memory.
 
 Limits that are the paper's
     - the metadata process is a single point of failure, and of congestion: while it stands still,
@@ -245,7 +245,7 @@ class Clover(Chains):
         return self._begin(period, key, version, head)
 
     def _make(self, key: bytes, value: bytes, size: int) -> int:
-        """A new version with this pair, in hand; 0: there is no memory ready."""
+        """A new version with this pair, in the client journal; 0: there is no memory ready."""
         version = self.allocator.allocate(table_of(key, self.parameters.tables), size)
         if version:
             self.objects.write(version, key, value)
@@ -255,7 +255,7 @@ class Clover(Chains):
         """Put a version at the end of a chain, of which `start` is one; MISSING: it has ended."""
         while True:
             at = newer_of(start)
-            self.client.aim(0, at)
+            self.client.retarget(0, at)
             # LINEARIZES: update
             newer = self.endpoint.cas(at, 0, version)
             # CRASH(appended): the version is linked, and nobody has told the metadata process.
@@ -270,7 +270,7 @@ class Clover(Chains):
     def _begin(self, period: int, key: bytes, version: int, head: int) -> int:
         """Begin a chain with a version, at a head that is the key's."""
         self._retire(head)
-        self.client.aim(0, head)
+        self.client.retarget(0, head)
         # LINEARIZES: insert
         lost = self.endpoint.cas(head, 0, version)
         self.endpoint.wait()
@@ -345,8 +345,8 @@ class Clover(Chains):
                 # ORDER: before the first version is unlinked.
                 endpoint.faa(self.tables[head >> NODE_SHIFT], 1)
                 counted = True
-            place = self.client.hold(version, head)
+            place = self.client.log(version, head)
             endpoint.cas(head, version, 0 if newer == DELETED else newer)
-            # CRASH(retired): the version is in the hand and no longer linked.
+            # CRASH(retired): the version is in the client journal and no longer linked.
             self.client.release(place)
             version = endpoint.load(head)

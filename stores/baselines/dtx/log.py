@@ -13,7 +13,7 @@ without lease and takeovers:
 
 An image is an object of its own, of the size of what it is an image of. None of these words counts.
 
-It is in the owner's hand from before the first lock is taken until all are given back.
+It is in the owner's journal from before the first lock is taken until all are given back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ValueLog(Log):
         super().__init__(locks, reference)
         self.client = locks.client
         self.place = 0
-        """In its owner's hand."""
+        """In its owner's journal."""
         self.noted: list[Entry] = []
 
     def carry_out(self, locked: list[Entry]) -> None:
@@ -44,19 +44,21 @@ class ValueLog(Log):
     # ---- the owner's ----------------------------------------------------------------------------
 
     def take_up(self, place: int, link: int) -> None:
-        """Begin to write it. It is at this place of the hand; `link` names its store there."""
+        """Begin to write it. It is at this place of the client journal; `link` names its store
+        there."""
         self.open(self.client.ident)
-        # ORDER: it is one before the hand says so.
-        self.client.aim(place, link)
+        # ORDER: it is one before the client journal says so.
+        self.client.retarget(place, link)
         self.place = place
 
     def add(self, entry: Entry, index: int = -1) -> None:
-        """Append an entry; what it has at that place of the hand is in the log from then on."""
+        """Append an entry; what it has at that place of the client journal is in the log from then
+        on."""
         self.note(len(self.noted), entry)
         self.noted.append(entry)
         if index >= 0:
-            # CRASH(noted): it is in the log and in the hand; recovery frees it.
-            self.client.keep(index)
+            # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+            self.client.drop(index)
 
     def decide(self) -> None:
         """INIT -> DOING."""

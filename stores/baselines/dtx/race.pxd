@@ -29,7 +29,7 @@ cdef class DtxRace(HashStore):
         self, Place place, bytes key, bytes value, u64 size, int mode, u64 attempt
     ) except -1
     cdef int delete_once(self, Place place, bytes key) except -1
-    @cython.locals(lane=bint)
+    @cython.locals(scope=bint)
     cdef bint is_stopped(self, Place place, u64 table) except -1
     cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
     cdef int stay(self, u64 at, u64 table, u64 attempt) except -1

@@ -6,10 +6,10 @@ log, they are written in place, a recovery stops all clients (recovery.py). A ba
 inserts, updates and deletes are RACE's own, which take no lock, as in `rtx-race`. A client that
 finds no room, or a frozen slot, splits the subtable by one transaction:
 
-    1. have memory for the halves, their images and the log, which names all of it, in hand before 2
-    2. lock the entries (race/index.py) of the halves and of the subtable, by words that name the
-       client that holds them (stores/baselines/dtx/locks.py); one that is locked is a conflict.
-       Validate that the subtable is the one that was read
+    1. have memory for the halves, their images and the log, which names all of it, in the client
+    journal before 2 2. lock the entries (race/index.py) of the halves and of the subtable, by words
+       that name the client that holds them (stores/baselines/dtx/locks.py); one that is locked is a
+       conflict. Validate that the subtable is the one that was read
     3. freeze it (race/splitter.py), so that it stands still; write to the log what the halves will
        be, and that it is decided
     4. write each half in place, then its pointer; at last SPLIT over the pointer of the subtable.
@@ -23,8 +23,8 @@ Entries of the log (stores/baselines/dtx/log.py)
 SPLIT comes last, so what it leads to is whole, and others go on there though the halves are still
 locked. Hence readers never wait for a split; who wants to split the same subtable does.
 
-A kill leaves behind: the log in the hand, locked entries, frozen slots. The client that recovers
-the dead one stops the directory, and waits until nobody is in it
+A kill leaves behind: the log in the client journal, locked entries, frozen slots. The client that
+recovers the dead one stops the directory, and waits until nobody is in it
 (stores/baselines/dtx/recovery.py). If it was decided, and SPLIT is not there, it does 4 once more,
 from the images. It unlocks, and lets all go on. If it was not decided, it thaws what is frozen
 before it unlocks, so that slots can be written to though there is no memory for another split.
@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
@@ -184,12 +184,12 @@ class DtxRace(HashStore):
 
     def is_stopped(self, place: Place, table: int) -> bool:
         """Whether a directory is; then the operation, which is pinned, ends, and waits."""
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             if self.endpoint.load(self.index.tables[table] + self.stop_offset) == 0:
                 return False
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         place.table = table
         place.busy = STOPPED
         return True
@@ -211,14 +211,14 @@ class DtxRace(HashStore):
         """The log there."""
         return SplitLog(self, reference)
 
-    def is_log(self, home: int) -> bool:
+    def is_log(self, link_address: int) -> bool:
         """Whether a pair of a client journal is a log of this store."""
-        return bool(home == self.link)
+        return bool(link_address == self.link)
 
-    def resolved(self, reference: int, home: int) -> bool:
+    def resolved(self, reference: int, link_address: int) -> bool:
         return bool(self.recovery.resolved(reference))
 
-    def listed(self, reference: int, home: int) -> list[int]:
+    def listed(self, reference: int, link_address: int) -> list[int]:
         return list(self.recovery.listed(reference))
 
     def left_by(self, ident: int) -> set[str]:
@@ -228,7 +228,9 @@ class DtxRace(HashStore):
         slot = ident >> INCARNATION_BITS
         for log, entries in self.recovery.logs_in(slot, ident):
             with contextlib.suppress(NodeFailed):
-                found |= shown_by(log, entries, {each for each, _ in hand_in(self.endpoint, slot)})
+                found |= shown_by(
+                    log, entries, {each for each, _ in journal_of(self.endpoint, slot)}
+                )
         return found
 
 
@@ -303,13 +305,13 @@ class SplitLog(ValueLog):
         self.endpoint.store(entries[4].at + POINTER, SPLIT)
 
 
-def shown_by(log: ValueLog, entries: list[Entry], hand: set[int]) -> set[str]:
-    """The crash points that the owner of a log shows, if it is dead, with these references in
-    hand."""
+def shown_by(log: ValueLog, entries: list[Entry], logged: set[int]) -> set[str]:
+    """The crash points that the owner of a log shows, if it is dead and these references are in its
+    client journal."""
     holders = {log.locks.holder(entry.at) for entry in entries if entry.at}
     locked = log.owner() in holders
     if log.state() != DOING:
-        if any(entry.new in hand for entry in entries):
+        if any(entry.new in logged for entry in entries):
             return {"noted"}
         return {"entry-locked"} if locked else set()
     *_, first, _, parent = entries
@@ -368,13 +370,15 @@ class LoggedSplit:
         return DONE
 
     def _prepare(self) -> SplitLog | None:
-        """Have all memory in hand, and then in the log; None: it is not ready."""
+        """Have all memory in the client journal, and then in the log; None: it is not ready."""
         store, client = self.store, self.store.client
         allocator, place = self.splitter.allocator, client.held
         node = self.old >> NODE_SHIFT & 0xFF
         new = [allocator.allocate(node, self.splitter.index.subtable_size, 1) for _ in range(5)]
         if not all(new):
-            return None  # what is in hand and not named by a link is freed when the operation ends
+            # What is in the client journal and not named by a link is freed when the operation
+            # ends.
+            return None
         log = SplitLog(store, new[0])
         log.take_up(place, store.link)
         self.images = new[3:]

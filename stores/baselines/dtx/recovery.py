@@ -1,10 +1,10 @@
 """Recovery of changes in place by their value logs, with all clients stopped.
 
-A client that recovers one with a log in hand stops the table that the log is of (stop.py), waits
-until nobody is in it, carries out what is decided or undoes it (log.py), frees what that leaves
-behind, and lets all go on. So of several that recover one client, one is at it at a time; and what
-it writes in place nobody else is reading or writing. It may be killed at it; the next one begins
-anew.
+A client that recovers one with a log in the client journal stops the table that the log is of
+(stop.py), waits until nobody is in it, carries out what is decided or undoes it (log.py), frees
+what that leaves behind, and lets all go on. So of several that recover one client, one is at it at
+a time; and what it writes in place nobody else is reading or writing. It may be killed at it; the
+next one begins anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
 from limpet.stores.baselines.dtx.stop import Stop
@@ -29,7 +29,8 @@ class Recovery:
     """Recovery by one handle of a store. The store gives
 
     value_log(reference)    the log there
-    is_log(home)            whether a pair of a hand with this home is a log of it
+    is_log(link_address)            whether a pair of a client journal with this link_address is a
+    log of it
     stop_words()            addresses of the words by which each table is stopped (stop.py)
     """
 
@@ -41,7 +42,8 @@ class Recovery:
         self.client = store.client
         self.heap = store.heap
 
-    # ---- pairs of a hand ------------------------------------------------------------------------
+    # ---- pairs of a client journal
+    # ------------------------------------------------------------------------
 
     def resolved(self, reference: int) -> bool:
         """Carry out or undo the change whose log this is: of a dead client, or our own.
@@ -103,10 +105,11 @@ class Recovery:
         return found
 
     def logs_in(self, slot: int, owner: int = 0) -> Iterator[tuple[ValueLog, list[Entry]]]:
-        """The logs in the hand of a client slot, with their entries; with `owner`, only those of
-        that client. Left out are those that are lost, or damaged: it may be memory again by now."""
-        for reference, home in hand_in(self.endpoint, slot):
-            if self.store.is_log(home):
+        """The logs in the client journal of a client slot, with their entries; with `owner`, only
+        those of that client. Left out are those that are lost, or damaged: it may be memory again
+        by now."""
+        for reference, link_address in journal_of(self.endpoint, slot):
+            if self.store.is_log(link_address):
                 log = self.store.value_log(reference)
                 with contextlib.suppress(NodeFailed, StoreCorrupt, AddressError):
                     entries = log.entries()

@@ -8,16 +8,16 @@ transaction:
 
     1. read the leaf
     2. lock all nodes that are changed, and read lock and version of each again: the version must be
-       the one that was read. The log, which names them, is in hand before
+       the one that was read. The log, which names them, is in the client journal before
     3. write all of them to the log, and that it is decided
     4. write them in place; unlock
 
 Table 2: reads 1 KiB and 16 bytes, writes 2 KiB and 8 bytes, one CAS, for each node; and a header of
 the log. A get reads the leaf, and waits if that is locked: another value may be decided.
 
-A kill leaves behind: the log in the hand. The client that recovers the dead one stops the tree
-(stores/baselines/dtx/recovery.py), waits until nobody is in it, writes the nodes that are locked
-once more if it was decided, unlocks them, and lets all go on.
+A kill leaves behind: the log in the client journal. The client that recovers the dead one stops the
+tree (stores/baselines/dtx/recovery.py), waits until nobody is in it, writes the nodes that are
+locked once more if it was decided, unlocks them, and lets all go on.
 
 Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until
 it is fenced, or, in a pool with fence="wait", until it goes on; conflicts abort.
@@ -34,7 +34,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.clients.membership import hand_in
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.shm.errors import NodeFailed, StoreFull
@@ -47,7 +47,7 @@ from limpet.stores.baselines.dtx.sherman_parameters import DtxParameters
 from limpet.stores.inline import InlineStore
 from limpet.stores.rtx.layout import DOING, EXTENT_PAIR
 from limpet.stores.rtx.repair import PATIENCE
-from limpet.stores.sherman.in_place_check import InPlaceSurvey
+from limpet.stores.sherman.in_place_check import InPlaceCheck
 from limpet.stores.sherman.in_place_layout import NODE_PAIR
 from limpet.stores.sherman.in_place_locks import NodeLocks
 from limpet.stores.sherman.in_place_trees import InPlaceTrees, look_after_torn
@@ -164,20 +164,20 @@ class DtxSherman(InlineStore):
         """The log there."""
         return NodeLog(self, reference)
 
-    def is_log(self, home: int) -> bool:
-        """Whether a pair of a hand is a log of this store."""
-        ours = home & REPLICATED and home >> 48 == self.link >> 48
-        return bool(ours and not home & (EXTENT_PAIR | NODE_PAIR))
+    def is_log(self, link_address: int) -> bool:
+        """Whether a pair of a client journal is a log of this store."""
+        ours = link_address & REPLICATED and link_address >> 48 == self.link >> 48
+        return bool(ours and not link_address & (EXTENT_PAIR | NODE_PAIR))
 
     def stop_words(self) -> list[int]:
         """Addresses of the words by which each tree is stopped (stores/baselines/dtx/stop.py)."""
         return [self.trees.stop_word(tree) for tree in range(len(self.trees.roots))]
 
-    def resolved(self, reference: int, home: int) -> bool:
-        return not self.is_log(home) or self.recovery.resolved(reference)
+    def resolved(self, reference: int, link_address: int) -> bool:
+        return not self.is_log(link_address) or self.recovery.resolved(reference)
 
-    def listed(self, reference: int, home: int) -> list[int]:
-        return self.recovery.listed(reference) if self.is_log(home) else []
+    def listed(self, reference: int, link_address: int) -> list[int]:
+        return self.recovery.listed(reference) if self.is_log(link_address) else []
 
     def image_of(self, at: int) -> int:
         """Address of what a node that is torn is to be, by the log of who writes it; or 0."""
@@ -197,7 +197,7 @@ class DtxSherman(InlineStore):
         slot = ident >> INCARNATION_BITS
         for log, entries in self.recovery.logs_in(slot, ident):
             with contextlib.suppress(NodeFailed):
-                found |= self._left_with_log(log, entries, hand_in(self.endpoint, slot))
+                found |= self._left_with_log(log, entries, journal_of(self.endpoint, slot))
         return found
 
     def _left_with_log(
@@ -220,5 +220,5 @@ class DtxSherman(InlineStore):
         ]
         return {"node-written"} if any(written) else {"decided"}
 
-    def survey(self) -> InPlaceSurvey:
-        return InPlaceSurvey(self)
+    def checker(self) -> InPlaceCheck:
+        return InPlaceCheck(self)

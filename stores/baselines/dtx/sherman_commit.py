@@ -35,7 +35,7 @@ class LoggedCommit(InPlaceCommit):
         return len(self.pages) + len(self.extents) + len(self.dropped)
 
     def _prepare(self) -> bool:
-        """Have all memory in hand, and then in the log."""
+        """Have all memory in the client journal, and then in the log."""
         news = [*self.fresh.values()]
         for staged in self.extents:
             news.append(self._new_extent(*staged))
@@ -91,7 +91,7 @@ class LoggedCommit(InPlaceCommit):
         self.log.close(False)
 
     def abandon(self) -> None:
-        # ORDER: with a log in hand, that is carried out or undone first, as the operation ends; and
-        # it goes by the locks, and gives them back.
+        # ORDER: with a log in the client journal, that is carried out or undone first, as the
+        # operation ends; and # it goes by the locks, and gives them back.
         if self.log is None:
             super().abandon()

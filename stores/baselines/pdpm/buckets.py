@@ -32,7 +32,7 @@ LOOKS_MAX: Final = 16
 """A pair that so often is not whole, with no update under way each time, is damaged."""
 
 
-class Place(NamedTuple):
+class BucketPair(NamedTuple):
     """Where a key belongs: node, addresses of its two buckets, the first with its lock."""
 
     node: int
@@ -67,7 +67,7 @@ class Buckets(Store):
 
     # ---- finding --------------------------------------------------------------------------------
 
-    def _place(self, key: bytes) -> Place:
+    def _place(self, key: bytes) -> BucketPair:
         hashed = hash64(key)
         tables, buckets = self.parameters.tables, self.parameters.buckets
         table = (hashed >> 32) * tables >> 32
@@ -76,21 +76,23 @@ class Buckets(Store):
         if first == second:
             second = (second + 1) % buckets
         base = self.tables[table]
-        return Place(table, base + first * BUCKET_SIZE, base + second * BUCKET_SIZE, hashed & 0xFF)
+        return BucketPair(
+            table, base + first * BUCKET_SIZE, base + second * BUCKET_SIZE, hashed & 0xFF
+        )
 
-    def _read(self, place: Place) -> None:
+    def _read(self, place: BucketPair) -> None:
         # ORDER: the home first: `redo` before the slots, and those before the objects.
         self.endpoint.read_words(place.home, self.words, BUCKET_WORDS)
         self.endpoint.read_words(place.other, self.words, BUCKET_WORDS, BUCKET_WORDS)
         self.endpoint.wait()
 
-    def _slots(self, place: Place) -> Iterator[tuple[int, int]]:
+    def _slots(self, place: BucketPair) -> Iterator[tuple[int, int]]:
         """Address and word of each slot in the buckets that were read."""
         for start, bucket in ((0, place.home), (BUCKET_WORDS, place.other)):
             for index in range(FIRST_SLOT, BUCKET_WORDS):
                 yield bucket + 8 * index, self.words[start + index]
 
-    def _match(self, place: Place, key: bytes) -> tuple[int, int]:
+    def _match(self, place: BucketPair, key: bytes) -> tuple[int, int]:
         """Address and word of the slot with this key, of the buckets that were read; or zeros.
 
         The image then has its pair.
@@ -103,7 +105,7 @@ class Buckets(Store):
                     return slot, word
         return 0, 0
 
-    def _vacant(self, place: Place) -> int:
+    def _vacant(self, place: BucketPair) -> int:
         """Address of an empty slot, in the emptier of the buckets that were read; or 0."""
         empty: tuple[list[int], list[int]] = [], []
         for slot, word in self._slots(place):

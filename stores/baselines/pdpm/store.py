@@ -36,11 +36,11 @@ read what was the value at one of these moments, or in between.
 Invariants: of all slots, at most one holds a given key. A pair whose checksum does not hold has a
 redo copy at its home, of the same size class and with the same key.
 
-A kill leaves behind: a lock, perhaps a redo copy, and what is in the hand (client.py), with
-the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for the
-lock of a dead client waits for ever. Here the lock names its holder. A waiter asks the membership
-whether that client is dead, recovers it, takes its lock over by a CAS, finishes an update whose
-redo copy is linked, and unlocks. Any client may do it, and may be killed at it.
+A kill leaves behind: a lock, perhaps a redo copy, and what is in the client journal (client.py),
+with the link, slot or redo, for which it was meant. The paper has no recovery, and who waits for
+the lock of a dead client waits for ever. Here the lock names its holder. A waiter asks the
+membership whether that client is dead, recovers it, takes its lock over by a CAS, finishes an
+update whose redo copy is linked, and unlocks. Any client may do it, and may be killed at it.
 
 Limits that are the paper's
     - a client that stands still while it holds a lock makes every writer of the key wait, and in
@@ -67,7 +67,7 @@ import numpy as np
 from limpet.shm.endpoint.words import LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt, StoreFull
 from limpet.stores.base import as_bytes
-from limpet.stores.baselines.pdpm.buckets import REDO, Buckets, Place
+from limpet.stores.baselines.pdpm.buckets import REDO, BucketPair, Buckets
 from limpet.stores.baselines.pdpm.parameters import BUCKET_SIZE, PdpmParameters
 from limpet.stores.status import (
     AGAIN,
@@ -132,7 +132,7 @@ class Pdpm(Buckets):
 
     def _run(
         self,
-        place: Place,
+        place: BucketPair,
         once: Callable[[], Any],
         key: bytes = b"",
         size: int = 0,
@@ -155,7 +155,7 @@ class Pdpm(Buckets):
             else:
                 return outcome
 
-    def _get_once(self, place: Place, key: bytes) -> Any:
+    def _get_once(self, place: BucketPair, key: bytes) -> Any:
         self._read(place)
         redo = self.words[1]
         slot, word = self._match(place, key)
@@ -169,7 +169,7 @@ class Pdpm(Buckets):
             return AGAIN
         return self.objects.value()
 
-    def _require_lock(self, place: Place, redo: int) -> None:
+    def _require_lock(self, place: BucketPair, redo: int) -> None:
         """Raise StoreCorrupt if nobody has the lock under which there is this redo copy.
 
         While we are pinned, no other has the same address.
@@ -181,7 +181,7 @@ class Pdpm(Buckets):
                 "what is left, and make the store again"
             )
 
-    def _require_whole(self, place: Place, slot: int, word: int, key: bytes) -> None:
+    def _require_whole(self, place: BucketPair, slot: int, word: int, key: bytes) -> None:
         """Raise StoreCorrupt if a pair's checksum does not hold, and nobody is writing it."""
         if not self._settled(word & REFERENCE_MASK, place.home) and (
             self.endpoint.load(slot) == word
@@ -192,7 +192,7 @@ class Pdpm(Buckets):
 
     # ---- changing -------------------------------------------------------------------------------
 
-    def _locked(self, place: Place, work: Callable[[], int]) -> int:
+    def _locked(self, place: BucketPair, work: Callable[[], int]) -> int:
         """What `work` comes to, with the lock held and the buckets read; AGAIN: another has it."""
         try:
             if self.endpoint.cas(place.home, 0, self.client.ident):
@@ -210,7 +210,7 @@ class Pdpm(Buckets):
         self.endpoint.wait()
         return outcome
 
-    def _change(self, place: Place, key: bytes, value: bytes, size: int, mode: int) -> int:
+    def _change(self, place: BucketPair, key: bytes, value: bytes, size: int, mode: int) -> int:
         slot, word = self._match(place, key)
         if slot and mode == INSERT:
             return EXISTS
@@ -226,13 +226,13 @@ class Pdpm(Buckets):
         if slot and not (word ^ reference) >> 48 & 0xFF and self._is_overwritten(word):
             self._overwrite(place, word & REFERENCE_MASK, key, value, reference)
             return DONE
-        self.client.aim(0, slot or vacant)
+        self.client.retarget(0, slot or vacant)
         if slot:
-            self.client.hold(word & REFERENCE_MASK, slot)
+            self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: insert, and update with a pair of another size. A vacant slot may have gone to
         # a key with another home.
         old = self.endpoint.cas(slot or vacant, word, place.fingerprint << 56 | reference)
-        # CRASH(updated): the old object is in the hand and no longer linked.
+        # CRASH(updated): the old object is in the client journal and no longer linked.
         return DONE if old == word else AGAIN
 
     def _is_overwritten(self, word: int) -> bool:
@@ -240,9 +240,11 @@ class Pdpm(Buckets):
         size_class = word >> 48 & 0xFF
         return size_class != LARGE_CLASS and self.heap.sizes[size_class] <= IN_PLACE_MAX
 
-    def _overwrite(self, place: Place, old: int, key: bytes, value: bytes, reference: int) -> None:
+    def _overwrite(
+        self, place: BucketPair, old: int, key: bytes, value: bytes, reference: int
+    ) -> None:
         redo = place.home + REDO
-        self.client.aim(0, redo)
+        self.client.retarget(0, redo)
         # LINEARIZES: update
         self.endpoint.store(redo, reference)
         # CRASH(committed): who takes the lock over writes the value in place.
@@ -252,17 +254,17 @@ class Pdpm(Buckets):
         # lock.
         self.endpoint.store(redo, 0)
 
-    def _delete_once(self, place: Place, key: bytes) -> int:
+    def _delete_once(self, place: BucketPair, key: bytes) -> int:
         return self._locked(place, lambda: self._remove(place, key))
 
-    def _remove(self, place: Place, key: bytes) -> int:
+    def _remove(self, place: BucketPair, key: bytes) -> int:
         slot, word = self._match(place, key)
         if not slot:
             return MISSING
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: delete
         lost = self.endpoint.cas(slot, word, 0) != word
-        # CRASH(deleted): the old object is in the hand and no longer linked.
+        # CRASH(deleted): the old object is in the client journal and no longer linked.
         return AGAIN if lost else DONE
 
     # ---- locks of the dead ----------------------------------------------------------------------
@@ -296,7 +298,7 @@ class Pdpm(Buckets):
             slot, word = self._match(place, key)
             if not slot:
                 raise StoreCorrupt(f"{self.name}: a redo copy of {key!r}, which is not there")
-            self.client.hold(reference, home + REDO)
+            self.client.log(reference, home + REDO)
             self.objects.write(word & REFERENCE_MASK, key, value)
             self.endpoint.store(home + REDO, 0)
         self.endpoint.store(home, 0)

@@ -37,7 +37,7 @@ class Raw(HashStore):
 
     def __init__(self, pool: Any, kind: str, name: str, parameters: RawParameters) -> None:
         super().__init__(pool, kind, name, parameters)
-        self.foretells = True
+        self.prefetches = True
         self.pairs = RawObjects(pool.heap, parameters.room)
         self.cache = LocationCache(parameters.cache_size, 0)
         tables = attach(pool, name, parameters)

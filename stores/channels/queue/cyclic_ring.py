@@ -227,7 +227,7 @@ class CyclicRing:
         if reference:
             endpoint.store(slot + SIZE, len(data))
             # ORDER: the journal knows the link before it is set; a link has a large size.
-            self.client.aim(index, link)
+            self.client.retarget(index, link)
             endpoint.store(link, reference)
         else:
             self.header[0] = len(data)
@@ -240,18 +240,18 @@ class CyclicRing:
         self.unfinished = 0
         if reference:
             if self.endpoint.load(self.mark.address) == self.mark.number:
-                self.client.keep(index)
+                self.client.drop(index)
             else:
                 # It is still in the journal, so `leave` frees it.
-                self.endpoint.cas(self.client.homes[index], reference, 0)
+                self.endpoint.cas(self.client.link_addresses[index], reference, 0)
         self.endpoint.wait()
         self.news.wake_one()
 
     def _give_up(self, row: int, slot: int, reference: int, index: int) -> None:
         """A consumer has skipped the slot while we wrote to it."""
         if reference:
-            self.endpoint.store(self.client.homes[index], 0)
-            self.client.aim(index, 0)
+            self.endpoint.store(self.client.link_addresses[index], 0)
+            self.client.retarget(index, 0)
         self.release(row, slot)
 
     def release(self, row: int, slot: int) -> None:

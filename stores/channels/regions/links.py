@@ -19,9 +19,9 @@ def unlink(client: Any, link: int) -> None:
 def unlink_from(client: Any, link: int, reference: int) -> None:
     """Free the object that a link named when it was read, unless another client does. In an
     operation."""
-    index = client.hold(reference, link)
+    index = client.log(reference, link)
     # CRASH(unlinking): linked, or not and in the journal; then recovery frees the object.
     if client.endpoint.cas(link, reference, 0) == reference:
         client.release(index)
     else:
-        client.keep(index)
+        client.drop(index)

@@ -111,8 +111,8 @@ def deletes_by_nothing(self: Any, place: Any, slot: int) -> int:
     if word & FROZEN:
         return FULL
     self.slot.select(slot, place.head)
-    self.round.begin(DELETING, self.slot.home, word, 0)
-    old = self.client.hold(word & OBJECT_MASK, self.slot.home | OLD)
+    self.round.begin(DELETING, self.slot.link_address, word, 0)
+    old = self.client.log(word & OBJECT_MASK, self.slot.link_address | OLD)
     won = self.slot.write(word, 0)
     self.client.release(old)
     return DONE if won else AGAIN
@@ -152,10 +152,10 @@ def replaces_without_a_hand(self: Any, place: Any, slot: int, desired: int) -> i
     if word & FROZEN:
         return FULL
     self.slot.select(slot, place.head)
-    self.round.begin(UPDATING, self.slot.home, word, desired)
-    self.client.aim(0, self.slot.home)
+    self.round.begin(UPDATING, self.slot.link_address, word, desired)
+    self.client.retarget(0, self.slot.link_address)
     if self.slot.write(word, desired):
-        self.client.keep(0)
+        self.client.drop(0)
     else:
         self.client.release(0)
     self.client.heap.free(word & OBJECT_MASK)
@@ -163,10 +163,10 @@ def replaces_without_a_hand(self: Any, place: Any, slot: int, desired: int) -> i
 
 
 def withdraws_and_keeps(self: Any, desired: int, hurry: bool) -> int:
-    if self.slot.resolve(desired & OBJECT_MASK, self.round.home, hurry):
-        self.client.keep(0)
+    if self.slot.resolve(desired & OBJECT_MASK, self.round.link_address, hurry):
+        self.client.drop(0)
         return DONE
-    self.client.keep(0)
+    self.client.drop(0)
     self.spare = desired & OBJECT_MASK
     return AGAIN
 
@@ -175,7 +175,7 @@ def makes_it_of_the_same(make_object: Any) -> Any:
     def run(self: Any, place: Any, key: bytes, value: bytes, size: int) -> int:
         reference = vars(self.writer).pop("spare", 0)
         if reference:
-            self.client.hold(reference, 0)
+            self.client.log(reference, 0)
             return int(reference)
         return int(make_object(self, place, key, value, size))
 
@@ -233,13 +233,13 @@ def waits_without_help(self: Any, old: int) -> None:
 
 def voids_the_first_backup_first(self: Any, vacant: int) -> None:
     ticket = self.tables.ticket()
-    held = self.client.hold(ticket, self.home)
+    held = self.client.log(ticket, self.link_address)
     lost = self.endpoint.cas(self.address, vacant, ticket) != vacant
     self.endpoint.wait()
     if not lost:
         for k in range(1, self.backups + 1):
             self._clear(k, ticket)
-    self.client.keep(held)
+    self.client.drop(held)
 
 
 def keeps_undecided(values: list[int], birth: Any, number: Any) -> int:

@@ -97,7 +97,7 @@ def _insert_in(*order: str) -> Callable[[dict[str, Any]], None]:
             return FULL
         entries, index = found.entries, found.index
         if reference:
-            writer.client.aim(0, entries.link_address(entry))
+            writer.client.retarget(0, entries.link_address(entry))
         count = entries.compose(state, key, value, reference)
         numbers = []
         valid = state & ~PHASE_MASK | VALID

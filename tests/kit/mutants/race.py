@@ -18,7 +18,7 @@ from limpet.shm.alloc.reclaim import end_limbo
 from limpet.shm.clients.epoch import NEVER, Grace
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.clients.recovery import recover_client
-from limpet.shm.endpoint.slots import HAND, HAND_SIZE
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores import registry
 from limpet.stores.race.layout import FROZEN, OBJECT_MASK
@@ -73,7 +73,7 @@ class NoTentativeStep(Slots):  # type: ignore[misc]
         if number < 0:
             return FULL
         slot, vacant = address(place, number), self.index.words[number]
-        self.client.aim(0, slot)
+        self.client.retarget(0, slot)
         if self.endpoint.cas(slot, vacant, desired) != vacant:
             self.endpoint.wait()
             return AGAIN
@@ -97,9 +97,9 @@ class HoldsAfterCas(Slots):  # type: ignore[misc]
         word = place.word
         if word & FROZEN:
             return FULL
-        self.client.aim(0, slot)
+        self.client.retarget(0, slot)
         lost = self.endpoint.cas(slot, word, desired) != word
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         self.endpoint.wait()
         return AGAIN if lost else DONE
 
@@ -150,8 +150,8 @@ class UpdatesByStore(Slots):  # type: ignore[misc]
         word = place.word
         if word & FROZEN:
             return FULL
-        self.client.aim(0, slot)
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.retarget(0, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         self.endpoint.store(slot, desired)
         self.endpoint.wait()
         return DONE
@@ -225,9 +225,9 @@ class EndsLimboAtOnce(Allocator):  # type: ignore[misc]
 def recover_freeing_the_linked(
     client: Any, blocks: Any, regions: Any, grace: Any, slot: int, word: int
 ) -> dict[str, int]:
-    """Recovery frees what was in the dead client's hand, linked or not."""
-    for index in range(HAND_SIZE):
-        reference = client.endpoint.load(slot_address(slot) + HAND + 16 * index)
+    """Recovery frees what was in the dead client's journal, linked or not."""
+    for index in range(CLIENT_JOURNAL_SIZE):
+        reference = client.endpoint.load(slot_address(slot) + CLIENT_JOURNAL + 16 * index)
         if reference:
             client.heap.free(reference)
     return recover_client(client, blocks, regions, grace, slot, word)

@@ -81,7 +81,7 @@ OPEN: Final = """        reference = self.allocator.coherent().allocate(node, si
         log = Log"""
 OWN_BUFFER: Final = """        reference = vars(self.locks).get("buffer", 0)
         if reference:
-            self.client.hold(reference, 0)
+            self.client.log(reference, 0)
         else:
             reference = self.allocator.coherent().allocate(node, size, 1)
         if not reference:
@@ -265,7 +265,9 @@ def _begin_nothing(names: dict[str, Any]) -> None:
     names["Page"].begin = lambda page, at, state: None
 
 
-NOT_BEGUN: Final = Mutant("leaf-is-locked-before-the-hand-says-with-what", replace=_begin_nothing)
+NOT_BEGUN: Final = Mutant(
+    "leaf-is-locked-before-the-journal-says-with-what", replace=_begin_nothing
+)
 AT_ONCE: Final = ("OPTIMISTIC: Final = 4", "OPTIMISTIC: Final = 0")
 """After the first conflict, what was read is read again under locks."""
 CUT_WHATEVER_BECAME_OF_IT: Final = Mutant(
@@ -287,7 +289,7 @@ MOVES_NOTHING_EMPTY: Final = Mutant(
 
 
 def _note_no_absence(names: dict[str, Any]) -> None:
-    names["Staging"]._read_as_absent = lambda staging, leaf, key: True
+    names["WriteSet"]._read_as_absent = lambda staging, leaf, key: True
 
 
 BLIND_DELETE: Final = Mutant("r10-absence-found-at-staging-is-not-noted", replace=_note_no_absence)

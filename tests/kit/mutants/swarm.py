@@ -321,7 +321,7 @@ EXPLORED: Final = (
         exploration={"program": STALE, "parameters": ABD},
     ),
     Mutant(
-        "buffer-is-given-up-without-a-hand", ("leaked",),
+        "buffer-is-given-up-without-a-journal", ("leaked",),
         (replaced("swarm/row", "Row.give_up", gives_up_without_a_hand),),
         exploration={"program": "ua ua|ga", "crashes": 1},
     ),

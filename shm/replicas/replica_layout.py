@@ -1,4 +1,4 @@
-"""Where the replicas of an object lie: block groups with mirrors (FUSEE section 4.4).
+"""Where the replicas of an object lie: block groups with backups (FUSEE section 4.4).
 
 The paper keeps each region of memory on r nodes, the first of which is its primary, and finds them
 by consistent hashing. Ours are as many as a node has regions of equal length, counted from its end;
@@ -39,7 +39,7 @@ REGION_SIZE: Final = 2 << 20
 """Bytes of a region if the node is large enough: a replicated object is no larger than one."""
 
 
-class Placement:
+class ReplicaLayout:
     """Replicas of the blocks of `nodes` nodes with `block_count` blocks of `block_size` bytes."""
 
     def __init__(self, nodes: int, block_count: int, block_size: int) -> None:
@@ -88,7 +88,7 @@ class Placement:
         there = node + steps
         return there - self.nodes if there >= self.nodes else there
 
-    def mirror(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
+    def backup(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
         """Node and block of replica `k` of what has its head in (node, block)."""
         return self.node_of(node, block, replicas, k), block + k * self.region_blocks
 

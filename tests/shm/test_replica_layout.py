@@ -15,7 +15,7 @@ from limpet.shm.endpoint.fabric import BUILD
 from limpet.shm.endpoint.layout import NodeLayout
 from limpet.shm.endpoint.words import REPLICAS_MAX, replica_bits
 from limpet.shm.parameters import MIB, PoolParameters
-from limpet.shm.replicas.mirrors import REGION_SIZE, REGIONS_MAX, Placement
+from limpet.shm.replicas.replica_layout import REGION_SIZE, REGIONS_MAX, ReplicaLayout
 
 EXAMPLES = 60 if BUILD == "compiled" else 15
 PLACES = st.tuples(
@@ -23,11 +23,11 @@ PLACES = st.tuples(
 )
 
 
-def groups(placement: Placement, nodes: int, replicas: int) -> list[list[tuple[int, int]]]:
+def groups(placement: ReplicaLayout, nodes: int, replicas: int) -> list[list[tuple[int, int]]]:
     """Every group: the places of its replicas."""
     length = placement.region_blocks
     return [
-        [(node, block), *(placement.mirror(node, block, replicas, k) for k in range(1, replicas))]
+        [(node, block), *(placement.backup(node, block, replicas, k) for k in range(1, replicas))]
         for node in range(nodes)
         for start in placement.starts(replicas)
         for block in range(start, start + length)
@@ -40,7 +40,7 @@ def test_replicas_lie_on_different_nodes_and_no_block_is_in_two_groups(
     place: tuple[int, int, int], data: Any
 ) -> None:
     nodes, blocks, _ = place
-    placement = Placement(*place)
+    placement = ReplicaLayout(*place)
     replicas = data.draw(st.integers(1, placement.replicas_max))
     seen: set[tuple[int, int]] = set()
     for group in groups(placement, nodes, replicas):
@@ -58,11 +58,11 @@ def test_replicas_lie_on_different_nodes_and_no_block_is_in_two_groups(
 
 @settings(deadline=None, max_examples=EXAMPLES)
 @given(PLACES, st.data())
-def test_every_node_has_as_many_heads_and_mirrors_and_little_is_left(
+def test_every_node_has_as_many_heads_and_backups_and_little_is_left(
     place: tuple[int, int, int], data: Any
 ) -> None:
     nodes, blocks, _ = place
-    placement = Placement(*place)
+    placement = ReplicaLayout(*place)
     replicas = data.draw(st.integers(1, placement.replicas_max))
     loads = Counter(
         (node, k)
@@ -78,12 +78,12 @@ def test_every_node_has_as_many_heads_and_mirrors_and_little_is_left(
 @given(PLACES)
 def test_runs_of_a_region_are_runs_on_every_node(place: tuple[int, int, int]) -> None:
     nodes = place[0]
-    placement = Placement(*place)
+    placement = ReplicaLayout(*place)
     for replicas in range(2, placement.replicas_max + 1):
         for start in placement.starts(replicas):
             for k in range(1, replicas):
                 run = [
-                    placement.mirror(nodes - 1, start + index, replicas, k)
+                    placement.backup(nodes - 1, start + index, replicas, k)
                     for index in range(placement.region_blocks)
                 ]
                 assert all(b == (a[0], a[1] + 1) for a, b in pairwise(run))
@@ -91,19 +91,19 @@ def test_runs_of_a_region_are_runs_on_every_node(place: tuple[int, int, int]) ->
 
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_objects_with_heads_on_one_node_share_all_of_their_nodes(replicas: int) -> None:
-    placement = Placement(6, 255, 256 << 10)
+    placement = ReplicaLayout(6, 255, 256 << 10)
     for node in range(6):
         for start in placement.starts(replicas):
-            places = [placement.mirror(node, start, replicas, k)[0] for k in range(replicas)]
+            places = [placement.backup(node, start, replicas, k)[0] for k in range(replicas)]
             assert places == [(node + k) % 6 for k in range(replicas)]
 
 
 def test_places_are_the_same_in_every_build_and_version() -> None:
     """Pools of another version or build are opened with the same arithmetic."""
-    placement = Placement(5, 255, 256 << 10)
+    placement = ReplicaLayout(5, 255, 256 << 10)
     assert (placement.regions, placement.region_blocks, placement.first) == (31, 8, 7)
-    assert placement.mirror(0, 100, 2, 1) == (1, 108)
-    assert [placement.mirror(node, 7, 3, 2) for node in range(5)] == [
+    assert placement.backup(0, 100, 2, 1) == (1, 108)
+    assert [placement.backup(node, 7, 3, 2) for node in range(5)] == [
         (2, 23), (3, 23), (4, 23), (0, 23), (1, 23),
     ]  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_places_are_the_same_in_every_build_and_version() -> None:
 @pytest.mark.parametrize("node_size", [64 * MIB, 256 * MIB, 1024 * MIB])
 def test_largest_value_of_a_megabyte_fits_into_a_region(node_size: int) -> None:
     layout = NodeLayout.of(PoolParameters(nodes=3, node_size=node_size))
-    placement = Placement(3, layout.block_count, layout.block_size)
+    placement = ReplicaLayout(3, layout.block_count, layout.block_size)
     assert placement.region_blocks * layout.block_size >= REGION_SIZE > MIB + 0x10000
     assert 2 * REPLICAS_MAX <= placement.regions <= REGIONS_MAX
 
@@ -124,7 +124,7 @@ def test_impossible_numbers_of_replicas_are_refused(pools: Any) -> None:
         with pytest.raises(limpet.ParameterError, match="1 to 3 replicas"):
             pool.allocator.allocate(0, 100, replicas)
     with pytest.raises(limpet.ParameterError, match="1 to 7 replicas"):
-        Placement(9, 255, 16 << 10).check(8)
+        ReplicaLayout(9, 255, 16 << 10).check(8)
 
 
 def test_impossible_references_are_not_followed(pools: Any) -> None:
@@ -136,7 +136,7 @@ def test_impossible_references_are_not_followed(pools: Any) -> None:
     bad = [
         good + (1 << 40),  # no such node
         good | replica_bits(4),
-        heap.reference(2, head + placement.region_blocks, 5, 1) | replica_bits(3),  # a mirror
+        heap.reference(2, head + placement.region_blocks, 5, 1) | replica_bits(3),  # a backup
         heap.reference(2, pool.layout.block_count, 5, 1) | replica_bits(3),
         good | 1,
     ]
@@ -158,6 +158,6 @@ def test_address_of_a_replica_is_where_its_block_is(pools: Any) -> None:
             assert heap.index_of(reference) == index
             assert heap.block_of(reference) == head
             for k in range(replicas):
-                node, block = placement.mirror(3, head, replicas, k) if k else (3, head)
+                node, block = placement.backup(3, head, replicas, k) if k else (3, head)
                 there = heap.reference(node, block, size_class, index)
                 assert heap.replica(reference, k) == there & (1 << 48) - 1

@@ -6,7 +6,7 @@ from limpet.shm.endpoint.verbs cimport u64
 cdef int REGIONS_MIN
 cdef int REPLICAS_MAX
 
-cdef class Placement:
+cdef class ReplicaLayout:
     cdef readonly u64 nodes
     cdef readonly u64 region_blocks
     cdef readonly int region_shift

@@ -3,7 +3,7 @@
 So the RCuckoo paper emulates failures: the verbs of an operation are cut off at a random one
 (RCuckoo 5.4). It takes no new process, so far more clients can die in a second.
 
-`MortalPool.endpoint.steps = k` cuts off before the k-th step from there on: as for `Endpoint.fuse`,
+`CutOffPool.endpoint.steps = k` cuts off before the k-th step from there on: as for `Endpoint.fuse`,
 each mutating verb is a step, and so is each word of a write. `Gone` is raised then, and by every
 later mutating verb: no `finally` of the dead client can touch memory. `reborn` makes its slot that
 of a process which is provably dead, without a life lock and with a start time that no process has,
@@ -27,7 +27,7 @@ class Gone(BaseException):
     """This client is dead. No handler of errors may take it for one."""
 
 
-class MortalEndpoint(HookedEndpoint, verbs=MUTATING):
+class CutOffEndpoint(HookedEndpoint, verbs=MUTATING):
     """An Endpoint that cuts off its client's verbs at step `steps` (0: never)."""
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class MortalEndpoint(HookedEndpoint, verbs=MUTATING):
         return words
 
 
-class MortalPool(Pool):
+class CutOffPool(Pool):
     """A pool handle whose client can die alone."""
 
-    endpoint_class = MortalEndpoint
-    endpoint: MortalEndpoint
+    endpoint_class = CutOffEndpoint
+    endpoint: CutOffEndpoint
 
     def reborn(self) -> None:
         """Make the client that has gone provably dead, and be another one."""
