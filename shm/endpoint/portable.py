@@ -603,7 +603,7 @@ class Endpoint:
         """`begin` has noted it."""
 
     def end(self) -> int:
-        """Leave the operation that `begin` entered; what is counted as background is what was then."""
+        """Leave the operation that `begin` entered, and the accounting scope that it has set."""
         self._background = self._outside
         self._inside.pop(_INSIDE, None)
         return 0

@@ -784,8 +784,7 @@ cdef class Endpoint:
         return True
 
     cpdef int end(self) except -1:
-        """Leave the operation that `begin` entered; what is counted as background is what was then.
-        """
+        """Leave the operation that `begin` entered, and the accounting scope that it has set."""
         self._here = self._outside
         self._busy = False
         return 0
