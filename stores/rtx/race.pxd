@@ -31,6 +31,7 @@ cdef class RtxRace(HashStore):
     cdef readonly TransactionSlots writer
     cdef u64 slot
     cdef object value
+    cdef readonly u64 cramped
 
     cpdef int give_way(self, u64 busy, u64 table, u64 attempt) except -1
     cpdef object look_up(self, bytes key)

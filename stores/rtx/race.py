@@ -127,6 +127,8 @@ class RtxRace(HashStore):
         self.slot = 0
         """Of the key that was looked up last, and its value."""
         self.value: bytes | None = None
+        self.cramped = 0
+        """Pointer to the subtable in which `place_for` found no place."""
 
     @staticmethod
     def make(pool: Any, name: str, parameters: Any) -> None:
@@ -266,14 +268,9 @@ class RtxRace(HashStore):
         self.writer.hide(place, taken)
         index = -1 if self.slot else self.index.room(place)
         if index < 0:
-            self.splitter.cramped = place.pointer
+            self.cramped = place.pointer
             return 0, 0
         return self.index.address(place, index), self.index.words[index]
-
-    @property
-    def cramped(self) -> int:
-        """The pointer of the subtable in which `place_for` found no place."""
-        return int(self.splitter.cramped)
 
     def make_room(self, key: bytes, subtable: int) -> None:
         """Split the subtable in which there was no place for a key, if the key still belongs there;
