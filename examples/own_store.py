@@ -228,7 +228,7 @@ def run(pool: limpet.Pool, seconds: float) -> bool:
             writers[victim].join()
             kills += 1
             there = int(store.get(b"w%d" % victim, b"0"))
-            # What was noted is there; of the step after it, nobody knows.
+            # What was noted is there; of the step after it, no client knows.
             wrong += there - noted[victim] not in (0, 1)
             begun[victim] = noted[victim]
             writers[victim] = start(victim)

@@ -3,9 +3,10 @@
 `pool.array` is an array of doubles in shared memory, and `numpy()` is that memory itself: nothing
 is sent. Each double is whole, the array as such is not: a reader beside the trainer could see half
 of a step. So there are two copies and a counter, the version. The trainer writes into the copy that
-nobody reads and then counts the version up; a reader takes a copy of that of the version, and keeps
-it only if the version is still the same. When the trainer is killed in the midst of writing, the
-version has not changed: readers go on with the weights from before, and so does the next trainer.
+no client reads and then counts the version up; a reader takes a copy of that of the version, and
+keeps it only if the version is still the same. When the trainer is killed in the midst of writing,
+the version has not changed: readers go on with the weights from before, and so does the next
+trainer.
 
 There are a thousand weights, and each step brings them nearer to the best ones.
 

@@ -1,11 +1,11 @@
 """Where every byte of a pool's memory nodes is: reachable, free, reserved, held, leaked, failed.
 
     reachable  objects in use that some store links to
-    free       free blocks; objects not in use in blocks that somebody has, or that may be adopted
+    free       free blocks; objects not in use in blocks that a client has, or that may be adopted
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
     held       objects in use and not linked that a living client has in the client journal; blocks
                being claimed; what was on its way from one place to another while we looked
-    leaked     what nobody will ever find again, and what a dead client has until it is recovered
+    leaked     what no client will ever find again, and what a dead client has until it is recovered
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
@@ -15,10 +15,10 @@ in the client journal of who unlinks it from before it is unlinked until its bit
 its bit is set in the end as it was at first, and it was in no client journal either time, it was
 linked all the while between, and was found.
 
-That takes for granted that the bit was not cleared and set again. Nobody can while the auditor is
-pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
+That takes for granted that the bit was not cleared and set again. No client can while the auditor
+is pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
 looked at again under a pin, and only what is found nowhere then either is reported. The pin's
-counter goes on meanwhile, so that nobody in need of memory takes us for one who stands still.
+counter goes on meanwhile, so that no client in need of memory takes us for one who stands still.
 
 A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
 object with three replicas is three times its bytes, and a bit that only one replica has set can
@@ -160,10 +160,10 @@ class Audit:
         return len(references)
 
     def strays(self) -> list[int]:
-        """References to objects that no store links to and nobody has in the client journal, the
+        """References to objects that no store links to and no client has in the client journal, the
         dead included.
 
-        For a leader, all others parked: so one look is enough. They are of no use to anybody if
+        For a leader, all others parked: so one look is enough. They are of no use to any client if
         every store could be read.
         """
         _, suspects = self._look()
@@ -388,7 +388,7 @@ class Audit:
             block += length
 
     def _standing(self, node: int, block: int, word: int, live: set[int]) -> int:
-        """Whether a block with objects or a pending one is somebody's who lives, or being made."""
+        """Whether a block with objects or a pending one is a client's who lives, or being made."""
         kind, owner = word >> 60, word & OWNER_MASK
         if kind == PENDING:
             return HELD if owner in live else ASTRAY

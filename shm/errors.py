@@ -119,7 +119,7 @@ class StoreStuck(StoreError):
 
 
 class ChannelRemoved(StoreError):
-    """The channel was removed by somebody."""
+    """The channel was removed by a client."""
 
 
 class ChannelFull(StoreError):

@@ -434,7 +434,7 @@ class PoolCore:
         return made
 
     def discard(self, segment: nodes.MemoryNode) -> None:
-        """Take back what `make_segment` made, and nobody has used."""
+        """Take back what `make_segment` made, and no client has used."""
         nodes.discard(segment)
 
     def use(self, segment: nodes.MemoryNode, state: int) -> None:
@@ -551,7 +551,7 @@ class PoolCore:
         return Audit(*inside, self.contents)
 
     def strays(self) -> list[int]:
-        """References to objects with replicas that nobody will ever find again; for a leader."""
+        """References to objects with replicas that no client will ever find again; for a leader."""
         return [found for found in self._auditor().strays() if found & REPLICAS_BITS]
 
     def free_unreachable(self) -> int:

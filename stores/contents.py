@@ -40,7 +40,7 @@ class StoreContents(Contents):
     def linked(self, reference: int, link_address: int) -> bool:
         number = Link.of(link_address).entry
         shared = self._shared
-        # Nobody else has it: to resolve may be to change the view, and that to resolve again.
+        # No other client has it: to resolve may be to change the view, and that to resolve again.
         store = shared.pop(number, None) if shared is not None else None
         if store is None:
             store = self._store_of(number)

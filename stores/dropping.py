@@ -10,8 +10,8 @@ The entry of the store in the catalogue says how far that is (directory.py):
                             ended, none will ever touch the store again. A client that stands still
                             in one is fenced by the pool's policy; a dead one is recovered, with
                             what it has in the client journal.
-    DROPPING  -> EMPTYING   from now on nobody walks through the store. Its objects are freed, in
-                            any order: they link to each other, but nobody follows that.
+    DROPPING  -> EMPTYING   from now on no client walks through the store. Its objects are freed, in
+                            any order: they link to each other, but no client follows that.
     EMPTYING  -> VOID       its regions are given back.
 
 The client that drops is pinned from before it reads what the store links to until all of it is
@@ -71,7 +71,7 @@ def finish_all(pool: Any) -> int:
 
 
 def finish(pool: Any, entry: Entry) -> bool:
-    """Drop the store of an entry that nobody works at; False: somebody else was faster."""
+    """Drop the store of an entry that no client works at; False: another client was faster."""
     catalogue, me = pool.catalogue, pool.membership.ident
     state = EMPTYING if entry.state == EMPTYING else DROPPING
     # ORDER: before anything is changed: a process that does not know the kind leaves the store as

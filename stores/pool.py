@@ -183,7 +183,7 @@ class Pool(PoolCore):
             while True:
                 there.make(self, name, parameters)
                 # ORDER: pinned before we look, until the entry is READY: a node that is replaced
-                # is filled with the stores that are READY, when nobody is pinned any more.
+                # is filled with the stores that are READY, when no client is pinned any more.
                 self.client.pin()
                 self.view.wait_stable()
                 if there.complete(self, name, parameters):

@@ -55,7 +55,7 @@ UNRECOVERED: Final = {
     "sherman": Kind("limpet.stores.sherman.plain", "Sherman"),
     "race-locks": Kind("limpet.stores.race.locked", "RaceLocks"),
 }
-"""Kinds that by their paper recover nothing: they go through the proofs in which nobody dies."""
+"""Kinds that by their paper recover nothing: they go through the proofs in which no client dies."""
 
 UNPROVED: Final = {"raw": Kind("limpet.stores.baselines.raw.store", "Raw")}
 """Kinds that show how fast memory is, and promise nothing when clients meet or die: they go through

@@ -10,7 +10,7 @@ DELETE: Final = 3
 
 DONE: Final = 0
 AGAIN: Final = 1
-"""Somebody else was faster: start the operation again."""
+"""Another client was faster: start the operation again."""
 NO_MEMORY: Final = 2
 EXISTS: Final = 3
 MISSING: Final = 4

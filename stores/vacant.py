@@ -1,7 +1,7 @@
 """Words that stand for nothing, none of which ever comes again (trap F3).
 
 A slot whose pair is deleted, or the pointer of an object that is given up, gets a word with a
-number that nobody in the pool has used, its ticket (shm/clients/unique_ids.py). So a CAS that
+number that no client in the pool has used, its ticket (shm/clients/unique_ids.py). So a CAS that
 expects one succeeds once, however late it comes, and a client that finds the same word again knows
 that nothing was there meanwhile.
 

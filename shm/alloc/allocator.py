@@ -4,7 +4,7 @@ A client cuts each block that it owns into objects of one size class and is the 
 from it. What it knows of its blocks is private and lost with it; the used bits (heap.py) are not,
 and they are all that recovery needs.
 
-Private, for each block (`Slab`): `ready`, a bitmap of objects that are free and that nobody can
+Private, for each block (`Slab`): `ready`, a bitmap of objects that are free and that no client can
 still be reading, and `pending`, those that were seen free when period `pending_epoch` was closed.
 Objects move from "used bit cleared by anyone" to pending to ready, when the grace period
 (epoch.py) is over.
@@ -57,7 +57,7 @@ ATTEMPTS_MAX: Final = 64
 """How often memory may turn up that is of no use to us, or taken from us before it is used, before
 we call the node full."""
 PATIENCE: Final = 3
-"""Attempts at memory of our own and of nobody before we look at that of living clients."""
+"""Attempts at memory of our own and of no client before we look at that of living clients."""
 EXPECTED_SIZE: Final = 1024
 """So many bytes of each replica of the next object are fetched before it is written."""
 SHORT_SHARE: Final = 4
@@ -145,7 +145,7 @@ class Slab:
         return self.pending_count
 
     def ripen(self, horizon: int) -> None:
-        """What is pending is ready, if nobody is pinned at its period or before."""
+        """What is pending is ready, if no client is pinned at its period or before."""
         if self.pending_count and self.pending_epoch < horizon:
             for index in range(self.words):
                 self.ready[index] |= self.pending[index]
@@ -499,7 +499,7 @@ class Allocator:
         return found
 
     def _reclaim(self, slabs: list[Slab]) -> None:
-        """Find what others freed, and make ready what nobody can be reading any more."""
+        """Find what others freed, and make ready what no client can be reading any more."""
         horizon = self.grace.horizon()
         for slab in slabs:
             slab.ripen(horizon)
@@ -583,7 +583,7 @@ class Allocator:
         return found
 
     def _make_room(self, attempt: int, node: int) -> bool:
-        """Get memory that is of no use to us or belongs to nobody; False when there is none."""
+        """Get memory that is of no use to us or belongs to no client; False when there is none."""
         found = bool(self.membership.sweep()) | self._release_empty() | self._adopt_abandoned()
         if found:
             return True
@@ -634,7 +634,7 @@ class Allocator:
             return False
 
     def _adopt_abandoned(self) -> bool:
-        """Give back blocks that belong to nobody and hold nothing in use; spans in due time."""
+        """Give back blocks that belong to no client and hold nothing in use; spans in due time."""
         adopted = False
         for node in range(self.membership.parameters.nodes):
             with contextlib.suppress(NodeFailed):
@@ -668,8 +668,8 @@ class Allocator:
         return min(epochs) if epochs else None
 
     def _await_period(self, epoch: int, node: int) -> bool:
-        """Wait until nobody is pinned at `epoch`, or until there are free blocks on `node` that are
-        ready to be used; False when somebody stands still and may stay."""
+        """Wait until no client is pinned at `epoch`, or until there are free blocks on `node` that
+        are ready to be used; False when a client stands still and may stay."""
         ready = self._claimable_count(node)
         attempt = 0
         while laggards := self.grace.laggards(epoch):

@@ -1,7 +1,7 @@
 """The first level of memory management: who has which block. (Words: heap.py.)
 
-Every step is one CAS that carries a client id, which is never reused, or moves a word that nobody
-else may move; so a stopped client that wakes up finds its CAS refused.
+Every step is one CAS that carries a client id, which is never reused, or moves a word that no
+other client may move; so a stopped client that wakes up finds its CAS refused.
 
 A span (LARGE) or a region is made in steps, and each intermediate state names the client at work:
     FREE -> PENDING(client), block by block
@@ -92,7 +92,7 @@ class BlockTable:
         )
 
     def free_count(self, node: int) -> int:
-        """How many blocks of the node are nobody's."""
+        """How many blocks of the node are no client's."""
         return int((self.words(node) >> 60 == FREE).sum())
 
     def bitmap(self, node: int, block: int, size_class: int) -> Words:
@@ -153,7 +153,7 @@ class BlockTable:
     ) -> tuple[int, bool] | None:
         """A block for objects of `size_class`, and whether it was a dead client's; None: none is.
 
-        `fresh`: also one that is free, not only one that is nobody's and has objects in use.
+        `fresh`: also one that is free, not only one that is no client's and has objects in use.
 
         A dead client's block is worth having if not all of its objects are in use. With `replicas`
         it is the head of a group. `coherent`: in the hardware-coherent range, as are all backups.
@@ -342,9 +342,9 @@ class BlockTable:
         """Take a dead (or leaving) client's blocks on `node` from it; how many were given back.
 
         Blocks without a used object are free again, after a grace period that begins when they
-        are seen to be unused; the others are nobody's and will be adopted. `region_of(node, block)`
-        is the mark of the region whose directory entry has the block. Repeating this, also by
-        several clients at once, changes nothing. Raises NodeFailed.
+        are seen to be unused; the others are no client's and will be adopted. `region_of(node,
+        block)` is the mark of the region whose directory entry has the block. Repeating this, also
+        by several clients at once, changes nothing. Raises NodeFailed.
         """
         released = 0
         words = self.words(node)
@@ -380,7 +380,7 @@ class BlockTable:
         return 0
 
     def free_abandoned_slabs(self, node: int, client: int, grace: Grace) -> int:
-        """Give back the blocks that belong to nobody and hold no object in use; how many."""
+        """Give back the blocks that belong to no client and hold no object in use; how many."""
         words = self.words(node)
         released = 0
         for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(SLAB, 0)).tolist():
@@ -393,7 +393,7 @@ class BlockTable:
                 and self.unused(node, index, size_class)
                 and self.move(node, index, word, mine)
             ):
-                # It is ours: now nobody can come and go between the look and the step.
+                # It is ours: now no client can come and go between the look and the step.
                 if self.unused(node, index, size_class):
                     released += self.release(node, index, mine, grace.close_period(), client)
                 else:
@@ -401,7 +401,7 @@ class BlockTable:
         return released
 
     def abandoned_spans(self, node: int) -> Iterator[tuple[int, int]]:
-        """Spans that belong to nobody and whose object is no longer in use; their words."""
+        """Spans that belong to no client and whose object is no longer in use; their words."""
         words = self.words(node)
         for index in np.flatnonzero(words & _KIND_AND_OWNER == block_word(LARGE, 0)).tolist():
             word = int(words[index])

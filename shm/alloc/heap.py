@@ -2,19 +2,19 @@
 
 Two-level memory management after FUSEE section 4.4. The first level hands out coarse blocks by
 CAS on a word of the node's block table; the second cuts a block into objects of one size class,
-which only the block's owner allocates and anybody frees. Deviations: the bitmaps lie together
+which only the block's owner allocates and any client frees. Deviations: the bitmaps lie together
 before the blocks (so that they can be in a hardware-coherent range), and a bit is 1 while its
 object is in use. So a zero-filled node is a free node, and the bits alone tell a survivor which
 objects of a dead client's blocks are free.
 
-Used bit: 1 from allocation until somebody unlinked the object and freed it. Freeing is a masked CAS
+Used bit: 1 from allocation until a client unlinked the object and freed it. Freeing is a masked CAS
 that clears it, and may be repeated by several clients, as long as each was pinned (epoch.py) since
 before the object was unlinked: the owner does not use the object again before all of them are done.
 
 An object with replicas (replica_layout.py) has a used bit beside each. The owner goes by that of
 the head; the others are what is left of it if its node is lost. They are set after it, and cleared
-with it by everybody who clears it; a replica on a lost node is passed over. Objects of a group
-whose head's node is lost live on, but nobody allocates there: setting the head's bit raises
+with it by every client that clears it; a replica on a lost node is passed over. Objects of a group
+whose head's node is lost live on, but no client allocates there: setting the head's bit raises
 NodeFailed.
 
 The words are in words.py.
@@ -214,7 +214,7 @@ class Heap:
         head = self._used_bits(reference)
         scope = self.endpoint.background(True)
         try:
-            # ORDER: the head first; when it is lost, nobody allocates from the group any more.
+            # ORDER: the head first; when it is lost, no client allocates from the group any more.
             self.endpoint.fetch_or(head, bit(index & 63))
             if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): in use on some replicas, and in the client journal; settling

@@ -1,34 +1,34 @@
 """Memory pressure: taking blocks from living clients that have no use for them.
 
-A block belongs to one client, which alone allocates from it (allocator.py), and nobody else knows
-whether it will: it may be idle, stopped, or busy elsewhere. So a client that finds no memory does
-not ask; it takes blocks whose objects are all free, and, if there is none, one of the size class
-it needs that has room. Their owner is not waited for and loses nothing: what it has in use stays
-where it is, whoever the block belongs to.
+A block belongs to one client, which alone allocates from it (allocator.py), and no other client
+knows whether it will: it may be idle, stopped, or busy elsewhere. So a client that finds no memory
+does not ask; it takes blocks whose objects are all free, and, if there is none, one of the size
+class it needs that has room. Their owner is not waited for and loses nothing: what it has in use
+stays where it is, whoever the block belongs to.
 
 Steps, each a CAS of the block's word from the whole word that was read:
     SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
     pressure += 1, then the period E is closed (epoch.py)      by the taker, or who recovers it
     TAKEN(taker, class) -> LIMBO(E, class)                     by the same
-    LIMBO(E, class) -> FREE, SLAB(nobody) or LARGE(nobody)     by anyone, once E lies behind
+    LIMBO(E, class) -> FREE, SLAB(no client) or LARGE(no client)     by anyone, once E lies behind
 
 The owner looks at the pressure before each allocation, under its pin. When it has changed it reads
 the words of all its blocks and forgets those that are no longer its own; it remembers the pressure
 that it read first. The word shares the epoch's cache line, which the pin has just read.
 
-Why nobody but one allocates. An operation of the last owner either is seen pinned at E or before,
-or looks at the pressure after it was raised; that is the argument of epoch.py, with the pressure in
-place of a link. In the latter case it reads a word that is no longer its own, and does not
-allocate. Until the former ones have ended the block is in limbo, and what they allocate from it
+Why no client but one allocates. An operation of the last owner either is seen pinned at E or
+before, or looks at the pressure after it was raised; that is the argument of epoch.py, with the
+pressure in place of a link. In the latter case it reads a word that is no longer its own, and does
+not allocate. Until the former ones have ended the block is in limbo, and what they allocate from it
 lies in a block that is not used otherwise. Then its used bits only ever go out; if none is left the
 block is free, after a period of its own for readers, else it is adopted like a dead client's.
 
-Nobody stamps a word that is not its own: a taker's id is in it, and a dead one's id is not used
+No client stamps a word that is not its own: a taker's id is in it, and a dead one's id is not used
 again. E is never that of another taking of the block, since every call that closes a period gets
 an epoch of its own.
 
 A taker that is killed leaves TAKEN words, which its recovery turns to LIMBO; one that is stopped
-leaves them to be taken by the next one in need, and finds its CAS refused. LIMBO is nobody's.
+leaves them to be taken by the next one in need, and finds its CAS refused. LIMBO is no client's.
 
 So that two clients in need do not take one block from each other before either has used it, a
 taker takes what it has seen twice, an attempt apart, with the same word and still free.

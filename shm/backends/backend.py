@@ -122,7 +122,8 @@ class Location(abc.ABC):
     example: ClassVar[str]
     """A URL, for the message that refuses one."""
     reuses_memory: ClassVar[bool] = False
-    """New memory for a node that was lost is the memory that it had: nobody else may have it."""
+    """New memory for a node that was lost is the memory that it had: no other client may have
+    it."""
 
     @classmethod
     @abc.abstractmethod

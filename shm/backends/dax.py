@@ -319,7 +319,7 @@ class Devices(Location):
         where = self.segment(index)
         with at.front(fd) as front:
             if generation:
-                # the device was this node's before, and its pool says that nobody uses it now
+                # the device was this node's before, and its pool says that no client uses it now
                 write_word0(front, CREATING)
             elif index == 0:
                 if self.place(CONTROL_NODE).first_bytes()[: len(MAGIC)] != CREATING:

@@ -219,7 +219,7 @@ class Directory:
             raise
 
     def _renounce(self, client: int, undo: Callable[[int, bytes], None]) -> None:
-        """Give up what we were making; nobody must wait for us, whatever else goes wrong."""
+        """Give up what we were making; no client must wait for us, whatever else goes wrong."""
         for entry in self:
             if entry.client == client and entry.state in (CLAIMED, PLANNED):
                 at = self._at(entry.number)
@@ -325,7 +325,7 @@ class Directory:
     ) -> Entry | None:
         """Go on with what a dead client was doing: the plan that is ours now, or None: look again.
 
-        Also of an entry that nobody drops any longer.
+        Also of an entry that no client drops any longer.
         """
         if entry.state in (DROPPING, EMPTYING):
             if drop is None:

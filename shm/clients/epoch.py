@@ -2,7 +2,7 @@
 
 Epoch-based reclamation (Fraser, "Practical lock freedom", 2004, section 5.2.3) with one
 free-running
-64-bit epoch instead of three, so that nobody has to be waited for to advance it.
+64-bit epoch instead of three, so that no client has to be waited for to advance it.
 
 Words (control segment)
     epoch              only ever goes up; by fetch-and-add
@@ -25,7 +25,7 @@ after 2^20 operations; those who ask whether a client stands still go by the loo
 its progress word (sightings.py). Block words have the low bits of an epoch only: words.py.
 
 Dead clients: their pins count until they are recovered (so that everything they had in the client
-journal stands still meanwhile), and recovery needs nobody's consent. Stopped clients: their pins
+journal stands still meanwhile), and recovery needs no client's consent. Stopped clients: their pins
 count; when others run out of memory because of it they are fenced, by the pool's policy
 (membership.py).
 """

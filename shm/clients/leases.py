@@ -3,9 +3,9 @@
 It counts the client's beat up four times a lease, and ends clients of its own host that clients of
 other hosts ask to have ended (the fence word): a client that cannot be reached by a signal.
 
-It keeps its client only while it looks, so a handle that nobody has any more is collected, and the
-thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two, and it
-waits for nothing.
+It keeps its client only while it looks, so a handle that no client has any more is collected, and
+the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two,
+and it waits for nothing.
 """
 
 from __future__ import annotations

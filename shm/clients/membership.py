@@ -13,7 +13,7 @@ at once, also for a client of another PID namespace (a container). Where the slo
 file that we see, pid and start time decide (liveness.py), and for another PID namespace nothing
 does. A client of another host, in a pool with `multi_host`, is suspected when its beat has stood
 still for a lease on our own clock; then its host is asked, through the fence word, to end it, and
-when nobody there does so within another lease, the host is taken to be down (leases.py). So is a
+when no client there does so within another lease, the host is taken to be down (leases.py). So is a
 client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
 dead, however long its container is frozen. In a pool without `multi_host` another boot id means
 that the host was restarted, and while a client of another PID namespace lives, one of this is
@@ -126,7 +126,7 @@ class Membership:
         capacity = self.parameters.clients - 1
         attempt = 0
         while not self._take(range(capacity)):
-            # The last slot is kept for this: somebody must be a client to recover the dead.
+            # The last slot is kept for this: a client must be a client to recover the dead.
             word = self._vacate(capacity)
             hopeless = self._all_live(capacity)
             swept = not hopeless and self._take(range(capacity, capacity + 1))
@@ -160,7 +160,7 @@ class Membership:
             raise
 
     def _all_live(self, capacity: int) -> bool:
-        """Whether each of the first slots is a client's that lives: nobody can be recovered."""
+        """Whether each of the first slots is a client's that lives: no client can be recovered."""
         taken = [(slot, word) for slot, word in self.occupied() if slot < capacity]
         return len(taken) == capacity and not any(
             word >> 60 == DYING or self.dead(slot, word) for slot, word in taken
@@ -192,7 +192,7 @@ class Membership:
         host, pid = this_host(), os.getpid()
         incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
         joining = state_word(JOINING, pid, incarnation)
-        # ORDER: nobody looks at a slot above this mark, so it is raised before one is taken.
+        # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
         while (used := endpoint.load(SLOTS_USED)) <= slot:
             endpoint.cas(SLOTS_USED, used, slot + 1)
         if endpoint.cas(at, word, joining) != word:
@@ -429,7 +429,7 @@ class Membership:
         return self.endpoint.load(at + slots.PIN), self.endpoint.load(at + slots.PROGRESS)
 
     def lives(self, ident: int) -> bool:
-        """Whether the client `ident` has its slot, and nobody has found it dead."""
+        """Whether the client `ident` has its slot, and no client has found it dead."""
         place = self.place(ident)
         return place is not None and place[1] >> 60 == LIVE and not self.dead(*place)
 

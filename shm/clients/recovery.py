@@ -84,7 +84,7 @@ def recover_client(
         journal = journal_of(endpoint, slot)
         # ORDER: our pin is as old as the dead client's before we see that its own still counts.
         if endpoint.load(at) != dying:
-            return counts  # somebody else has finished
+            return counts  # another client has finished
         lap("journal")
         for reference, link_address in journal:
             counts["objects"] += _settle(client, reference, link_address)

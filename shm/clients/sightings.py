@@ -5,7 +5,7 @@ resource (a lock, a lease, a client in an operation) together with a *hold*: a v
 hold of this resource has. It is begun anew
 
     - when the hold is another one: the holder has changed, or has got on
-    - when nobody has looked for as long as `gap_s`: that wait is over, and this is another one.
+    - when no client has looked for as long as `gap_s`: that wait is over, and this is another one.
       A hold that is told by counters which wrap, or that its holder may have had twice, is so
       judged by the looks of one wait only
 
@@ -19,7 +19,7 @@ import math
 from typing import Final, NamedTuple
 
 SIGHTINGS_MAX: Final = 4096
-"""So many resources are remembered; then those that nobody has looked at for longest are not."""
+"""So many resources are remembered; then those that no client has looked at for longest are not."""
 
 
 class Sighting(NamedTuple):

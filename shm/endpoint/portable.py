@@ -282,7 +282,7 @@ class Endpoint:
         return found
 
     def _state(self, node: int) -> int | None:
-        """The node's state word; None when there is nobody to say."""
+        """The node's state word; None when there is no client to say."""
         if self._states is None or not 0 <= node < NODES:
             return None
         table, first = self._states
@@ -534,7 +534,7 @@ class Endpoint:
             time.sleep(min(left, attempt * 20_000, 1_000_000) / 1e9)
 
     def futex_wake(self, addr: int, count: int) -> int:
-        """How many were woken: none, since nobody sleeps for longer than 1 ms."""
+        """How many were woken: none, since no client sleeps for longer than 1 ms."""
         node, _ = self._word(addr)
         self._settled(node)
         return 0

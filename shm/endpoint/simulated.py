@@ -85,7 +85,7 @@ class Crashed(BaseException):
 
 
 def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
-    """The turn of a client that nobody schedules."""
+    """The turn of a client that no client schedules."""
     return words
 
 
@@ -135,7 +135,7 @@ class SimulatedEndpoint(HookedEndpoint, verbs=(*READS, *MUTATING)):
         return super().futex_wait(addr, expected, 0)
 
     def futex_wake(self, addr: int, count: int) -> int:
-        """Nobody sleeps: there is nothing to hand over for."""
+        """No client sleeps: there is nothing to hand over for."""
         return 0
 
 

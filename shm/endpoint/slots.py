@@ -21,7 +21,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
 Client id (48 bits): slot << 36 | incarnation. A slot's incarnation goes up by one each time it is
 taken, from 1 on, so an id is not used again while anything could still name it. After 2^36 - 1 it
 begins with 1 again: a word that was left with the id of a client so many clients ago, and that
-nobody has met since (a lock's holder, say), is taken for that of the new one until that one ends.
+no client has met since (a lock's holder, say), is taken for that of the new one until that one
+ends.
 
 States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
 """
@@ -93,6 +94,6 @@ FIELDS: Final = (
         10_000,
         WRAPS,
         "begins with 1 again; a word that names a client of 2^36 clients of that slot ago, and "
-        "that nobody has met since, is taken for the new one's until that one ends",
+        "that no client has met since, is taken for the new one's until that one ends",
     ),
 )

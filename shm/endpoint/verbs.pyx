@@ -23,7 +23,7 @@ Crash fuse
 Lost memory
     SIGBUS below the end of the file that is behind a node is no loss: its file system is full. The
     verb raises StoreFull, which has changed nothing or, a `write`, a part, and the node is as it was.
-    (Blocks have pages before anybody uses them: backing.py. So this is met where that cannot be.)
+    (Blocks have pages before any client uses them: backing.py. So this is met where that cannot be.)
     The first `attach` takes over SIGBUS; a fault elsewhere goes on to the handler that was there
     before. A handler installed later (faulthandler.enable(), signal.signal) takes it away again:
     install it before the first pool is opened.
@@ -712,7 +712,7 @@ cdef class Endpoint:
     cpdef int futex_wait(self, u64 addr, u32 expected, u64 timeout_us) except -1:
         """Sleep while the low half of the word at `addr` is `expected`, at most `timeout_us`.
 
-        1: it differs, somebody called `futex_wake`, or a signal came, whose handler may raise; 0:
+        1: it differs, a client called `futex_wake`, or a signal came, whose handler may raise; 0:
         the time is over. To be called outside of an operation, since other threads run meanwhile.
         """
         cdef const char* at = self._word(addr)

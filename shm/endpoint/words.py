@@ -6,13 +6,13 @@ Block word
                 block being claimed for no class yet; TAIL_CLASS for a BACKUP of a TAIL
     bits 48-51  number of replicas - 1 (all but FREE, REGION); the block is the head of its group,
                 or, a BACKUP or a STRAY, one of the others (replica_layout.py)
-    bits 0-47   owner: a client id or 0 for nobody (SLAB, LARGE, PENDING, TAKEN); the index of the
-                first block in bits 0-25, and above it bits of the id of the span's maker
+    bits 0-47   owner: a client id or 0 for no client (SLAB, LARGE, PENDING, TAKEN); the index of
+                the first block in bits 0-25, and above it bits of the id of the span's maker
                 (TAIL); the region's mark (REGION); the mark of the claim of its group (BACKUP); the
                 low bits of the epoch in which the block was given back (FREE), taken from its owner
                 (LIMBO), or seen to have lost its head (STRAY): a stamp
 
-    FREE     nobody's; may be claimed once the epoch in it lies behind every pinned client. With
+    FREE     no client's; may be claimed once the epoch in it lies behind every pinned client. With
              BACKED, bit 48, it has been claimed before, so that there are pages behind it
              (backing.py); all other kinds have, too
     SLAB     cut into objects of its class

@@ -3,21 +3,22 @@
 FUSEE gives this to its master (section 5.2); here it is done by whichever client is asked
 to, as the leader of a change of the view (view.py). Steps, with the node's state word (states.py):
 
-    1. new memory: a new segment, of the next generation; nobody else knows of it
+    1. new memory: a new segment, of the next generation; no other client knows of it
     2. EXCLUDED -> RESTORING, of that generation; wait until all others that could change groups of
        blocks, or objects or slots with replicas, are parked. Begin again if one of them is dead
     3. fill the new memory: block words and used bits and contents of every group that has a place
        on the node (`Groups`), then what the replicated stores have there (`Contents.refill`)
-    4. free objects with replicas that nobody links to or has in the client journal: what named them
-       was on the lost node only, as it was written by one who died. Not while other nodes are lost
+    4. free objects with replicas that no client links to or has in the client journal: what named
+       them was on the lost node only, as it was written by one who died. Not while other nodes are
+       lost
     5. raise the pressure: owners look again at the words of their blocks (allocator.py)
     6. RESTORING -> IN_SERVICE; view += 1. Here it happens: others map the new memory and count it
 
-Another node that is lost meanwhile is FAILED until the view has changed, and only then can anybody
-say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
+Another node that is lost meanwhile is FAILED until the view has changed, and only then can any
+client say what its loss means: the replacement begins anew, whatever a store has said (trap F12).
 
 A kill leaves behind: RESTORING, and a leader that is dead; whoever leads next puts the node
-back to EXCLUDED. Nobody has read what was filled. Only three things change elsewhere, and
+back to EXCLUDED. No client has read what was filled. Only three things change elsewhere, and
 each is as good as before: slots whose replicas differed are brought to what the primary has;
 backups whose head was on the lost node have a new mark, so that a sweep which began while it was
 lost finds its CASes refused; and of what is freed some replicas may be free already, of which the
@@ -25,16 +26,16 @@ next leader finds the others.
 
 Of a group, the surviving members say that it exists: its head, or, if that is lost, all backups
 that are left (a group of which some are missing was being claimed or given back, and holds
-nothing). A head comes back as nobody's, to be adopted. Bits and contents are copied from the first
-replica that is left, which is the one that readers go by. Contents are also copied of blocks with
-an object that is in a client's journal, used or not: it may be free by now, and who has it in the
-client journal has yet to read there what became of it. Groups that were claimed while the node
+nothing). A head comes back as no client's, to be adopted. Bits and contents are copied from the
+first replica that is left, which is the one that readers go by. Contents are also copied of blocks
+with an object that is in a client's journal, used or not: it may be free by now, and who has it in
+the client journal has yet to read there what became of it. Groups that were claimed while the node
 was lost find their place free, since two never were promised the same one (replica_sets.py).
 
 A process that has the old memory mapped is refused by every verb, as the node's word is another
 (verbs.pyx).
 On device DAX the new memory is the old device, and a process that stands still inside a verb could
-write to it afterwards; so there nobody else may have the pool open.
+write to it afterwards; so there no other client may have the pool open.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class Replacement:
             memory.heap.free(stray)
         # ORDER: the pressure before the node is in service: who had blocks there has them no more.
         endpoint.faa(PRESSURE, 1)
-        # CRASH(node-filled): complete, and used by nobody.
+        # CRASH(node-filled): complete, and used by no client.
         if endpoint.lost(node) or endpoint.cas(at, restoring, in_service) != restoring:
             raise NodeFailed(node, "its new memory was lost while it was being filled")
         endpoint.expect(node, in_service)
@@ -307,7 +308,7 @@ class Filling:
             for pair in memory.view.journals()
             for reference in pair
         }
-        """Node and block of the heads of all objects that somebody has in the client journal, and
+        """Node and block of the heads of all objects that a client has in the client journal, and
         of those that the links are in."""
         self.found = dict.fromkeys(("objects", "blocks", "regions", "bytes"), 0)
         self.table.unbacked = False
@@ -392,7 +393,8 @@ class Filling:
         return self.first >= 0
 
     def _head_word(self, block: int, group: Group) -> int:
-        """The word of a head that belongs to nobody; 0: of a tail, without the span's beginning."""
+        """The word of a head that belongs to no client; 0: of a tail, without the span's
+        beginning."""
         if group.size_class == TAIL_CLASS:
             return tail_word(self.first, self.client, group.replicas) if self.first >= 0 else 0
         is_span = group.size_class == LARGE_CLASS

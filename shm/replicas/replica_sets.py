@@ -11,14 +11,15 @@ heads become TAILs from the second on, and the first becomes LARGE. It is given 
 first.
 
 Invariants
-    - a BACKUP's head is not FREE and says the same number of replicas; hence nobody else claims it
+    - a BACKUP's head is not FREE and says the same number of replicas; hence no other client claims
+      it
     - only who is named in a PENDING head moves its backups, or who recovers that client
     - no two BACKUP words are the same, other than those of one claim: the mark is an epoch that was
       closed for it alone. So a stopped client that wakes up finds its CASes refused.
 
 A backup whose node is marked as failed is left out, from the claim on: a degraded pool goes on. One
 that only this process has lost makes a claim fail, since others would not leave it out. The backup
-comes when the node is replaced (replacement.py); so its place, which nobody can claim meanwhile,
+comes when the node is replaced (replacement.py); so its place, which no client can claim meanwhile,
 must not be promised to two groups. A client that claims a group looks whether another one, of
 another number of replicas, would have to be there too, after its own head is PENDING; so of two
 that do this at the same time at least one sees the other.
@@ -95,7 +96,7 @@ class Groups:
         self.grace = Grace(table.endpoint)
 
     def failed(self, node: int) -> bool:
-        """Whether the node is marked as failed, for everybody, until it is replaced."""
+        """Whether the node is marked as failed, for every client, until it is replaced."""
         return state_of(self.endpoint.load(NODE_STATES + 8 * node)) != IN_SERVICE
 
     def possible(self, block: int, word: int) -> bool:

@@ -12,15 +12,15 @@ Words (control segment)
     view          counts the changes; a client compares it at the start of each operation
     leader        client id of the leader (bits 0-47) and a number of its own that is another each
                   time (48-63), or 0. A leader is pinned: the word of one that is not is left over
-                  from an interrupt, or damaged, and anybody may replace it
+                  from an interrupt, or damaged, and any client may replace it
     parked        in each client slot: the client is pinned, and does nothing until no node is
                   FAILED or RESTORING
 
 Steps of the leader. All are idempotent: if it dies, the next leader begins again.
     1. view += 1: operations that begin from now on look at the node states, and park
     2. close a grace period; wait until every client pinned in it is unpinned, parked or dead (one
-       that stands still for a lease is ended, if the pool's policy permits). Now nobody is in the
-       midst of anything that concerns a FAILED node
+       that stands still for a lease is ended, if the pool's policy permits). Now no client is in
+       the midst of anything that concerns a FAILED node
     3. the stores put in order what the client journals of those clients name (`reconcile`)
     4. FAILED -> EXCLUDED; view += 1; leader = 0
 A node that is RESTORING while its leader is dead goes back to EXCLUDED before step 1.
@@ -29,7 +29,7 @@ Parking. A client sets `parked`, waits (or leads), clears it by a full barrier, 
 node states again. So either a leader sees that it is not parked any more and waits for it, or it
 sees the next FAILED node and parks again before it has done anything. Operations on replicated
 stores look at the view first and at the states if that has changed. They go by states that were
-settled when they were looked at, pinned: from then on, nobody excludes a node or puts one back
+settled when they were looked at, pinned: from then on, no client excludes a node or puts one back
 without waiting for them. A client that sees a node RESTORING may have pinned too late to be waited
 for, and in the next moment it is in service, and all others count it. Any other code that changes
 groups of blocks or used bits of replicas, outside of them (claims, giving back, sweeps, recovery),
@@ -138,10 +138,10 @@ class View:
         return [pair for pair in journal_of(self.endpoint, slot) if pair[1] & REPLICATED]
 
     def settle(self, lost: int | None = None) -> None:
-        """Wait in an operation, pinned, until no node is FAILED; change the view if nobody does.
+        """Wait in an operation, pinned, until no node is FAILED; change the view if no client does.
 
-        Then map what was replaced. `lost`: a node that raised NodeFailed; nobody may know that yet.
-        Nothing that was read before may be relied on afterwards.
+        Then map what was replaced. `lost`: a node that raised NodeFailed; no client may know that
+        yet. Nothing that was read before may be relied on afterwards.
         """
         scope = self.endpoint.background(True)
         try:
@@ -196,7 +196,7 @@ class View:
             return True
         if leader and not ours and not self._ended(leader & IDENT_MASK):
             return False
-        # ORDER: before we lead: nobody takes this change for an earlier one that we led.
+        # ORDER: before we lead: no client takes this change for an earlier one that we led.
         self.membership.progress()
         # ORDER: another word than before, or this CAS could replace that of a later time.
         self.led = (self.led >> IDENT_BITS) + 1 << IDENT_BITS & MASK | self.client.ident
@@ -222,7 +222,7 @@ class View:
 
     def _change(self) -> None:
         for node, state in enumerate(self.states()):
-            if state == RESTORING:  # who was at it is dead; nobody has used it
+            if state == RESTORING:  # who was at it is dead; no client has used it
                 self.move(node, RESTORING, EXCLUDED)
         failed = self.failed()
         if failed:

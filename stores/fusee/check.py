@@ -63,7 +63,7 @@ class ReplicatedCheck(Check):
                     raise
 
     def check(self, within: Within) -> None:
-        """As of every index; and that replicas agree on all slots that nobody is changing."""
+        """As of every index; and that replicas agree on all slots that no client is changing."""
         self.outliving(within, lambda: Check.check(self, within))
 
     def check_group(self, number: int, base: int, group: int, seen: dict[bytes, int]) -> None:
@@ -113,7 +113,7 @@ class ReplicatedCheck(Check):
         if not named:
             raise StoreCorrupt(
                 f"{self.name}: the slot at {slot:#x}: the primary has {here:#x}, a replica "
-                f"{there:#x}, and nobody is changing it"
+                f"{there:#x}, and no client is changing it"
             )
 
     def wrong_with(self, group: int, slot: int, word: int, seen: dict[bytes, int]) -> str:

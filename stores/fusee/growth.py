@@ -10,15 +10,15 @@ A client that finds no room, or a frozen slot, does all of
        same place says: its word, if the key belongs there, else vacant
     4. have the entry go from the subtable to SPLIT; free the subtable
 
-Any number of clients may be at it, each for itself. Nobody goes on to step 3 before each slot is
+Any number of clients may be at it, each for itself. No client goes on to step 3 before each slot is
 frozen on every replica. So what it says is the same to all, now and after any loss of nodes, and
 what comes late fails: a proposal finds its old value on no backup, an insert not on the primary. A
 half is not written by others before step 4, and no slot is UNSET after it. Memory is taken before
 anything is frozen, so who meets a frozen slot can always go on, within its operation.
 
-A round that freezes a slot is one as those of updates: any of its participants may win, and anybody
-may complete it. It leaves no mark in the log entry of the pair, which stays linked; who loses to it
-sees that by the primary, for a frozen slot never changes, and begins again.
+A round that freezes a slot is one as those of updates: any of its participants may win, and any
+client may complete it. It leaves no mark in the log entry of the pair, which stays linked; who
+loses to it sees that by the primary, for a frozen slot never changes, and begins again.
 
 A kill leaves behind: in the client journal a subtable, with its entry; or a pair, or FROZEN_VACANT,
 with the slot that was being frozen. `resolved` brings either to its end.
@@ -131,7 +131,7 @@ class ReplicatedSplitter(Splitter):
             else:
                 self._freeze_vacant(word)
             word = self.slot.read()
-        # ORDER: all backups before anybody goes by what the primary has.
+        # ORDER: all backups before any client goes by what the primary has.
         self.slot.even_out(word)
 
     def _freeze_pair(self, word: int) -> None:

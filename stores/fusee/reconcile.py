@@ -1,6 +1,6 @@
-"""What the leader of a change of the view does with the slots that somebody was changing.
+"""What the leader of a change of the view does with the slots that a client was changing.
 
-Algorithm 3 of FUSEE, lines 5 to 7. Nobody is in the midst of a round (shm/replicas/view.py); all
+Algorithm 3 of FUSEE, lines 5 to 7. No client is in the midst of a round (shm/replicas/view.py); all
 slots whose replicas may differ are named in client journals. For each that had a replica on a lost
 node:
 
@@ -10,8 +10,8 @@ node:
         not know it yet, goes by the mark of its round, not of a later one.)
 
 `chosen`, from what the backups had, never undoes what was committed, and never commits a key twice:
-    a frozen word         any of the proposals of the round will do, or it was committed; nobody has
-                          acted on it unless all have it
+    a frozen word         any of the proposals of the round will do, or it was committed; no client
+                          has acted on it unless all have it
     all have one value    it was committed, or may be: a number; an object with a mark in its log
                           entry. An object without one is of an insert that was not decided
     an UPDATED object     the round was that of an object, and not completed: any of its proposals
@@ -19,9 +19,9 @@ node:
     a number              the round was made void, or is that of a delete: it will do
     else                  the round fills a vacant slot, and was not completed: it is made void
 
-An insert whose round was voided may have the mark INSERTED and still be on all backups. Then nobody
-has acted on its being void, since one must have seen it cleared from the backups for that; so it is
-in force, and its author, when it looks, finds it linked.
+An insert whose round was voided may have the mark INSERTED and still be on all backups. Then no
+client has acted on its being void, since one must have seen it cleared from the backups for that;
+so it is in force, and its author, when it looks, finds it linked.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ class Restoring:
         self._level_directories()
 
     def _level_directories(self) -> None:
-        """Give all replicas of each entry the greatest word that one has; nobody else is at it."""
+        """Give all replicas of each entry the greatest word that one has; no other client is at
+        it."""
         for table in range(self.subtables):
             row = REPLICAS_ROW * table
             bases = [self.tables.bases[row + k] for k in range(self.tables.counts[table])]
@@ -149,7 +150,8 @@ class Restoring:
             raise StoreFull(f"{error}, or delete entries and replace the node again") from error
 
     def _require_directories(self, node: int) -> None:
-        """Raise NodeFailed if all replicas of a directory are lost: nobody knows what was there."""
+        """Raise NodeFailed if all replicas of a directory are lost: no client knows what was
+        there."""
         self.tables.look()
         if self.replicas > 1 and 0 in list(self.tables.counts):
             raise NodeFailed(
@@ -176,7 +178,7 @@ class Restoring:
             raise NodeFailed(
                 node,
                 f"with new memory there, {gone} entries of {self.name!r} would be missing and "
-                "nobody would know, since all of their replicas were lost; save what is left, "
+                "no client would know, since all of their replicas were lost; save what is left, "
                 "destroy the pool, and create it again",
             )
 
@@ -202,7 +204,7 @@ class Restoring:
             tell(self, [(reference, link)], word, False)
 
     def _clear_tentative(self, address: int) -> None:
-        """Take back inserts that nobody has decided, of a subtable that had one replica left."""
+        """Take back inserts that no client has decided, of a subtable that had one replica left."""
         words = self.index.slots_of(self.tables.primary(address)).ravel()
         tentative = (words & np.uint64(TENTATIVE) != 0) & (np.arange(len(words)) % 8 != 0)
         tentative &= words != FROZEN_VACANT
@@ -224,7 +226,7 @@ class Restoring:
             return int(self.logged.marked(reference, offset))
         except NodeFailed as error:
             if self.view.states()[error.node] == IN_SERVICE:
-                raise  # nobody else knows that yet
+                raise  # no other client knows that yet
             return UPDATED
 
     def new_number(self) -> int:

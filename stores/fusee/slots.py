@@ -169,7 +169,7 @@ class ReplicatedSlots(Slots):
             return self._withdraw(desired, False)
         if self._rival_found(place, key, index, attempt):
             return self._withdraw(desired, True)
-        # CRASH(inserting): nobody completes it; it is made void.
+        # CRASH(inserting): no client completes it; it is made void.
         slot.change_backups(desired)
         self.logged.mark(desired & OBJECT_MASK, BIRTH, INSERTED)
         self.endpoint.wait()
@@ -254,7 +254,7 @@ class ReplicatedSlots(Slots):
         linked.
 
         For a ticket, that stands for a slot being made vacant, True. What cannot be is linked, as
-        far as anybody knows. Called pinned.
+        far as any client knows. Called pinned.
         """
         tables = self.tables
         ticket = reference & FROZEN != 0
@@ -277,7 +277,7 @@ class ReplicatedSlots(Slots):
     def recall(self, node: int) -> int:
         """How the operation has ended that met a lost node: DONE or AGAIN.
 
-        FAILED: more is lost than the store survives, and nobody knows.
+        FAILED: more is lost than the store survives, and no client knows.
         """
         while self.tables.outlive(node):
             try:

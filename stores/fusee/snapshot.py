@@ -20,7 +20,7 @@ begins again: it might have lost to an update, which found the key.
 Completing a round. All proposals of an update or a delete are legal, so a client that has waited
 for PATIENCE completes the round on the winner's behalf, `help`: gives backups that still have
 `old` one of the proposals, looks whether the primary still has `old`, and goes on as the winner. So
-nobody waits for a client that is dead or stopped.
+no client waits for a client that is dead or stopped.
 
 A round that fills a vacant slot is different: its winner must make sure that no other slot gets the
 same key, and only itself knows that it has (slots.py). So no other client completes it; any client
@@ -328,7 +328,7 @@ class ReplicatedSlot:
         self.endpoint.wait()
         if not lost:
             for k in range(self.backups, 0, -1):
-                # CRASH(voided): the first backup still has the proposal; nobody counts on it.
+                # CRASH(voided): the first backup still has the proposal; no client counts on it.
                 self._clear(k, ticket)
         self.client.drop(held)
 

@@ -13,7 +13,7 @@ The slot is read before the object, whoever says where they are: what is linked 
 still while we are pinned, so an object that has been used again since the cache met it is not taken
 for the old one (trap F7). The key is compared in any case.
 
-Losing operations begin again with an object of their own that nobody has seen (trap F2).
+Losing operations begin again with an object of their own that no client has seen (trap F2).
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ class Fusee(HashStore):
         self.index.choose(place, key)
         at = self.cache.find(place.hash)
         known = mode != INSERT and at >= 0 and self.cache.trusts(at)
-        # Without backups nobody asks for the mark before it must be there; an update has it always.
+        # Without backups no client asks for the mark before it must be there; an update has it
+        # always.
         updates = known or mode == UPDATE or not place.backups
         self.logged.birth = UPDATED if updates else 0
         if known:

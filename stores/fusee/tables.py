@@ -13,9 +13,10 @@ and whoever meets it can bring it to its end: `resolve`.
 
 Vacant slots. 0 at first; later a number that never comes again (vacant.py). Objects' addresses do
 not come again while a client is pinned that could have seen them. So no value comes back to a slot
-as long as anybody knows it, and a CAS that comes too late does nothing (traps F1, F3). Leaders do
-bring what the primary has back to backups, in restoring.py and reconcile.py: when nobody is in the
-midst of a round, as whoever parks begins nothing again before it has looked how its round ended.
+as long as any client knows it, and a CAS that comes too late does nothing (traps F1, F3). Leaders
+do bring what the primary has back to backups, in restoring.py and reconcile.py: when no client is
+in the midst of a round, as whoever parks begins nothing again before it has looked how its round
+ended.
 
 Entries of a directory need no rounds, since they only ever grow: 0, a pointer, SPLIT. The last
 replica decides, by CAS, which pointer comes after 0, and when SPLIT after that; then whoever comes
@@ -175,7 +176,7 @@ class ReplicatedTables:
         self.looked = self.glanced = True
 
     def agree_to_read(self) -> None:
-        """As `agree`, in an operation that only reads: it waits for nobody (trap F14)."""
+        """As `agree`, in an operation that only reads: it waits for no client (trap F14)."""
         if not self.glanced or self.endpoint.load(VIEW) != self.viewed:
             self.glance()
 
@@ -270,7 +271,7 @@ class ReplicatedTables:
         try:
             found = self.pool.regions.find(node, region_name(self.name, subtable))
         except NodeFailed:
-            self.view.fail_if_lost(node)  # nobody may know that yet
+            self.view.fail_if_lost(node)  # no client may know that yet
             return 0
         return 0 if found is None else int(found.address)
 

@@ -36,7 +36,7 @@ from limpet.stores.loco.layout import (
 BATCH: Final = 64
 """Entries that are read in one operation."""
 LOOKS_MAX: Final = 1000
-"""So many looks at what nobody is changing, and is not as it should be: that is damage."""
+"""So many looks at what no client is changing, and is not as it should be: that is damage."""
 INTENT_OF: Final = {CLAIMED: INSERTING, VALID: UPDATING, DELETED: DELETING}
 
 
@@ -160,7 +160,7 @@ class LocoCheck:
         if phase != VALID:
             return f"in phase {phase}, and no journal says so"
         if not entries.is_whole():
-            return "it does not match its checksum, and nobody is writing it"
+            return "it does not match its checksum, and no client is writing it"
         key = bytes(entries.key())
         hashed = hash64(key)
         if (hashed >> 32) * len(store.lookup.tables) >> 32 != table:

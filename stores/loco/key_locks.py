@@ -1,7 +1,7 @@
 """The locks of a kvstore: an array of ticket locks in each table (LOCO section 6).
 
-They are those of channels (ticket_lock.py), in the operations of the store. Where nobody waits, a
-lock is taken and given back within the operation that it is for.
+They are those of channels (ticket_lock.py), in the operations of the store. Where no client waits,
+a lock is taken and given back within the operation that it is for.
 
 A client that waits for one that is dead passes it over, as in every ticket lock. One that stands
 still for a lease with a lock of keys is killed, or waited for, by the pool's policy

@@ -17,7 +17,7 @@ RING: Final = 64
 
 PHASE_MASK: Final = 3
 VACANT: Final = 0
-"""Nobody's; whoever needs an entry may claim it."""
+"""No client's; whoever needs an entry may claim it."""
 CLAIMED: Final = 1
 """Being inserted: not valid. This bit is also in VALID: those have a key."""
 VALID: Final = 3

@@ -14,7 +14,7 @@ here. Of several entries for a key, at most one is valid. A lookup of the key re
 
 Acknowledgements. In the paper a thread of each node applies the messages of the trackers, and an
 inserter waits until all nodes have acknowledged its own. So a process that is dead, stopped, or
-keeps its interpreter busy would hold up all inserts and deletes (trap L1). Here nobody is waited
+keeps its interpreter busy would hold up all inserts and deletes (trap L1). Here no client is waited
 for: who looks a key up brings the index up to date first (`refresh`): it loads the position of the
 tracker, and applies what was announced since. An index that is not up to date is not looked into,
 which is what the acknowledgements are for. A message that was overwritten in the ring has been

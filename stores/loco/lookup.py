@@ -200,5 +200,5 @@ class Lookup(InlineIndex):
         """What to raise for an entry that stays torn."""
         return StoreCorrupt(
             f"{self.name}: entry {entry} of table {found.table} does not match its checksum, and "
-            "nobody is writing it: memory was damaged. Other keys can be read; destroy the pool"
+            "no client is writing it: memory was damaged. Other keys can be read; destroy the pool"
         )

@@ -7,8 +7,8 @@ and carries out or takes back what it says, before all else:
     inserting   an entry with the claim is vacant again, and its object, if it has one, is freed:
                 it was never valid. If it is valid, the insert is done
     updating    an entry that is whole is left as it is, old or new. One that is not is written once
-                more, from the redo image: nobody has read the old value since the first word of the
-                new one was there, as nothing was whole, and nobody has read the new one yet
+                more, from the redo image: no client has read the old value since the first word of
+                the new one was there, as nothing was whole, and no client has read the new one yet
     deleting    an entry that is still valid is left so. One that is not is freed
 
 A get that finds an entry torn again and again takes the lock, and so it ends. `recover` takes every

@@ -28,10 +28,10 @@ of a key are made under its lock, one after the other (lemma C.1).
 A kill leaves behind: a lock, which who waits for it passes over; a journal that says what was
 going on, which the next holder of the lock completes or takes back (repair.py); in the client
 journal of the client (client.py) the objects that were going to be linked, and were linked; and a
-message that is not announced. Nobody waits for anybody but for who holds a lock.
+message that is not announced. No client waits for any client but for who holds a lock.
 
 Where we deviate from the paper
-    - nobody is waited for to apply a message (L1): who looks up applies them (local_index.py)
+    - no client is waited for to apply a message (L1): who looks up applies them (local_index.py)
     - one tracker for each memory node's table, to which all append, where the paper has one for
       each node that inserts; messages name the entry, and not the key
     - the entry of a key is on the node of its hash, where the paper takes an entry of the node that

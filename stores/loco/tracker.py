@@ -10,10 +10,10 @@ Here a node's data array has one tracker, to which all clients append:
 A message is one word, and so is never torn (G2). It says only which entry to look at, and what is
 there then is what counts: so a message may be applied twice, late, or by chance too early.
 
-Append: load the position p and the word of message p. If that has p's lap already, somebody has
+Append: load the position p and the word of message p. If that has p's lap already, a client has
 written it and not announced it yet: help. Else a CAS from the word that was read to our message
 takes number p and writes it, both at once; then a CAS of the position from p to p + 1 announces it.
-Nobody can take p + 1 before. When `append` returns, the position is above p.
+No client can take p + 1 before. When `append` returns, the position is above p.
 
 A kill leaves behind: a message that is not announced (CRASH unannounced); the next one to
 append announces it, and nothing depended on it yet.
@@ -72,7 +72,7 @@ class Tracker:
         return (number >> self.shift) + 1 & LAP_MASK
 
     def append(self, entry: int) -> int:
-        """Have everybody look at this entry before they look anything up; the message's number.
+        """Have every client look at this entry before they look anything up; the message's number.
 
         2 round trips. Raises StoreCorrupt.
         """

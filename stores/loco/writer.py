@@ -115,7 +115,7 @@ class Writer:
             if there & PHASE_MASK != VACANT or counter == COUNTER_MAX:
                 continue
             state = counter + 1 << COUNTER_SHIFT | lock << LOCK_SHIFT | CLAIMED
-            # ORDER: said before it is done, or nobody could tell whose the entry is.
+            # ORDER: said before it is done, or no client could tell whose the entry is.
             self.journal.declare(INSERTING, entry, state)
             if endpoint.cas(address, there, state) == there:
                 endpoint.wait()
@@ -132,7 +132,7 @@ class Writer:
         self.journal.end()
 
     def vacate(self, found: KeyEntry, entry: int, state: int) -> None:
-        """Tell everybody that an entry is not valid, and have it be nobody's.
+        """Tell every client that an entry is not valid, and have it be no client's.
 
         With its lock held. What it links to is in the client journal then, and no longer linked.
         """

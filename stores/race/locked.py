@@ -5,7 +5,7 @@ lock of an entry of the directory (index.py) splits its subtable. The lock word 
 the client that holds it. Others that want to write to a slot that is frozen, or find no room, wait
 for it; readers do not.
 
-A kill leaves behind: a lock that nobody takes over. A client that waits for a dead one raises
+A kill leaves behind: a lock that no client takes over. A client that waits for a dead one raises
 StoreStuck and does not hang; `race`, `rtx-race` and `dtx-race` go on.
 """
 
@@ -73,7 +73,7 @@ class LockedSplitter(Splitter):
             return AGAIN
         # Our own id, since we are in no other operation, is damage, or of one that was cut off.
         try:
-            # CRASH(growing): nobody unlocks it.
+            # CRASH(growing): no client unlocks it.
             outcome = Splitter.split(self, place)
         finally:
             self.endpoint.store(lock, 0)

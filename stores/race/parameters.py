@@ -23,9 +23,10 @@ FILL_PERCENT: Final = 70
 TABLE_GROUPS_MAX: Final = 1 << 31
 GROUPS_MIN: Final = 32
 GROUPS_MAX: Final = 256
-"""Groups of a subtable that can be split, if nobody asks for others: 6 to 48 KiB."""
+"""Groups of a subtable that can be split, if no client asks for others: 6 to 48 KiB."""
 SUBTABLES_MAX: Final = 1 << 18
-"""About as many subtables a node, at most, if nobody asks: on a large one they have more groups."""
+"""About as many subtables a node, at most, if no client asks: on a large one they have more
+groups."""
 DEPTH_MAX: Final = 24
 SPREAD: Final = 4
 """Keys fall on subtables by chance: each has room for this many standard deviations more."""

@@ -139,12 +139,12 @@ class RcuckooCheck:
             return True
 
     def _wait(self, table: int, row: int, attempt: int) -> None:
-        """Wait for a row that is not whole; StoreCorrupt when nobody makes it so."""
+        """Wait for a row that is not whole; StoreCorrupt when no client makes it so."""
         store = self.store
         if attempt > LOOKS_MAX and self._is_torn(table, row):
             raise StoreCorrupt(
-                f"{store.name}: row {row} of table {table} does not match its CRC, and nobody is "
-                "writing it"
+                f"{store.name}: row {row} of table {table} does not match its CRC, and no client "
+                "is writing it"
             )
         self.endpoint.pause(attempt)
         if attempt % 8 == 7:
@@ -152,7 +152,7 @@ class RcuckooCheck:
             store.pool.exclusively(functools.partial(repair.look_after, *self._lock(table, row)))
 
     def _is_torn(self, table: int, row: int) -> bool:
-        """Whether the row is not whole, and nobody is writing it."""
+        """Whether the row is not whole, and no client is writing it."""
         store = self.store
         with store.client:
             store.require_there()
@@ -258,13 +258,13 @@ class RcuckooCheck:
         return ""
 
     def _twice(self, table: int, key: bytes) -> bool:
-        """Whether a key is in both of its rows, and nobody is moving it."""
+        """Whether a key is in both of its rows, and no client is moving it."""
         for attempt in range(BUSY_MAX):
             both, rows, versions = self._copies(key)
             if both is not None and both < 2:
                 return False
             if both == 2 and attempt > PASSES:
-                # ORDER: the copies, the locks, the copies again: had somebody been moving the key
+                # ORDER: the copies, the locks, the copies again: had a client been moving the key
                 # when it was in both rows, one of them would have another version by now.
                 locked = any(self._locked(table, row) for row in rows)
                 if not locked and self._copies(key) == (both, rows, versions):

@@ -112,7 +112,8 @@ class Journal:
         # ORDER: path and entry before the state that makes them count, and that before any row.
         self.say(self.count, 0, length)
 
-    # ---- anybody's ------------------------------------------------------------------------------
+    # ---- any client's
+    # ------------------------------------------------------------------------------
 
     def glance(self, journals: Any, word: int, has: Any, may_have: Any) -> int:
         """What a word of the lock table is, and which of its bits the owners of `journals` have.

@@ -50,7 +50,7 @@ NO_PATH: Final = 1
 LACKING: Final = 2
 """How a search ended: there is a path; there is none; none among the rows that are known."""
 LOOKS_MAX: Final = 1000
-"""So many looks at a row that is not whole, or at a lock of nobody's: that is damage."""
+"""So many looks at a row that is not whole, or at a lock of no client's: that is damage."""
 EMPTY: Final = 0xFFFF_FFFF
 """In place of an entry's other row: there is no entry."""
 

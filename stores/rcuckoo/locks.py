@@ -86,7 +86,7 @@ class Locks:
     # ---- taking and giving back -----------------------------------------------------------------
 
     def are_free(self) -> bool:
-        """Whether nobody has a lock of the set, before it is tried again.
+        """Whether no client has a lock of the set, before it is tried again.
 
         If so, that is counted as part of the attempt: the paper's clients attempt without looking.
         """

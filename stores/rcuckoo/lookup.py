@@ -250,17 +250,17 @@ class Lookup(InlineIndex):
     # ---- damage ---------------------------------------------------------------------------------
 
     def is_damaged(self, found: KeyRows) -> bool:
-        """Whether one of the rows that were read is not whole, and nobody is writing it."""
+        """Whether one of the rows that were read is not whole, and no client is writing it."""
         for place in range(2):
             if not self.rows.is_whole(place) and self.is_torn(self.row_at(found, place)):
                 return True
         return False
 
     def is_torn(self, row: int) -> bool:
-        """Whether a row of the present table is not whole, and nobody is writing it.
+        """Whether a row of the present table is not whole, and no client is writing it.
 
         "Not whole" and "not locked" are two facts of two moments (trap C13): a writer may end, and
-        another one begin, between them. So the row is read once more after its lock: had somebody
+        another one begin, between them. So the row is read once more after its lock: had a client
         been writing it at the first read, it would be another version of it by now.
         """
         rows, locks = self.rows, self.locks
@@ -279,6 +279,6 @@ class Lookup(InlineIndex):
         """What to raise when `is_damaged`."""
         return StoreCorrupt(
             f"{self.name}: row {found.first} or {found.second} of table {found.table} does not "
-            "match its CRC, and nobody is writing it: memory was damaged. Other keys can be read; "
-            "destroy the pool"
+            "match its CRC, and no client is writing it: memory was damaged. Other keys can be "
+            "read; destroy the pool"
         )

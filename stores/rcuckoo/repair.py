@@ -12,11 +12,12 @@ paper's leases are for regions of a table and expire.
 
 Repair, under the lease, of a journal whose owner is provably dead
     1. with a path: the new entry goes into its first row, which is written last. If that row is
-       whole and has the version from before, nobody has seen the new entry, and the path is undone:
-       from the second row on, each entry that came is replaced by the one that was there and has
-       moved on to the next row, where it still is; the last one is emptied. A row that is whole
-       with its version from before, or two above, needs nothing. If the first row is not whole, or
-       new, the operation has taken effect, or nobody can tell: it is completed, with the redo image
+       whole and has the version from before, no client has seen the new entry, and the path is
+       undone: from the second row on, each entry that came is replaced by the one that was there
+       and has moved on to the next row, where it still is; the last one is emptied. A row that is
+       whole with its version from before, or two above, needs nothing. If the first row is not
+       whole, or new, the operation has taken effect, or no client can tell: it is completed, with
+       the redo image
     2. the state without a path; then the groups are given back from the last one on, as their
        owner would have. Of a group that is unsure, the bits that are `stranded`
     3. the state of a journal at rest; the lease
@@ -28,12 +29,14 @@ was locked by the dead client, and is until the end (C6).
 
 Stranded. Of an unsure group of a dead client, each bit is settled for itself, by looks at its word:
 
-    - a bit that is seen clear, or surely held by another client, was not the dead one's: nobody but
-      who holds the lease gives that back, and nobody gets it meanwhile. It is asked about no more
-    - a bit that is set, and that nobody alive has at that moment, is the dead one's, or another
-      dead one's. Nobody alive has it if no journal has it in a group that is held, or, of a living
-      client, unsure, and no state of any journal changes from before the bit is seen to after that:
-      a client that had the bit at that moment would have said so in a state all the while
+    - a bit that is seen clear, or surely held by another client, was not the dead one's: no client
+      but who holds the lease gives that back, and no client gets it meanwhile. It is asked about no
+      more
+    - a bit that is set, and that no client alive has at that moment, is the dead one's, or another
+      dead one's. No client alive has it if no journal has it in a group that is held, or, of a
+      living client, unsure, and no state of any journal changes from before the bit is seen to
+      after that: a client that had the bit at that moment would have said so in a state all the
+      while
 
 Clients that have been refused look at the word until the bits are clear, and so their states do not
 change. Those of clients at work elsewhere do, all the time; so the states are read in a moment, the
@@ -131,7 +134,8 @@ class Repair:
             self.membership.gone(holder, f"the lease of {self.store.name!r}")
 
     def clear(self, word: int, bits: int) -> None:
-        """The same, for who is in the midst of recovering a client: nobody else is recovered."""
+        """The same, for who is in the midst of recovering a client: no other client is
+        recovered."""
         for look in self.looks():
             if look.may_have(word) & bits and self._ended(look):
                 self.repair(look.at)
@@ -296,7 +300,7 @@ class Repair:
         self.endpoint.store(look.at + STATE, look.state & REST_MASK)
 
     def _stranded(self, mine: Look, word: int, bits: int) -> int:
-        """Of these bits of a word, those that are set, and that nobody alive has."""
+        """Of these bits of a word, those that are set, and that no client alive has."""
         attempt = 0
         changes: Counter[int] = Counter()
         while True:
@@ -336,7 +340,7 @@ class Repair:
 def _linked(store: Any, reference: int) -> bool:
     """Whether the rows of an extent's key have it. It is as it was: its client is pinned.
 
-    True if nobody can tell, as one of the rows is damaged: what may be linked is not freed.
+    True if no client can tell, as one of the rows is damaged: what may be linked is not freed.
     """
     lookup, at = store.lookup, store.found
     objects = store.objects

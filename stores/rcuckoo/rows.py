@@ -14,7 +14,7 @@ Entry
 
 An extent is an object as other stores have them (records.py), with key, value and checksum. The
 paper's have no checksum, and tell by nothing that they have been used again (C11); ours lie in
-memory that is not used again while anybody may read it (epoch.py).
+memory that is not used again while any client may read it (epoch.py).
 
 A row is whole if its CRC holds. A row of zeros is whole, and empty. Only who holds a row's lock
 (locks.py) writes it: one entry, then version and CRC, so that a row that is read meanwhile, or

@@ -12,7 +12,7 @@ back. An insert goes through the paper's phases:
     execution                entries move one at a time, from the end of the path on, so that each
                              is always in one of its rows; the locks are given back
 
-Both rows of the new key are locked, and not only the path: else somebody may insert the key into
+Both rows of the new key are locked, and not only the path: else a client may insert the key into
 the other one (C9). Deviation: the rows are read, but for the key's own, only when a path is needed.
 """
 

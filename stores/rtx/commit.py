@@ -10,14 +10,14 @@ Written after the prose of the paper, and not after the figure.
        meanwhile (rtx/hash_slots.py)
     3. validate (reads.py): each object that was only read has the lock word and the pointer that it
        had, so it is not locked, or without a log, when its pointer counts (lllock.py); each key
-       that was only read has the value that it had, or none, and nobody holds its slot
+       that was only read has the value that it had, or none, and no client holds its slot
     4. INIT -> DOING; carry it out; DONE; give back the old data
 
 So all that was read was true at one moment, after 2 and before 4, and what is written follows from
 it; hence transactions are strictly serialisable, with gets (sherman/trees.py, race/hash_store.py)
 among them: a get of what is written waits from 2 until 4.
 
-A conflict, or being aborted by somebody who found the lease over: INIT -> ABORT, unlock to the
+A conflict, or being aborted by a client that found the lease over: INIT -> ABORT, unlock to the
 versions from before (others, to new ones), let go of the slots as they were, give back the new
 data.
 
@@ -29,7 +29,7 @@ A kill leaves behind, where the log is in the client journal from its first word
                       some objects and slots are new, others locked or held: carried out likewise
     DONE              the old data is given back, by who recovers the dead
 
-Conflicts never wait, so nobody waits in a circle. All of it is one operation of the client.
+Conflicts never wait, so no client waits in a circle. All of it is one operation of the client.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Commit:
         self.slots[slot] = write
 
     def complete(self) -> bool:
-        """The last look before it is decided, when all locks are held. False: somebody is in the
+        """The last look before it is decided, when all locks are held. False: a client is in the
         way."""
         return True
 
@@ -361,8 +361,8 @@ class Commit:
         return held
 
     def _hold_slots(self) -> bool:
-        """Hold the slots, in order, and see that nobody else inserts a key; False: somebody is in
-        the way."""
+        """Hold the slots, in order, and see that no other client inserts a key; False: a client is
+        in the way."""
         for part, changes in self.parts:
             for change in changes:
                 self.busy = change.slot | SLOT

@@ -9,16 +9,16 @@ one begins, in one operation of the client:
     2. lock each leaf, from the version that it has: an entry of the log with no pointers, so that
        the leaf is only released, whatever becomes of the log
     3. read what is wanted in its node; go on to the leaves that follow, up to as many again
-    4. see that the log is INIT still: nobody has released a lock, so all of it was true together
-    5. abort; release the locks to the versions from before, so nobody is any the wiser
+    4. see that the log is INIT still: no client has released a lock, so all of it was true together
+    5. abort; release the locks to the versions from before, so no client is any the wiser
 
 The function is called with that. What it reads besides in a leaf that was locked, and is as it was
 then, was true at the same moment. All else is read, and validated, as always; if that is a
 conflict, it is known for the next time. So each attempt gets further than those before it, and a
 transaction that reads n keys takes O(n) attempts; one that scans them takes about log n.
 
-No lock is waited for while others are held: after a few tries all are released. So nobody waits in
-a circle, in whatever order leaves are locked. No function of a user runs while they are.
+No lock is waited for while others are held: after a few tries all are released. So no client waits
+in a circle, in whatever order leaves are locked. No function of a user runs while they are.
 
 A kill leaves behind: the log in the client journal, INIT or ABORT, and locked leaves; recovery
 releases them, or whoever meets them when the lease is over (repair.py).
@@ -154,7 +154,7 @@ class Cut(Commit):
                 behind.append(((follows.at,), follows._replace(what=_nothing)))
 
     def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
-        """Lock the leaf of a look; False: somebody else has it locked."""
+        """Lock the leaf of a look; False: another client has it locked."""
         log.note(len(held), Entry(look.at, 0, 0))
         for _ in range(TRIES_MAX):
             version = self.endpoint.load(look.at)

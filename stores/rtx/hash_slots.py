@@ -104,7 +104,7 @@ class TransactionHolds(Holds):
         return 0
 
     def decision(self, part: int) -> int:
-        """What the log of a part says: COMMITTED, ABORT, or INIT, if nobody can say."""
+        """What the log of a part says: COMMITTED, ABORT, or INIT, if no client can say."""
         log = self.endpoint.load(part + PART_LOG)
         if not self.heap.plausible(log):
             return INIT

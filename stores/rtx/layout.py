@@ -53,7 +53,7 @@ PART_COUNT: Final = 16
 PART_ENTRIES: Final = 24
 """Offsets in a part."""
 SLOT: Final = 1
-"""In the address of what is in somebody's way: it is a slot, and not an object."""
+"""In the address of what is in a client's way: it is a slot, and not an object."""
 
 INIT: Final = 0
 ABORT: Final = 1

@@ -16,7 +16,7 @@ the time of clock.py, which a slot never draws twice, whatever process has it: n
 ever seen again, so a CAS that expects one can succeed only once. The lease is what is added to it:
 something for clocks that differ, and for each object of the transaction; with a log it is there.
 A client that has seen a lock for a whole lease of the pool (membership.py) takes the lock's lease
-to be over, so a clock that was set back keeps nobody waiting.
+to be over, so a clock that was set back keeps no client waiting.
 
 Repair is safe without fencing (the argument for all modules here):
     1. While an object is locked with a state m, every CAS of its pointer that belongs to m expects
@@ -26,7 +26,7 @@ Repair is safe without fencing (the argument for all modules here):
     3. Without a log (Opt1, section 4.5): an owner writes just this object, and locks it from the
        version that it has read, so nothing makes it give up. m is released after the pointer has
        left P: to what the owner wrote, or, if the lease is over, to a copy of P. Both begin with m,
-       so nobody repairs twice.
+       so no client repairs twice.
     4. A lock whose transaction is over is released by a CAS from m (R2).
 
 So a reader may take the pointer of an object that is locked without a log: it is committed. With a

@@ -3,13 +3,13 @@
 Written after the prose of the paper, and not after the figures.
 
 A log is an object of its own (the paper reuses one buffer a thread). It is written whole before it
-is found by anybody; whoever reads it is pinned, and it is not used again as long as he is. So no
+is found by any client; whoever reads it is pinned, and it is not used again as long as he is. So no
 reader meets the entries of one transaction under the header of another (R3), and no CAS on its
 state hits another one's (R4).
 
     0     owner    lock state of the transaction: LOCKED, LOGGED, slot and time
     8     state    bits 0-1 state; bit 2 COMMITTED; bits 3-63 how often it was taken over
-    16    lease    until when nobody else takes it over, in us since 2025
+    16    lease    until when no other client takes it over, in us since 2025
     24    count    entries
     32    entries  24 bytes each: object, old pointer, new pointer
                    object 0: `new` was allocated for the transaction, `old` is freed by it
@@ -41,9 +41,9 @@ A kill leaves behind: the log in the client journal. It is decided, if it was no
 its memory given back.
 
 What is on a lost memory node is passed over. If that is the log's node, which is that of its first
-object, and the owner does not go on, then nobody knows what was decided for objects on other nodes:
-they are unlocked as they are, slots let go of as they were, and what was allocated there is not
-given back. So a transaction over
+object, and the owner does not go on, then no client knows what was decided for objects on other
+nodes: they are unlocked as they are, slots let go of as they were, and what was allocated there is
+not given back. So a transaction over
 several memory nodes is whole only as long as none of them is lost in the midst of it.
 """
 
@@ -137,7 +137,7 @@ class Log:
         self.endpoint.store(self.at + ENTRIES + ENTRY_SIZE * index + 8, old)
 
     def publish(self, state: int, objects: int) -> None:
-        """Have everybody find it, who meets a lock with this state."""
+        """Have every client find it, who meets a lock with this state."""
         slot = self.locks.client.slot
         self.endpoint.store(self.at + LEASE, self.locks.lease(objects))
         self.endpoint.store(slot + TX_LOG, self.reference)
@@ -145,11 +145,12 @@ class Log:
         self.endpoint.store(slot + TX_TIME, state & TIME_MASK)
 
     def begin(self) -> bool:
-        """INIT -> DOING; False: somebody has aborted it."""
+        """INIT -> DOING; False: a client has aborted it."""
         # LINEARIZES: a transaction with a log
         return self.endpoint.cas(self.at + STATE, INIT, DOING) == INIT
 
-    # ---- anybody's ------------------------------------------------------------------------------
+    # ---- any client's
+    # ------------------------------------------------------------------------------
 
     def is_lost(self) -> bool:
         """Whether it is lost with its memory node."""
@@ -241,7 +242,7 @@ class Log:
         """Free what the transaction leaves behind. By its owner, or for a dead one."""
         state = self.owner()
         slot = slot_address(slot_of(state))
-        # ORDER: nobody finds the log any more before it is freed.
+        # ORDER: no client finds the log any more before it is freed.
         self.endpoint.cas(slot + TX_TIME, state & TIME_MASK, 0)
         for reference in self.pairs(committed):
             heap.free(reference)

@@ -23,7 +23,7 @@ then. A client that carries a decided split out, its owner or another one, does 
     1. freeze each slot of the old subtable. One that a transaction of a user holds
        (hash_slots.py) is let go of first: that transaction is aborted, or carried out
     2. CAS each slot of the halves that gets a pair from UNSET to what the frozen slot at the same
-       place says. The others stay UNSET, which is vacant to all who use a half, and nobody fills
+       place says. The others stay UNSET, which is vacant to all who use a half, and no client fills
        them later: by then all that have a pair are filled, and no slot becomes UNSET again
     3. swing the pointers, and release the locks, as of every transaction (stores/rtx/log.py)
 
@@ -360,7 +360,7 @@ class TransactionSplitter(Splitter):
                 self.endpoint.pause(attempt)
                 self.pool.membership.progress()
         depth = int(number).bit_length() - 1
-        # ORDER: after all is frozen; so one read shows it, and everybody the same.
+        # ORDER: after all is frozen; so one read shows it, and every client the same.
         words = np.frombuffer(
             self.endpoint.read(parent.old & ADDRESS_MASK, index.subtable_size), dtype="<u8"
         ).tolist()

@@ -249,7 +249,7 @@ class Repair:
         if self.endpoint.load(at) == state:
             if not self._begins_with(old, state):
                 if not self.client.remotely_fenced:
-                    # In the memory for the new data, which nobody has seen.
+                    # In the memory for the new data, which no client has seen.
                     self.store.copy(old, reference, state)
                 self.locks.install(at, old, reference)
             self.locks.release(at, state)

@@ -302,7 +302,7 @@ class Transaction:
         if outcome == AGAIN:
             self._doomed = commit.owners.get(commit.busy) or self._reads.changed
             if self._doomed is None:
-                # Somebody else has aborted it, as its lease was over.
+                # Another client has aborted it, as its lease was over.
                 self._doomed = ReadPlace(store, next(iter(written[store.link])), 0)
             return False
         for link, pairs in written.items():

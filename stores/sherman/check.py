@@ -213,7 +213,7 @@ class TreeCheck:
         return ""
 
     def _wrong_locks(self, tree: int, seen: set[int]) -> str:
-        """What is wrong with the objects' words: a node that nobody links to, a stray lock."""
+        """What is wrong with the objects' words: a node that no client links to, a stray lock."""
         root = self.store.trees.roots[tree]
         for number, (lock, pointer) in enumerate(self._words(tree).tolist()):
             at = root + number * OBJECT_SIZE

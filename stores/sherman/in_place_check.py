@@ -79,7 +79,7 @@ class InPlaceCheck(TreeCheck):
             lives, holder = self.store.pool.membership.lives, self.store.node_locks.holder
             if not any(lives(holder(at)) for at, _ in self._nodes(tree) if holder(at)):
                 raise
-            # Somebody is in the midst of changing it, and stands still.
+            # A client is in the midst of changing it, and stands still.
 
     def _versions(self, tree: int) -> bytes:
         # Of a tree in which something is locked, no two looks are alike: it is being changed.

@@ -6,10 +6,10 @@
     3. write the nodes in place; the locks are given back in the same round trip
 
 Order of the writes, so that a reader finds every key that stays at each moment: new nodes, which
-nobody finds before; the others, leaves first, so that nobody changes a new node while an old one
-still has the same keys; at last the nodes that go, when nothing leads there but old routes.
+no client finds before; the others, leaves first, so that no client changes a new node while an old
+one still has the same keys; at last the nodes that go, when nothing leads there but old routes.
 
-A conflict never waits for another one, so nobody waits in a circle.
+A conflict never waits for another one, so no client waits in a circle.
 
 A kill leaves behind: locked nodes, perhaps one of them torn. In the client journal, memory for new
 nodes and extents, and what was unlinked; recovery cannot tell whether they are linked, and keeps
@@ -82,7 +82,7 @@ class InPlaceCommit(Commit):
     # ---- locks ----------------------------------------------------------------------------------
 
     def lock(self, at: int) -> bool:
-        """Lock a node that is to be read then; False: somebody else has."""
+        """Lock a node that is to be read then; False: another client has."""
         locked = bool(self.node_locks.acquire(at))
         self.endpoint.wait()
         if locked:

@@ -99,4 +99,4 @@ def look_after_torn(store: Any, at: int) -> None:
     node = store.trees.blank().page
     node.read(at)
     if not node.whole and store.pool.membership.overdue(("torn", at), node.version):
-        raise StoreCorrupt(f"{store.name}: the node at {at:#x} is torn, and nobody writes it")
+        raise StoreCorrupt(f"{store.name}: the node at {at:#x} is torn, and no client writes it")

@@ -1,7 +1,7 @@
 """What an operation is going to do to a tree that is changed in place (write_set.py).
 
 The leaf is the one that the operation has read, and locked before that if the store is not
-optimistic. New nodes are memory of their own, which nobody finds before the change is written.
+optimistic. New nodes are memory of their own, which no client finds before the change is written.
 """
 
 from __future__ import annotations

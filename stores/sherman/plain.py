@@ -2,7 +2,7 @@
 
 After Sherman (Wang et al., SIGMOD '22), with no transactions and no recovery: a baseline. On each
 memory node there is a tree of its own, and a key's hash chooses; a scan merges the trees. The
-region of a tree is its root node, which stays where it is for ever, so that nobody races for it
+region of a tree is its root node, which stays where it is for ever, so that no client races for it
 (R8), and a table of locks (in_place_locks.py). All other nodes are objects of the heap, linked by
 address.
 
@@ -22,8 +22,8 @@ Sherman's nodes are never merged. Here a delete that leaves a leaf nearly empty 
 neighbour, by locking all that is changed (in_place_commit.py), so that a tree without keys takes no
 memory.
 
-A kill leaves behind: locks that nobody gives back, a torn node, memory. A client that waits for a
-dead one raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
+A kill leaves behind: locks that no client gives back, a torn node, memory. A client that waits for
+a dead one raises StoreStuck and does not hang; `rtx-sherman` and `dtx-sherman` recover.
 
 The `dtx-sherman` store (stores/baselines/dtx/sherman.py) holds the same parts, and is optimistic
 and has a log.
@@ -179,7 +179,7 @@ class Sherman(InlineStore):
             return True
 
     def image_of(self, at: int) -> int:
-        """Address of what a node that is torn is to be; 0: nobody knows."""
+        """Address of what a node that is torn is to be; 0: no client knows."""
         return 0
 
     def checker(self) -> InPlaceCheck:

@@ -15,7 +15,7 @@ leaf_writer.py):
 It locks from what it has read, so it needs no validation, and never gives up once it has the lock.
 
 An update, put or delete of a key that the client has met in a leaf locks that before it is read
-(Opt2), so nobody changes it in between:
+(Opt2), so no client changes it in between:
     1. read the leaf's lock and pointer
     2. CAS the lock; read the node
     3. write the new node; CAS the pointer; CAS the lock to a new version

@@ -47,7 +47,7 @@ ROUNDS_MAX: Final = 4
 
 
 class Busy(Exception):
-    """A node that is needed is locked by somebody else, or has changed since it was read."""
+    """A node that is needed is locked by another client, or has changed since it was read."""
 
 
 class TreeWay(Attempt):
@@ -329,7 +329,7 @@ class WriteSet:
         return leaf
 
     def _read_copy(self, at: int) -> Leaf:
-        """A copy of a node that nobody has locked. Raises Busy."""
+        """A copy of a node that no client has locked. Raises Busy."""
         leaf = self.trees.blank()
         leaf.tree = self.tree
         self.store.leaf.at = at  # if that is in the way, it is what is waited for

@@ -7,8 +7,8 @@ place, and two round trips for each operation. A store without `guess` has this 
       in parallel m = M.READ(), the value to a buffer   m = M.READ()
       M.WRITE((m.ts.i + 1, tid), v)                     return the value of m
 
-So every tuple is VERIFIED, and nobody locks. What the buffer's value has before it, its stamp and
-hash, is written with the tuple, as it is known only then.
+So every tuple is VERIFIED, and no client locks. What the buffer's value has before it, its stamp
+and hash, is written with the tuple, as it is known only then.
 
 A WRITE that meets a tombstone has written nothing but its buffer; one whose tuple is refused
 half-way, as the register is being given up, is concurrent with that DELETE and comes before it.

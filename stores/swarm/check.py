@@ -94,7 +94,7 @@ def wrong_with(register: KeyRegister) -> str:
 
 
 def _dangles(quorum: Quorum, replica: Any, row: int, side: int) -> bool:
-    """Whether a pointer that was read names what nobody has in use, and still does."""
+    """Whether a pointer that was read names what no client has in use, and still does."""
     place = quorum.register
     reference = replica.named(row, side)
     if not reference or (place.heap.plausible(reference) and place.heap.used(reference)):

@@ -223,8 +223,8 @@ class Quorum:
         if attempt > ATTEMPTS_MAX:
             raise StoreCorrupt(
                 f"{self.owner}: the key {self.key()!r}: its register at "
-                f"{self.register.reference:#x} has the tuple {word:#x}, which {what}, and nobody "
-                "changes that: memory was damaged. Save what is left, and make the store again"
+                f"{self.register.reference:#x} has the tuple {word:#x}, which {what}, and no "
+                "client changes that: memory was damaged. Save what is left; make the store again"
             )
         if attempt:
             self.view.membership.progress()

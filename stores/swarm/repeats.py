@@ -39,7 +39,7 @@ class Repeats:
         if self.same > ATTEMPTS_MAX:
             raise StoreCorrupt(
                 f"{store.pool.url}, store {store.name!r}: the key {self.key!r}: its register at "
-                f"{store.register.place.reference:#x} can neither be read nor written, and nobody "
-                "changes that: memory was damaged. Save what is left, and make the store again"
+                f"{store.register.place.reference:#x} can neither be read nor written, and no "
+                "client changes that: memory was damaged. Save what is left; make the store again"
             )
         store.endpoint.pause(self.attempt)

@@ -11,9 +11,9 @@ The tuple names row and side, so the pointer of the tuple before stands until M 
 One who comes back to a register that is no more does no harm: `write` expects the ident in a
 pointer, and a word of M that only this register has had. If that is another, it is only tried again
 where an ident was read under the same pin (max_register.py): what stands there now may be
-anybody's. (An ident is in the headers of its buffers, too; a pointer's place in memory that is used
-again can be there, in an object that nobody has published yet, and is overwritten.) So keys' places
-may be remembered between operations, and an update need not look first.
+any client's. (An ident is in the headers of its buffers, too; a pointer's place in memory that is
+used again can be there, in an object that no client has published yet, and is overwritten.) So
+keys' places may be remembered between operations, and an update need not look first.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ in a client journal, or both; and a pointer names nothing that was freed.
 A buffer is given up when another write, which is greater, is known to be at a majority: by its
 writer with its next write, or by any other writer, who finds it older than its own, on all replicas
 of a majority, and VERIFIED. (Not before: its writer may be about to name it on one more replica, or
-to write the value again with another timestamp.) So a key that nobody changes any more has few
+to write the value again with another timestamp.) So a key that no client changes any more has few
 buffers. A client that reads one meanwhile is pinned, and the buffer is not used again before that
 ends (shm/clients/epoch.py).
 

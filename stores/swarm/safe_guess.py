@@ -106,7 +106,7 @@ class SafeGuess(Protocol):
         wrote = self.max_register.write(w, row.buffer)
         self.endpoint.wait()
         if outcome == GONE:
-            row.client.release(held)  # nobody looks where it may be named
+            row.client.release(held)  # no client looks where it may be named
             return GONE
         if wrote == REFUSED:
             outcome = self.insistence.write(w, outcome)

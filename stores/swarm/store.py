@@ -13,12 +13,12 @@ handle remembers (cache.py). Round trips without conflict:
 Deviations from the paper. A register is written, with the first value, before the index has it, so
 there is no half-inserted key, and of two INSERTs of a key one finds the other in the index (trap
 S8). A DELETE decides by the slot: of several that have put a tombstone, that whose number the slot
-has in the end has deleted the key; anybody who meets a tombstone brings that about on behalf of the
-author of one. Nobody else's register is ever made to serve another key (trap S6).
+has in the end has deleted the key; any client that meets a tombstone brings that about on behalf of
+the author of one. No other client's register is ever made to serve another key (trap S6).
 
-A lost node. Operations on registers go on with a majority, and wait for nobody, but while a node is
-filled again; then a replica there is made of all that are left, so that it is one of any majority.
-Operations on the index do as those of `fusee` (shm/replicas/view.py).
+A lost node. Operations on registers go on with a majority, and wait for no client, but while a node
+is filled again; then a replica there is made of all that are left, so that it is one of any
+majority. Operations on the index do as those of `fusee` (shm/replicas/view.py).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def test_table_2_of_the_paper() -> None:
 
 @pytest.mark.exhaustive("many clients")
 def test_one_key_for_sixteen_clients() -> None:
-    """Most updates are not touched by it, and of gets most are; nobody waits long."""
+    """Most updates are not touched by it, and of gets most are; no client waits long."""
     found = {
         (row.store, row.clients, row.result.kind): row.result
         for row in contended(40 if COMPILED else 8, seed=1)

@@ -87,7 +87,7 @@ def test_in_an_insert_that_is_far_longer_than_others(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.exhaustive("seconds of processes")
 def test_survivors_of_a_kind_without_recovery_are_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here nobody looks for the dead, and the lease does not end."""
+    """Here no client looks for the dead, and the lease does not end."""
     monkeypatch.setattr(Membership, "sweep", lambda self: [])
     setting = Setting("rtx-sherman", clients=3, parameters={"drift_us": 1 << 31}, **FEW)
     found = timeline.run(setting)

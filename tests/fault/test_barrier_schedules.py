@@ -54,8 +54,8 @@ def schedule(
                 passed[number] += 1
                 indices[turn].append(index)
                 early = [n for n in range(parties) if begun[n] <= turn]
-                assert all(stage.clients[n].dead for n in early), "somebody passed early"
-                assert on_death == "continue" or not early, "somebody passed without the dead"
+                assert all(stage.clients[n].dead for n in early), "a client passed early"
+                assert on_death == "continue" or not early, "a client passed without the dead"
 
         return lives
 

@@ -181,7 +181,7 @@ def event(stage: SimulatedCluster, seed: int, cls: Any) -> None:
                 scene.await_(number, cleared(turn))
                 begun[turn, number] = scene.pauses[number]
                 assert scene.channels[number].wait()
-                assert sets[0] > turn, "nobody had set it"
+                assert sets[0] > turn, "no client had set it"
                 passed[number] += 1
 
         return life
@@ -293,7 +293,7 @@ def join(stage: SimulatedCluster, seed: int, cls: Any) -> None:
     for channel in scene.channels:
         channel.patience = 2
     there: set[bytes] = set()
-    """Elements whose put has returned, and that nobody is done with."""
+    """Elements whose put has returned, and that no client is done with."""
     empty = [0]
     """How often it has become empty."""
     over = [False]
@@ -335,7 +335,7 @@ def join(stage: SimulatedCluster, seed: int, cls: Any) -> None:
             dead = any(player.dead for player in scene.clients)
             assert dead or empty[0] > before, f"{there} was not done"
             return True
-        assert any(player.dead for player in scene.clients), "nobody has died"
+        assert any(player.dead for player in scene.clients), "no client has died"
         assert count <= 1, "more than one was lost"
         channel.forget_lost()
         return False

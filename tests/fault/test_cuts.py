@@ -59,7 +59,7 @@ def test_trap_python_that_enters_by_a_call_is_caught_by_the_drill(
 def test_trap_drop_that_forgets_what_a_cut_left_is_caught_by_the_drill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a store whose objects were being freed, nobody walks through the rest any more."""
+    """Of a store whose objects were being freed, no client walks through the rest any more."""
     works = {"drops": lambda pool, draw: {"drop": store_works(pool, draw, "race")["drop"]}}
     monkeypatch.setattr(cuts, "SUBJECTS", works)
     given = CutParameters("drops", seconds=0, stride=3 if BUILD == "compiled" else 11)

@@ -242,7 +242,7 @@ class TearsValues(Broken):
 
 
 class Leaks(Broken):
-    """A block belongs to nobody in the end."""
+    """A block belongs to no client in the end."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -285,7 +285,7 @@ class Corrupt(Broken):
 
 class ListsOthers(Broken):
     def __iter__(self) -> Any:
-        return iter([*self._store, b"a key that nobody wrote"])
+        return iter([*self._store, b"a key that no client wrote"])
 
 
 QUIET = {"kill_rate": 0.0, "watch": False, "seconds": 0.4}

@@ -229,7 +229,7 @@ WAITS = Mutant("get-waits-for-the-dead", ("no end",), race_with(get=get_waiting)
 
 
 def test_explorer_ends_when_the_survivor_waits_for_ever() -> None:
-    """Nobody else reads in this program, so only who inspects the run meets the dead client."""
+    """No other client reads in this program, so only who inspects the run meets the dead client."""
     with in_force(WAITS):
         (failure,) = explore(Exploration(schedules=300, seed=1, program="ic||")).failures
     assert failure.what.startswith("no end: the survivor waits")

@@ -193,7 +193,8 @@ def test_every_step_of_a_change_of_the_view(
 ) -> None:
     """The leader dies, stands still and is fenced, loses another node, or others come in.
 
-    A client that meets a node whose memory is gone marks it; nobody else can mark it after that.
+    A client that meets a node whose memory is gone marks it; no other client can mark it after
+    that.
     """
     took, runs = swept(stage, program, f"0.0.{FIRST_LOOK}{lost}", moment, FIRST_LOOK + 1)
     is_soon_marked = (lost, moment) == ("m2", "f2")

@@ -116,7 +116,7 @@ def _help_meets_the_next_round(pools: Any) -> None:
 
 
 def _rules_meet_the_next_round(pools: Any) -> None:
-    """What the backups had is of two rounds, and the least of that is nobody's."""
+    """What the backups had is of two rounds, and the least of that is no client's."""
     scene = Scene(pools, 3, 2)
     late, fast = scene.clients
     assert not late.begin(lambda: late.store.update(b"k", MIDDLE), verb_on("cas", number=2))

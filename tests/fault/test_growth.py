@@ -505,7 +505,7 @@ def look(plain: Any, key: bytes) -> tuple[int, bool]:
 
 
 def test_an_insert_that_gives_way_leaves_its_slot_vacant(pools: Any) -> None:
-    """Another one is about to decide on the key meanwhile; so nobody would kick the slot out."""
+    """Another one is about to decide on the key meanwhile; so no client would kick the slot out."""
     pool = pools(nodes=1, node_size="4MiB", lease_us=20_000)
     store = pool.store("swarm", name="s", replicas=1)
     store.insert(b"other", b"v")
@@ -539,7 +539,7 @@ SUBTABLE: Final = 8 * GROUP_WORDS * SMALL["groups"]
 
 
 class ReusesSubtablesAtOnce(Allocator):  # type: ignore[misc]
-    """What subtables had, but not pairs, is used again though somebody may be writing there."""
+    """What subtables had, but not pairs, is used again though a client may be writing there."""
 
     def _reclaim(self, slabs: list[Slab]) -> None:
         super()._reclaim(slabs)

@@ -65,7 +65,7 @@ def use_up(pool: Any) -> None:
 
 
 def refused(pools: Any, kind: str, step: int) -> list[str] | None:
-    """What is refused after a kill at this step, when memory has run out; None: nobody died."""
+    """What is refused after a kill at this step, when memory has run out; None: no client died."""
     pool = pools(nodes=1, node_size="512KiB", block_size=16 << 10)
     store, keys = crowded(pool, kind)
     if not dies_inserting(store, step):

@@ -123,7 +123,7 @@ TELLS: Final = 3
 
 
 def _index_is_there_before(pools: Any) -> None:
-    """A key was looked up in vain, and is inserted by somebody else."""
+    """A key was looked up in vain, and is inserted by another client."""
     clients = Clients(pools, 1)
     (reader,) = clients.puppets
     assert reader.store.get(b"k") is None

@@ -96,9 +96,9 @@ class WakesNoProducer(CyclicRing):
 
 MUTANTS: dict[str, dict[str, Any]] = {
     "who was woken does not say so": {"waiting_class": SaysNothing},
-    "who was woken to get wakes nobody else": {"ring_class": LooksEmpty},
-    "who was woken to put wakes nobody else": {"ring_class": LooksFull},
-    "nobody is woken after a get": {"ring_class": WakesNoProducer},
+    "who was woken to get wakes no other client": {"ring_class": LooksEmpty},
+    "who was woken to put wakes no other client": {"ring_class": LooksFull},
+    "no client is woken after a get": {"ring_class": WakesNoProducer},
 }
 """Parts in place of a queue's."""
 
@@ -111,4 +111,4 @@ def test_known_bad_variants_are_caught(name: str) -> None:
             assert not run.failure, (seed, run.failure)
             if run.in_vain:
                 return
-    pytest.fail("nobody slept in vain")
+    pytest.fail("no client slept in vain")

@@ -1,7 +1,7 @@
 """Repair of RCuckoo's tables beside clients at work, traps G10, C12 and C14: each variant fails.
 
-A client died in the one instruction in which nobody can read whether it has a lock. The client that
-repairs for it finds out, whatever others do meanwhile.
+A client died in the one instruction in which no client can read whether it has a lock. The client
+that repairs for it finds out, whatever others do meanwhile.
 """
 
 from __future__ import annotations

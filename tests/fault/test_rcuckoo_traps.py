@@ -213,7 +213,7 @@ def _repairer_is_met_twice(pools: Any) -> None:
 
 
 def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
-    """One died just before it took a lock, which somebody else has by now."""
+    """One died just before it took a lock, which another client has by now."""
     clients = Clients(pools, 2)
     holder, other = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)
@@ -229,7 +229,7 @@ def _living_client_has_the_lock_of_the_dead(pools: Any) -> None:
 
 
 def _lock_is_taken_while_states_are_looked_at(pools: Any) -> None:
-    """By somebody who had none when who repairs looked at the journals."""
+    """By a client that had none when who repairs looked at the journals."""
     clients = Clients(pools, 3)
     holder, repairer, other = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)
@@ -293,7 +293,7 @@ class Backward:
 
 
 def _both_copies_are_locked_while_one_is_cleared(pools: Any) -> None:
-    """Somebody updates the copy that who repairs is about to clear."""
+    """A client updates the copy that who repairs is about to clear."""
     clients = Clients(pools, 2)
     repairer, other = clients.puppets
     made = Backward(clients)

@@ -94,7 +94,7 @@ def test_transactions_hold_while_clients_die_and_stand_still(
 def test_what_is_read_under_locks_holds_while_clients_die_and_stand_still(
     parameters: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the first conflict already (stores/rtx/cut.py); nobody waits in a circle."""
+    """After the first conflict already (stores/rtx/cut.py); no client waits in a circle."""
     cuts, usual = [0], Cut.take
 
     def take(cut: Cut) -> Any:

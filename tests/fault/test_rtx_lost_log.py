@@ -118,7 +118,8 @@ def on_second(verb: str, number: int) -> Where:
 @pytest.mark.parametrize("value", [NEW, LONG], ids=["short", "long"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_lives_undoes_what_was_not_decided(pools: Any, kind: str, value: bytes) -> None:
-    """Nobody could see that it was over, for a lease of the pool; and its new data was leaked."""
+    """No client could see that it was over, for a lease of the pool; and its new data was
+    leaked."""
     scene = Scene(pools, kind, LONG)
     scene.begin(scene.decides(scene.owner), value)
     scene.pool.fail_node(0)

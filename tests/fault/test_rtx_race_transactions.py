@@ -109,7 +109,7 @@ def test_repairer_may_stop_at_each_step(kind: str, made: TxStage) -> None:
 
 
 def _only_what_is_there(reads: Reads, key: bytes, read: Any) -> bool:
-    """Absent keys are not noted, so nobody looks at them again."""
+    """Absent keys are not noted, so no client looks at them again."""
     return True if read.value is None else NOTE_KEY(reads, key, read)
 
 
@@ -122,7 +122,7 @@ def _let_go_before(part: Part, change: Change, committed: bool) -> None:
 
 
 def _without_a_look(commit: Commit) -> bool:
-    """Nobody looks whether the key has come into another slot."""
+    """No client looks whether the key has come into another slot."""
     return all(part.hold(change) for part, changes in commit.parts for change in changes)
 
 
@@ -385,7 +385,7 @@ def test_held_slot_is_not_frozen_and_its_subtable_not_split(pools: Any) -> None:
 def test_slot_that_is_held_when_a_split_is_decided_is_let_go_of_at_once(
     pools: Any, decided: bool
 ) -> None:
-    """The split waits for nobody, whether the transaction that holds it is decided or not."""
+    """The split waits for no client, whether the transaction that holds it is decided or not."""
     pool = pools()
     table = pools.keep(StillPool.open(pool.url)).store(
         HASH, name="small", groups=2, bucket_size=1, capacity=1

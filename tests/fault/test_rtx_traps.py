@@ -96,7 +96,7 @@ def _writer_is_restarted(pools: Any) -> None:
 
 
 def _owner_locks_after_it_was_aborted(pools: Any) -> None:
-    """And stands still once more; nobody waits for it."""
+    """And stands still once more; no client waits for it."""
     clients = Clients(pools, 2)
     owner, other = clients.puppets
     both = clients.kx, clients.ky
@@ -115,7 +115,7 @@ def _owner_locks_after_it_was_aborted(pools: Any) -> None:
 
 def _owner_dies_with_a_lock_of_an_aborted_transaction(pools: Any) -> None:
     """It took that after others had aborted the transaction; its log's memory is used again."""
-    clients = Clients(pools, 9)  # they have their slots, so nobody takes the dead one's
+    clients = Clients(pools, 9)  # they have their slots, so no client takes the dead one's
     waiting = clients.puppets[0]
     look_away(waiting.pool)
     clients.die_after_abort()
@@ -125,7 +125,7 @@ def _owner_dies_with_a_lock_of_an_aborted_transaction(pools: Any) -> None:
     clients.pool.recover()
     assert clients.put_at(log), "the log's memory was not used again"
     ended = clients.ends(waiting, lambda: waiting.store.put(clients.ky, NEW), clients.y)
-    assert ended, "nobody releases the lock"
+    assert ended, "no client releases the lock"
     assert clients.value(clients.ky) == NEW
     clients.sound()
 
@@ -154,7 +154,7 @@ def _next_log_is_written_under_a_repairer(pools: Any) -> None:
     owner.begin(lambda: put_all(owner, LATER, clients.ky, clients.kz), about_to_decide)
     assert late.go()
     clients.pass_lease()
-    assert clients.value(clients.kz) == OLD, "what nobody has committed is there"
+    assert clients.value(clients.kz) == OLD, "what no client has committed is there"
     assert clients.value(clients.ky) == NEW
     assert owner.go()
     clients.sound()
@@ -203,7 +203,7 @@ def _decides(clients: Clients, owner: Actor) -> None:
 
 
 def _owner_wakes_after_the_repair(pools: Any) -> None:
-    """It has a lock without a log, and is about to install, as somebody else is by then."""
+    """It has a lock without a log, and is about to install, as another client is by then."""
     clients = Clients(pools, 2)
     still, owner = clients.puppets
     installs = verb_on_address("cas", clients.x + POINTER)

@@ -1,4 +1,4 @@
-"""What the matrix demands of a survivor: that nobody is blocked."""
+"""What the matrix demands of a survivor: that no client is blocked."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_who_is_blocked_is_found_though_a_destructor_ran_when_the_time_was_over(
         Slow()
         time.sleep(5)
 
-    with pytest.raises(Broken, match="somebody was blocked"), within(0.1, "somebody"):
+    with pytest.raises(Broken, match="a client was blocked"), within(0.1, "a client"):
         work()

@@ -60,7 +60,7 @@ BAD = {
         tx("x0", "x1", 1, 2, "aborted"), tx("x1", "x2", 3, None), tx("x2", "", 4, 5),
     ],
     "stale read after a return": [tx("x0", "x1", 1, 2), tx("x0", "", 3, 4)],
-    "read of what nobody wrote": [tx("x7", "", 1, 2)],
+    "read of what no client wrote": [tx("x7", "", 1, 2)],
     "read of what was there as absent": [tx("x-", "", 1, 2)],
     "read of its own write": [tx("x1", "x1", 1, 2)],
     "versions that name each other": [tx("x2", "x1", 1, 9), tx("x1", "x2", 1, 9)],

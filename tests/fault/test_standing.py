@@ -1,4 +1,5 @@
-"""Drills of clients that stand still: nobody who gets on is killed, nobody waits for a lease."""
+"""Drills of clients that stand still: no client that gets on is killed, no client waits for a
+lease."""
 
 from __future__ import annotations
 

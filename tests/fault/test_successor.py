@@ -131,7 +131,7 @@ class SpinsInPut(Worse):
 
 
 class SleepsInPut(Worse):
-    """As one that waits for somebody who is dead, deaf to everything."""
+    """As one that waits for a client that is dead, deaf to everything."""
 
     def put(self, key: bytes, value: bytes) -> None:
         while True:

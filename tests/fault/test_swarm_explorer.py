@@ -1,4 +1,4 @@
-"""SWARM-KV under the explorer, and that its gets wait for nobody."""
+"""SWARM-KV under the explorer, and that its gets wait for no client."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_updates_take_a_bounded_time_whoever_stands_still(
 ) -> None:
     """At each memory step of an update in turn. Each of the others writes twice, in both orders.
 
-    An update that goes by a clock ahead of theirs takes effect when somebody reads it first.
+    An update that goes by a clock ahead of theirs takes effect when a client reads it first.
     """
     for order in ((0, 1, 0, 1), (1, 1, 0, 0)):
         met = 0
@@ -329,7 +329,7 @@ def _step(number: int) -> Callable[[str, int], bool]:
 
 
 def _steps(pools: Any, replicas: int, operation: str, behind: bool) -> int:
-    """How many steps the operation has, at which (or at some of which) somebody stood still."""
+    """How many steps the operation has, at which (or at some of which) a client stood still."""
     stride = 1 if COMPILED else 3
     for step in range(1, STEPS, stride):
         pool = pools(nodes=replicas)

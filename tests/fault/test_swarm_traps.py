@@ -308,7 +308,7 @@ def _row_is_not_in_order_and_the_tombstone_is_lost(pools: Any) -> None:
 
 
 def _value_in_place_is_torn(pools: Any) -> None:
-    """Somebody was killed who wrote it."""
+    """A client was killed who wrote it."""
     scene = Scene(pools, 1)
     (reader,) = scene.clients
     scene.visit()

@@ -55,7 +55,7 @@ def test_trap_g1_plain_write_of_a_stopped_client_is_caught_by_the_matrix() -> No
 def test_trap_g1_suspect_that_is_taken_for_dead_is_caught_by_the_explorer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its lease is over, so it is recovered, and nobody makes sure that it is dead."""
+    """Its lease is over, so it is recovered, and no client makes sure that it is dead."""
     parameters = Exploration(seed=1, schedules=2000, crashes=0, stalls=2, scarce=True)
 
     def believe(self: Any, pid: int, started: int, timeout_ms: int = 0, sure: Any = None) -> bool:
@@ -130,7 +130,7 @@ def test_trap_g5_pid_alone_does_not_name_a_process(
 
 
 def test_trap_g5_fork_does_not_clone_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a killed child had its parent's place, nobody recovers that."""
+    """If a killed child had its parent's place, no client recovers that."""
 
     def cloned(self: PoolCore) -> None:
         self.endpoint.adopted()
@@ -155,7 +155,7 @@ def test_trap_g14_life_lock_tells_of_a_process_in_another_pid_namespace(
     assert _states(pool, ident) == ["dead"]
     with monkeypatch.context() as patched:
         patched.setattr(Membership, "_is_locked_here", lambda self, slot: False)
-        assert _states(pool, ident) == ["live"], "it would keep everybody out for ever"
+        assert _states(pool, ident) == ["live"], "it would keep every client out for ever"
     Pool.open(pool.url).close()
 
 

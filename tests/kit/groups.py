@@ -29,7 +29,7 @@ SPAN = 3
 """Blocks of a large object."""
 STEPS_MAX = 2000
 SETTLED = (SLAB, LARGE, TAIL, TAKEN, LIMBO)
-"""Kinds of heads that nobody is claiming or giving back."""
+"""Kinds of heads that no client is claiming or giving back."""
 
 
 class LinkedPool(limpet.Pool):
@@ -154,7 +154,7 @@ def strays(pool: Any) -> int:
 
 
 def free_blocks(pool: Any) -> int:
-    """How many blocks are nobody's and have no mark but, perhaps, an epoch."""
+    """How many blocks are no client's and have no mark but, perhaps, an epoch."""
     return sum(word >> 60 == FREE for words in _tables(pool).values() for word in words)
 
 
@@ -202,7 +202,7 @@ def hoard(pool: LinkedPool, replicas: int) -> None:
 
 
 def everything_is_free(pool: LinkedPool) -> None:
-    """What is not reserved is free once nobody has anything."""
+    """What is not reserved is free once no client has anything."""
     for _ in range(3):
         settled(pool)
         give_back(pool)

@@ -182,7 +182,8 @@ class Run:
         self.holder: Player | None = None
         self.done = 0
         self.in_vain = 0
-        """Sleeps of the head of the queue that nobody ended though the lock was free for VAIN_S."""
+        """Sleeps of the head of the queue that no client ended though the lock was free for
+        VAIN_S."""
         self._held = 0.0
         self.order: list[int] = []
         """Of those who got the lock, what their locks have as `drawn`."""
@@ -206,7 +207,7 @@ class Run:
         if stall is not None and stall[0] == player.steps:
             player.stalled_until = self.steps + stall[1]
         if self.steps > STEPS_MAX:
-            self.failure = self.failure or "no end: somebody waits for ever"
+            self.failure = self.failure or "no end: a client waits for ever"
         if (
             self.failure
             or verb is PAUSE
@@ -279,7 +280,7 @@ class Run:
             if not self.holder.dead:
                 self.failure = self.failure or "two clients hold the lock"
             elif not player.lock.inherited:
-                self.failure = self.failure or "the last holder died, and nobody is told"
+                self.failure = self.failure or "the last holder died, and no client is told"
         self.holder = player
         self.order.append(getattr(player.lock, "drawn", 0))
         endpoint = player.pool.endpoint

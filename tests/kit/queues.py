@@ -1,7 +1,8 @@
 """Simulated clients of one queue that wait for each other: a locks.py of queues.
 
-Fewer than half of the clients put, two or more get. Nobody but they wakes who sleeps, or its time
-is over; a sleep is in vain if there was an element, or room, for long, and nobody was on the way.
+Fewer than half of the clients put, two or more get. No client but they wakes who sleeps, or its
+time is over; a sleep is in vain if there was an element, or room, for long, and no client was on
+the way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class QueueRun(Run):
     """One run: each of those who put puts `times` elements; the others get as many as there are.
 
     `dies`: one client dies when it was WOKEN, and has not looked yet, or when it has said that it
-    wakes somebody, and has not (WAKING).
+    wakes a client, and has not (WAKING).
     """
 
     def __init__(self, stage: LockStage, seed: int, *, dies: str = "", **options: Any) -> None:
@@ -104,7 +105,7 @@ class QueueRun(Run):
         return int(load(channel.ring.tail) - load(channel.ring.head))
 
     def _vainly(self, addr: int) -> bool:
-        """Not if somebody was woken and is about to look."""
+        """Not if a client was woken and is about to look."""
         woken = any(one.asleep == addr and one.woken and not one.dead for one in self.players)
         return not woken and self.stage.clock - self._since[addr] > VAIN_S
 

@@ -427,7 +427,7 @@ class TxRun(Run):
         if audit["leaked"]:
             return f"leaked: {audit['leaked']} bytes: {audit}"
         if audit["held"]:
-            return f"held: {audit['held']} bytes by nobody who lives: {audit}"
+            return f"held: {audit['held']} bytes by no client that lives: {audit}"
         return ""
 
     def _wrong_keys(self, store: Any) -> str:
@@ -446,7 +446,7 @@ class TxRun(Run):
 
 class LossyRun(TxRun):
     """A run in which a memory node may be lost: what is on others can be read, and written, at once
-    or when a lease is over; and nothing is leaked there if nobody dies."""
+    or when a lease is over; and nothing is leaked there if no client dies."""
 
     def _call(self, player: SimulatedClient, call: Call) -> None:
         try:
@@ -480,7 +480,7 @@ class LossyRun(TxRun):
 
 
 def steps_of(made: TxStage, program: str) -> int:
-    """How many steps the longest operation of a program takes, when nobody disturbs it."""
+    """How many steps the longest operation of a program takes, when no client disturbs it."""
     watch = Longest({})
     run = TxRun(made, parse(program), watch).go()
     assert run.failure == "", run.failure

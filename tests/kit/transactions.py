@@ -35,7 +35,7 @@ LOOKS_MAX: Final = 300
 
 
 class StillEndpoint(PuppetEndpoint):
-    """Its clock goes on when somebody pauses."""
+    """Its clock goes on when a client pauses."""
 
     now_us = 1 << 40
     pauses = 0
@@ -46,7 +46,7 @@ class StillEndpoint(PuppetEndpoint):
     def pause(self, attempt: int) -> int:
         StillEndpoint.now_us += 500
         StillEndpoint.pauses += 1
-        assert StillEndpoint.pauses < PAUSES_MAX, "somebody waits for ever"
+        assert StillEndpoint.pauses < PAUSES_MAX, "a client waits for ever"
         return 0
 
 
@@ -111,9 +111,9 @@ class Clients(StillTestbed):
         return found
 
     def put_at(self, address: int) -> bool:
-        """Have the data of z be at this address, of which nobody thinks any more.
+        """Have the data of z be at this address, of which no client thinks any more.
 
-        And it is such that, taken for a log, it would be one that nobody has decided.
+        And it is such that, taken for a log, it would be one that no client has decided.
         """
         for number, actor in enumerate(self.puppets):
             for turn in range(300):

@@ -110,7 +110,7 @@ def test_auditor_is_not_pinned_afterwards(pools: Any) -> None:
 def test_where_a_leak_is_is_logged(pools: Any, caplog: pytest.LogCaptureFixture) -> None:
     pool = pools()
     size = leak(pool)
-    word = block_word(SLAB, 4 << INCARNATION_BITS | 1, 3)  # nobody has that id
+    word = block_word(SLAB, 4 << INCARNATION_BITS | 1, 3)  # no client has that id
     pool.endpoint.store(pool.heap.table_word(0, 5), word)
     assert pool.audit()["leaked"] == size + pool.layout.block_size
     told = sorted(record.getMessage() for record in caplog.records)
@@ -120,7 +120,7 @@ def test_where_a_leak_is_is_logged(pools: Any, caplog: pytest.LogCaptureFixture)
 
 
 def leak(pool: limpet.Pool) -> int:
-    """Have an object in use that nobody has in the client journal and nothing links to; its
+    """Have an object in use that no client has in the client journal and nothing links to; its
     size."""
     pool.allocator.replenish(0, SIZE)
     with pinned(pool):

@@ -69,7 +69,7 @@ def made(location: Location) -> dict[int, node.MemoryNode]:
 
 
 def published(location: Location) -> bytes:
-    """A pool of two nodes that is complete, and that nobody has open; its uuid."""
+    """A pool of two nodes that is complete, and that no client has open; its uuid."""
     pool = uuid.uuid4().bytes
     segments = made(location)
     for index in (1, 0, CONTROL_NODE):

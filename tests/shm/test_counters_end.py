@@ -167,7 +167,7 @@ def test_a_block_that_was_free_for_a_whole_turn_is_claimed_in_the_end(pools: Any
 
 
 def test_the_first_slots_incarnation_begins_anew_with_1(pools: Any) -> None:
-    """With 0, the client of slot 0 would have the id 0, which is nobody."""
+    """With 0, the client of slot 0 would have the id 0, which is no client."""
     pool = pools()
     keeper = pools.again(pool)
     assert pool.client_id >> 36 == 0

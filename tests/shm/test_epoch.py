@@ -1,4 +1,4 @@
-"""Grace periods: what somebody may still be reading is not used again."""
+"""Grace periods: what a client may still be reading is not used again."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_sleeper_of_another_process_is_woken(fabric: Any) -> None:
 
 
 def test_as_many_are_woken_as_was_asked_for(fabric: Any) -> None:
-    """Natively; in the portable fabric nobody has to be woken."""
+    """Natively; in the portable fabric no client has to be woken."""
     with endpoint_on(fabric, mmap.mmap(-1, SIZE)) as endpoint:
 
         def sleep() -> None:

@@ -203,7 +203,7 @@ def test_other_clients_cost_no_descriptors(pools: Any) -> None:
 
 
 def test_one_client_too_many_is_refused_at_once(pools: Any) -> None:
-    """It does not look for the dead in the slot that is kept for that: nobody is dead."""
+    """It does not look for the dead in the slot that is kept for that: no client is dead."""
     pool = pools(clients=4)
     others = [pools.again(pool), pools.again(pool)]
     with pytest.raises(limpet.ClientError, match="all 3 client slots"):

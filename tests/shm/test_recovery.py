@@ -67,7 +67,7 @@ def test_several_recoverers_at_once_do_it_once(pools: Any) -> None:
 
 
 def lose(pool: limpet.Pool, node: int) -> None:
-    """Have this handle, and nobody else, be unable to use what a node has."""
+    """Have this handle, and no other client, be unable to use what a node has."""
     shipped = pool.blocks.words
 
     def words(at: int) -> Any:
@@ -168,7 +168,7 @@ def lose_link(pool: limpet.Pool) -> None:
     [
         pytest.param(leak_used_bit, id="object in use that nothing links to"),
         pytest.param(lose_link, id="object that lost its link"),
-        pytest.param(leak_block(block_word(PENDING, 7 << 36 | 5)), id="PENDING of nobody"),
+        pytest.param(leak_block(block_word(PENDING, 7 << 36 | 5)), id="PENDING of no client"),
         pytest.param(leak_block(block_word(SLAB, 7 << 36 | 5, 3)), id="SLAB of a dead id"),
         pytest.param(leak_block(block_word(LARGE, 7 << 36 | 5)), id="LARGE of a dead id"),
         pytest.param(leak_block(block_word(TAIL, 1)), id="TAIL of no span"),

@@ -98,7 +98,8 @@ def test_block_seen_unused_late_is_kept_from_readers_that_pinned_before(pools: A
 
 
 def test_horizon_holds_for_what_is_unlinked_after_it_was_taken(pools: Any) -> None:
-    """With nobody pinned the horizon was infinite, also for a block that was freed afterwards."""
+    """With no client pinned the horizon was infinite, also for a block that was freed
+    afterwards."""
     pool = pools()
     reader, updating, writing, rescuer = (pools.again(pool) for _ in range(4))
     of_reader, of_updating, of_writing = stores(reader, updating, writing)
@@ -192,7 +193,7 @@ def test_late_recoverer_frees_no_tails_of_another_span(pools: Any) -> None:
 
 
 class TellingLock:
-    """A lock that tells when somebody waits for it, and when it was left a second time."""
+    """A lock that tells when a client waits for it, and when it was left a second time."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -188,7 +188,7 @@ def test_the_leader_is_killed_at_any_step(pools: Any, replicas: int) -> None:
             pool.recover()
             all_replicated(pool, objects)
         some_served(pool, objects)
-        objects[0] = pool.put(0, 1, SIZE, replicas)  # claims wait for nobody that is dead
+        objects[0] = pool.put(0, 1, SIZE, replicas)  # claims wait for no client that is dead
         pool.recover()
         assert state_of(pool.view.word(0)) != RESTORING
         sound(pool)

@@ -1,5 +1,5 @@
-"""A reader that is stopped inside a get keeps memory from being used again, and nobody waiting as
-long as there is other memory."""
+"""A reader that is stopped inside a get keeps memory from being used again, and no client waiting
+as long as there is other memory."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def reader() -> Iterator[Callable[[Any], Child]]:
 def test_reader_that_stood_still_for_a_lease_is_ended_when_memory_has_run_out(
     pools: Any, kind: str, reader: Callable[[Any], Child]
 ) -> None:
-    """And not before; nobody waits for it."""
+    """And not before; no client waits for it."""
     writer = Writer(pools, kind, "kill")
     stopped = reader(writer.other)
     writer.pool.recover()

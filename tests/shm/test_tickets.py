@@ -1,4 +1,4 @@
-"""Numbers of vacant slots: nobody ever has one twice."""
+"""Numbers of vacant slots: no client ever has one twice."""
 
 from __future__ import annotations
 

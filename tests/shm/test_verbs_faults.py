@@ -313,7 +313,7 @@ def test_a_node_marked_failed_refuses_before_it_changes_anything(fabric):
         assert not endpoint.failed(8)
         assert endpoint.read(0, 64) == bytes(64)
         endpoint.store(address(255, 2048 + 8 * 7), 1)
-        assert endpoint.failed(address(7))  # nobody has it, and it is marked
+        assert endpoint.failed(address(7))  # no client has it, and it is marked
         assert not endpoint.failed(address(6))
         assert not endpoint.failed(address(255))
         assert not endpoint.failed((1 << 64) - 1)

@@ -71,7 +71,7 @@ def reaches(pool: Any, node: int) -> bool:
 
 
 def settled(pool: Any, *lost: int) -> None:
-    """Nobody leads or waits, and nothing is counted on these nodes any more."""
+    """No client leads or waits, and nothing is counted on these nodes any more."""
     assert pool.view.states() == [EXCLUDED if node in lost else IN_SERVICE for node in range(NODES)]
     assert pool.endpoint.load(LEADER) == 0
     assert pool.endpoint.load(pool.client.slot + PARKED) == 0
@@ -314,13 +314,15 @@ def test_two_that_meet_the_loss_agree_on_one_leader(pool: Any, pools: Any) -> No
     settled(pool, 1)
 
 
-@pytest.mark.parametrize("whose", ["ours", "of one at rest", "of one at other work", "of nobody"])
+@pytest.mark.parametrize(
+    "whose", ["ours", "of one at rest", "of one at other work", "of no client"]
+)
 def test_a_leader_that_leads_nothing_is_replaced(pools: Any, whose: str) -> None:
-    """Its word is damaged, or left over from an interrupt; nobody waits for it or kills it."""
+    """Its word is damaged, or left over from an interrupt; no client waits for it or kills it."""
     url = pools(nodes=NODES, lease_us=10_000, fence="wait").url
     pool = pools.keep(ImpatientPool.open(url))
     other = pools.again(pool)
-    idents = {"ours": pool.client_id, "of nobody": 77 << INCARNATION_BITS | 1}
+    idents = {"ours": pool.client_id, "of no client": 77 << INCARNATION_BITS | 1}
     pool.endpoint.patience = 1
     pool.endpoint.store(LEADER, idents.get(whose, other.client_id))
     pool.fail_node(1)
@@ -396,7 +398,7 @@ def test_where_nobody_may_be_ended_the_leader_is_named_and_waited_for(pools: Any
         pool.endpoint.patience = 1 << 60
         os.kill(pid, signal.SIGCONT)
         settle(pool)
-        # it resigns after the last node is settled: nobody waits for that
+        # it resigns after the last node is settled: no client waits for that
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         settled(pool, 1)

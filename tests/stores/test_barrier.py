@@ -278,7 +278,7 @@ def test_a_stopped_participant_is_neither_missed_nor_left_behind(pools: Any, on_
         assert sorted(late()) == [0, 1]
         until(lambda: told[1] == 3)
         stop()
-        # It has not: a timeout breaks the barrier, without anybody having died.
+        # It has not: a timeout breaks the barrier, without any client having died.
         go.set()
         errors = both(0.2)
         assert [error.pids for error in errors] == [[], []]
@@ -393,7 +393,7 @@ def test_with_continue_a_newcomer_does_not_hide_the_dead(pools: Any) -> None:
 
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 def test_a_kill_at_any_step_of_taking_over_a_register(pools: Any, on_death: str) -> None:
-    """Nobody waits for the dead one, nor for who was to have its register."""
+    """No client waits for the dead one, nor for who was to have its register."""
     pool = pools()
     fuse, running = 0, True
     while running:
@@ -477,7 +477,7 @@ def regroupings(barrier: Any) -> int:
 
 @pytest.mark.parametrize("on_death", ["break", "continue"])
 def test_who_comes_in_place_of_the_dead_does_not_pass_with_it(pools: Any, on_death: str) -> None:
-    """One of two comes, and is killed; before anybody notices, another one takes its place."""
+    """One of two comes, and is killed; before any client notices, another one takes its place."""
     pool = pools()
     barrier = pool.barrier("b", 2, on_death=on_death)
     newcomer = pools.again(pool).barrier("b", 2, on_death=on_death)

@@ -1,4 +1,4 @@
-"""Counters of channels, started just below their end: nothing is lost, and nobody is blocked."""
+"""Counters of channels, started just below their end: nothing is lost, and no client is blocked."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_no_part_is_made_of_a_channel_that_was_removed(pools: Any) -> None:
 
 
 def test_what_a_removed_channel_had_is_not_taken_for_a_part_of_the_next(pools: Any) -> None:
-    """Somebody makes a part of the old one after its removal, and is killed before it notices."""
+    """A client makes a part of the old one after its removal, and is killed before it notices."""
     pool = pools()
     old = Roll(pool.channels, "c")
     pool.channels.remove("c")
@@ -327,7 +327,7 @@ class OneWord:
 
 @pytest.mark.skipif(COMPILED, reason="a compiled one takes no other endpoint")
 def test_who_falls_asleep_while_the_bits_are_cleared_is_woken_the_next_time() -> None:
-    """It has looked since the change that nobody was woken for."""
+    """It has looked since the change that no client was woken for."""
     endpoint = OneWord()
     waiting = Waiting(endpoint, 0, False)
     waiting.prepare()  # of one who found something and did not sleep

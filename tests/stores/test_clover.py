@@ -126,7 +126,7 @@ def test_clients_that_begin_at_once_have_one(store: Any) -> None:
 
 @pytest.mark.exhaustive("seconds of processes")
 def test_nobody_waits_for_the_end_of_its_output(store: Any) -> None:
-    """It was forked by a process whose output somebody reads to the end."""
+    """It was forked by a process whose output a client reads to the end."""
     code = (
         "import limpet, sys; pool = limpet.open(sys.argv[1])\n"
         "store = pool.store('clover', name='test'); store.put(b'k', b'v'); print(store.remote.pid)"
@@ -510,7 +510,7 @@ EXPLORED = [
     Mutant("version-not-aimed", "            self.client.retarget(0, at)\n", ""),
     Mutant(
         "insert-does-not-look-at-its-cas",
-        "        if lost:\n            return AGAIN  # somebody else was faster\n",
+        "        if lost:\n            return AGAIN  # another client was faster\n",
         "",
     ),
     Mutant(

@@ -18,7 +18,7 @@ WAITS_S = 20.0
 
 
 def sleeps(pool: Any, condition: Any) -> None:
-    """Wait until somebody sleeps there."""
+    """Wait until a client sleeps there."""
     end = time.monotonic() + WAITS_S
     while not pool.endpoint.load(condition.address + LINE) & SLEEPERS:
         assert time.monotonic() < end

@@ -160,7 +160,7 @@ def attach(pool: limpet.Pool, kind: str) -> Any:
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("kind", ["race", "fusee", "rtx-sherman"])
 def test_drop_before_an_operation_has_pinned(pools: Any, kind: str, number: int) -> None:
-    """It has read the epoch, and nobody can know that it is at work; also once it has memory."""
+    """It has read the epoch, and no client can know that it is at work; also once it has memory."""
     pool = pools(nodes=3, node_size="8MiB")
     before = in_use(pool)
     fill(pool, kind)

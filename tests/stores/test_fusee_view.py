@@ -1,4 +1,4 @@
-"""Changes of the view step by step: nobody acts on a new one while others are in the old one."""
+"""Changes of the view step by step: no client acts on a new one while others are in the old one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_nobody_reads_by_a_view_that_others_have_not_left(pools: Any, fresh: str
 
 
 def test_view_changes_when_all_replicas_of_an_object_are_lost_at_once(pools: Any) -> None:
-    """More than the store survives: what was there raises NodeFailed, and nobody waits for ever."""
+    """More than the store survives: what was there raises NodeFailed, and no client waits for
+    ever."""
     for number in range(8):
         writing = pools.keep(WatchedPool.open(pools(nodes=5).url))
         other = pools.keep(limpet.open(writing.url))

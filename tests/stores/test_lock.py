@@ -23,7 +23,7 @@ from limpet.stores.channels.atomic_var import AtomicVar
 DOES_NOT_APPLY = {
     "test_repr": "what a channel shows is its name and pool",
     "test_locked_repr": "as above; to look takes a verb",
-    "test_acquire_destroy": "the lock outlives its handle, as it is everybody's: see below",
+    "test_acquire_destroy": "the lock outlives its handle, as it is every client's: see below",
     "test_at_fork_reinit": "a forked child has an identity, and so a state, of its own",
 }
 """Tests of test.lock_tests."""
@@ -324,7 +324,7 @@ def test_it_is_the_same_by_name_and_by_pickle(pools: Any) -> None:
 
 
 def test_a_lock_outlives_its_handle(pools: Any) -> None:
-    """And nobody but who has it, and lives, can give it back."""
+    """And no client but who has it, and lives, can give it back."""
     pool = pools()
     other = pools.again(pool).lock("lock")
     pool.lock("lock").acquire()

@@ -42,7 +42,7 @@ from limpet.stores.loco.parameters import LocoParameters
 OLD, NEW = b"old", b"new"
 KEYS = [b"%d" % number for number in range(20)]
 WAITS_S = 1.0
-"""What nobody may wait for takes less."""
+"""What no client may wait for takes less."""
 
 
 def make(pools: Any, pool: dict[str, Any] | None = None, **parameters: Any) -> Any:
@@ -216,7 +216,8 @@ def test_a_writer_that_is_late_every_time_gets_on(pools: Any) -> None:
     store.check()
 
 
-# ---- nobody is waited for (L1) -------------------------------------------------------------------
+# ---- no client is waited for (L1)
+# -------------------------------------------------------------------
 
 
 def test_a_stopped_process_holds_up_no_insert_and_reads_right_when_it_goes_on(pools: Any) -> None:

@@ -225,7 +225,7 @@ def test_where_all_was_lost_a_name_is_anew_for_who_removes_it(pools: Any, nodes:
     "lost", list(itertools.permutations(range(3), 2)) if COMPILED else [(1, 0)]
 )
 def test_no_name_begins_anew_when_its_trace_is_lost_too(pools: Any, lost: tuple[int, int]) -> None:
-    """Nor, where nobody can tell, for others than who has removed it."""
+    """Nor, where no client can tell, for others than who has removed it."""
     pool = pools(nodes=3, node_size="4MiB", clients=8)
     other = pools.again(pool)
     for name in NAMES:

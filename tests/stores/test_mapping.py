@@ -361,7 +361,7 @@ def test_codec_is_kept_with_the_store_and_no_other_one_reads_it(pools: Any, code
     if codec != "bytes":
         with pytest.raises(limpet.StoreMismatch, match=r"open it with pool.dict\(\)"):
             pool.store("race", name="d")
-    # Nobody has to say it again, in any process.
+    # No client has to say it again, in any process.
     for mapping in (pool.dict("d"), pools.again(pool).dict("d")):
         assert mapping.codec.name == codec
         assert mapping[key] == value

@@ -51,8 +51,8 @@ def at_the_commit(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object])
 def test_key_that_is_put_and_deleted_blindly_is_absent_at_the_commit(
     pool: limpet.Pool, two: list[Any], others: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written for it, and nobody has read it: the insert of another client came between
-    the transaction's look and its commit, saw nothing of it, and outlived it."""
+    """Nothing is written for it, and no client has read it: the insert of another client came
+    between the transaction's look and its commit, saw nothing of it, and outlived it."""
     here, there = two
     key, beside = key_of(0), key_of(1)
     for store in two:

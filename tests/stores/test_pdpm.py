@@ -176,7 +176,7 @@ def test_an_operation_that_is_interrupted_leaves_no_lock(pools: Any, pool: Any, 
         sound(store)
         if left[0] > 0:
             assert step > 7
-            assert store.pool.events() == []  # nobody was killed for a lock
+            assert store.pool.events() == []  # no client was killed for a lock
             return
     pytest.fail("the operation does not end")
 

@@ -1,4 +1,5 @@
-"""The baseline `race-locks`: nobody takes over the lock of a subtable, and nobody hangs for it."""
+"""The baseline `race-locks`: no client takes over the lock of a subtable, and no client hangs for
+it."""
 
 from __future__ import annotations
 

@@ -459,7 +459,8 @@ def test_a_full_store_says_so_and_has_what_it_had(pools: Any) -> None:
 
 
 def test_who_waits_for_a_lock_uses_up_no_memory(pools: Any) -> None:
-    """It made an extent at each try, which nobody could use again while the holder was pinned."""
+    """It made an extent at each try, which no client could use again while the holder was
+    pinned."""
     clients = Clients(pools, 2, value_size=0)
     holder, waiting = clients.puppets
     key, beside = clients.key(3), clients.key(3, number=1)

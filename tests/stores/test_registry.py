@@ -222,7 +222,7 @@ def test_a_class_that_can_be_no_store_is_refused(tiny: type) -> None:
         register("text", str)  # type: ignore[arg-type]
 
     class Local(Known):
-        """Nobody else finds it."""
+        """No other client finds it."""
 
     with pytest.raises(limpet.ParameterError, match="at the top level"):
         register("local", Local)

@@ -344,7 +344,7 @@ def test_nodes_are_replaced_while_clients_work_and_are_killed(
             node = rng.randrange(4)
             before = puts()
             store.pool.fail_node(node)
-            until(lambda goal=before + 20: puts() >= goal, "nobody gets on", within_s=60)
+            until(lambda goal=before + 20: puts() >= goal, "no client gets on", within_s=60)
             number = rng.randrange(workers)
             end(number)
             assert store.pool.replace_node(node)["node"] == node

@@ -50,7 +50,7 @@ class Pair(StoreTestbed):
         self.account(clients)
         for key in self.bystanders:
             demand(self.store.get(key) == OLD, f"another key was damaged: {key!r}")
-        demand(self.store.get(OTHER) in COUNTED, "the other key has a value that nobody wrote")
+        demand(self.store.get(OTHER) in COUNTED, "the other key has a value that no client wrote")
 
 
 def both_or_none(pool: Any, store: Any) -> None:

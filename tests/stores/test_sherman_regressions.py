@@ -261,7 +261,7 @@ def test_routes_to_leaves_that_are_gone_are_forgotten(pools: Any) -> None:
 
 
 def aborted_before_its_second_lock(tree: Tree, keys: list[bytes]) -> None:
-    """Somebody meets the first lock of a transaction that stands still, and aborts it."""
+    """A client meets the first lock of a transaction that stands still, and aborts it."""
     with within(PATIENCE_S, "who meets the lock"):
         tree.store.put(keys[0], b"later")
     assert tree.store.get(keys[0]) == b"later"

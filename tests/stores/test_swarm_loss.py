@@ -288,7 +288,7 @@ def test_every_node_is_replaced_in_turn_and_then_another_is_lost(pools: Any, nod
     for node, step in itertools.product(range(nodes), (1, 2)):
         other_node = (node + step) % nodes
         store.pool.fail_node(node)
-        store.pool.replace_node(node)  # nobody has read or written anything meanwhile
+        store.pool.replace_node(node)  # no client has read or written anything meanwhile
         sound(store)
         store.pool.fail_node(other_node)
         there(other, round_)

@@ -318,7 +318,7 @@ def test_a_shared_metadata_word_costs_round_trips(pools: Any, replicas: int, buf
             # the other one's last update is unknown to `store`, and `other` gets each
             assert trips == (2 if buffers == 1 and client is store else 1)
             assert get_trips(other, b"k", b"%d" % number) == 1
-    # nobody has written meanwhile
+    # no client has written meanwhile
     assert update_trips(other, b"k", b"end") == 1
     assert get_trips(store, b"k", b"end") == 1
     assert (store.stats()["cas_lost"] > 0) == (buffers == 1)
@@ -646,7 +646,7 @@ def test_timestamps_do_not_come_again_with_a_client_slot(pools: Any) -> None:
 
 
 def test_timestamps_do_not_come_again_after_a_kill(pools: Any) -> None:
-    """Also when it guessed hours ahead, and nobody closed its slot."""
+    """Also when it guessed hours ahead, and no client closed its slot."""
     pool = pools(nodes=3)
     store = pool.store("swarm", name="test", capacity=300)
     store.put(b"k", b"0")

@@ -284,7 +284,7 @@ class WakesTooSoon(TicketLock):
 @pytest.mark.parametrize(
     ("kind", "crashing", "hasty", "complaint"),
     [
-        (SaysNothing, True, False, "nobody is told"),
+        (SaysNothing, True, False, "no client is told"),
         (BuriesBlindly, True, True, "two clients|does not hold"),
         (TakesBlindly, False, False, "two clients"),
         (WaitsForTheDead, True, False, "no end"),
@@ -463,7 +463,7 @@ def test_what_the_killed_have_done_is_counted(pools: Any) -> None:
             before = lock.endpoint.load(counted)
             end = time.monotonic() + 10
             while lock.endpoint.load(counted) < before + 200:
-                assert time.monotonic() < end, "nobody gets on"
+                assert time.monotonic() < end, "no client gets on"
                 time.sleep(0.002)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

@@ -9,11 +9,11 @@ F_OFD_SETLK, as life locks are: shm/clients/life_locks.py), far behind the segme
                   of its socket
     kind          a write lock while it reads the index from memory, a read lock from then on
 
-So nobody can take its place who may not open the pool. Abstract sockets have no owner: any user of
-the host can bind any name that is free. A metadata process therefore draws a name until it has one
-that nobody has, and takes the lock when it listens there. As long as the lock is held, who listens
-at that name is the metadata process. The kernel drops the lock when the process ends, however it
-ends; then nobody looks at that name any more, whoever binds it.
+So no client can take its place who may not open the pool. Abstract sockets have no owner: any user
+of the host can bind any name that is free. A metadata process therefore draws a name until it has
+one that no client has, and takes the lock when it listens there. As long as the lock is held, who
+listens at that name is the metadata process. The kernel drops the lock when the process ends,
+however it ends; then no client looks at that name any more, whoever binds it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class VersionPlace:
         listener, number = self._bound()
         listener.listen(1024)
         try:
-            # ORDER: who finds the lock held finds somebody who listens.
+            # ORDER: who finds the lock held finds a client that listens.
             self.ask(own, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number)
         except OSError as error:
             listener.close()

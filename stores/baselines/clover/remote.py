@@ -2,12 +2,12 @@
 
 A client that needs the metadata process and finds none starts one. It ends when its last client has
 left, or is killed; then the next request starts another, which reads the index anew. So every
-request may be repeated. One that stands still makes everybody wait: after a lease (and a second at
-least) it is killed by the client that waits, or, in a pool with fence="wait", named. To read the
+request may be repeated. One that stands still makes every client wait: after a lease (and a second
+at least) it is killed by the client that waits, or, in a pool with fence="wait", named. To read the
 index it may take READING times as long.
 
 A client connects only to the process that has the store's lock (place.py). When another process
-listens at a name that a metadata process had, nobody connects to it.
+listens at a name that a metadata process had, no client connects to it.
 """
 
 from __future__ import annotations

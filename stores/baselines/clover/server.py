@@ -60,7 +60,7 @@ DUE_MAX: Final = 64
 PACKET_MAX: Final = 1 << 17
 WORDS: Final = struct.Struct("<2Q")
 LONELY_S: Final = 10.0
-"""A metadata process that nobody has come to for so long ends."""
+"""A metadata process that no client has come to for so long ends."""
 HEADER: Final = 64
 """Bytes of a table before its heads."""
 
@@ -148,7 +148,7 @@ class Metadata:
         return head
 
     def _reap(self) -> None:
-        """Free the heads that are 0 and that nobody can be about to use."""
+        """Free the heads that are 0 and that no client can be about to use."""
         horizon = self.grace.horizon()
         closed = self.grace.close_period()
         for key, head in list(self.index.items()):

@@ -21,7 +21,7 @@ Each memory node has a table, in which the metadata process assigns a head to ea
 Get: from a version that is known, or that the metadata process knows, follow the chain to its end.
 Update: write a new version, CAS `newer` of the newest one from 0 to it; when that fails, what is
 there is the next one to try. Delete: CAS it to DELETED. Insert: have the metadata process assign a
-head, CAS it from 0. After that the metadata process is told, which nobody waits for.
+head, CAS it from 0. After that the metadata process is told, which no client waits for.
 
 A handle remembers, for each key that it has met, the newest version that it has seen, with the
 period. In another period it may be gone, and the metadata process is asked.
@@ -38,7 +38,7 @@ is counted up first: who is pinned and finds it unchanged may use what it rememb
 freed from then on is not used again before it has ended its operation.
 
 A kill leaves behind: a client: what is in its client journal (client.py), meant for a `newer` or a
-head, linked there or freed, and chains that the metadata process was not told of, which somebody
+head, linked there or freed, and chains that the metadata process was not told of, which a client
 will collect later. The metadata process: nothing, but what it knew is lost; the next one reads the
 keys of all heads from memory.
 
@@ -185,7 +185,7 @@ class Clover(Chains):
                 return outcome
 
     def find_memory(self, update: bool, *wanted: Any) -> Any:
-        """Have memory ready, if need be that of versions which nobody was told to collect."""
+        """Have memory ready, if need be that of versions which no client was told to collect."""
         self._collect_due()
         try:
             return super().find_memory(update, *wanted)
@@ -258,7 +258,7 @@ class Clover(Chains):
             self.client.retarget(0, at)
             # LINEARIZES: update
             newer = self.endpoint.cas(at, 0, version)
-            # CRASH(appended): the version is linked, and nobody has told the metadata process.
+            # CRASH(appended): the version is linked, and no client has told the metadata process.
             self.endpoint.wait()
             if newer == 0:
                 self._remember(key, period, version)
@@ -275,7 +275,7 @@ class Clover(Chains):
         lost = self.endpoint.cas(head, 0, version)
         self.endpoint.wait()
         if lost:
-            return AGAIN  # somebody else was faster
+            return AGAIN  # another client was faster
         self._remember(key, period, version)
         return DONE
 

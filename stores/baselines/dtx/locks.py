@@ -21,11 +21,11 @@ class ObjectLocks:
         return at
 
     def holder(self, at: int) -> int:
-        """The id of the client that holds the lock of the object there; 0: nobody."""
+        """The id of the client that holds the lock of the object there; 0: no client."""
         return int(self.endpoint.load(self.word(at)))
 
     def acquire(self, at: int) -> bool:
-        """Lock the object there; False: somebody else has."""
+        """Lock the object there; False: another client has."""
         return not self.endpoint.cas(self.word(at), 0, self.client.ident)
 
     def release(self, at: int) -> None:

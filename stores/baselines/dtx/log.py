@@ -70,7 +70,8 @@ class ValueLog(Log):
         give_back(self.client.heap, self.noted, committed)
         self.client.release(self.place)
 
-    # ---- anybody's ------------------------------------------------------------------------------
+    # ---- any client's
+    # ------------------------------------------------------------------------------
 
     def settle(self) -> bool:
         """Carry out what is decided, or undo it, for a dead owner; whether it was decided.

@@ -24,12 +24,12 @@ SPLIT comes last, so what it leads to is whole, and others go on there though th
 locked. Hence readers never wait for a split; who wants to split the same subtable does.
 
 A kill leaves behind: the log in the client journal, locked entries, frozen slots. The client that
-recovers the dead one stops the directory, and waits until nobody is in it
+recovers the dead one stops the directory, and waits until no client is in it
 (stores/baselines/dtx/recovery.py). If it was decided, and SPLIT is not there, it does 4 once more,
 from the images. It unlocks, and lets all go on. If it was not decided, it thaws what is frozen
 before it unlocks, so that slots can be written to though there is no memory for another split.
 
-It takes being alone: somebody who has found that SPLIT is not there, and comes to write the halves
+It takes being alone: a client that has found that SPLIT is not there, and comes to write the halves
 when another one has done so and let all go on, would write over what they have put there since.
 
 Every get, put, insert, update and delete looks, when it is pinned, at the word that stops the
@@ -286,7 +286,7 @@ class SplitLog(ValueLog):
             self.install([self.endpoint.read(image, self.subtable_size) for image in images])
 
     def undo(self, locked: list[Entry]) -> None:
-        """Thaw the subtable, which nobody but who has it locked has frozen."""
+        """Thaw the subtable, which no client but who has it locked has frozen."""
         for base in [entry.old & ADDRESS_MASK for entry in locked if entry.old]:
             for slot in range(base, base + self.subtable_size, 8):
                 word = self.endpoint.load(slot) if slot - base & 0x38 else 0

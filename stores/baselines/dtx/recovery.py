@@ -1,10 +1,10 @@
 """Recovery of changes in place by their value logs, with all clients stopped.
 
 A client that recovers one with a log in the client journal stops the table that the log is of
-(stop.py), waits until nobody is in it, carries out what is decided or undoes it (log.py), frees
+(stop.py), waits until no client is in it, carries out what is decided or undoes it (log.py), frees
 what that leaves behind, and lets all go on. So of several that recover one client, one is at it at
-a time; and what it writes in place nobody else is reading or writing. It may be killed at it; the
-next one begins anew.
+a time; and what it writes in place no other client is reading or writing. It may be killed at it;
+the next one begins anew.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Recovery:
 
     def look_for(self, table: int, at: int) -> bool:
         """Look for whom we wait: who has stopped the table, or locked the object at `at`, unless
-        that is 0. False: nobody has. Outside of operations."""
+        that is 0. False: no client has. Outside of operations."""
         membership = self.pool.membership
         membership.sweep_sometimes()
         if Stop(self.store, table).look_for():

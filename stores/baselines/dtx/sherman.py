@@ -16,7 +16,7 @@ Table 2: reads 1 KiB and 16 bytes, writes 2 KiB and 8 bytes, one CAS, for each n
 the log. A get reads the leaf, and waits if that is locked: another value may be decided.
 
 A kill leaves behind: the log in the client journal. The client that recovers the dead one stops the
-tree (stores/baselines/dtx/recovery.py), waits until nobody is in it, writes the nodes that are
+tree (stores/baselines/dtx/recovery.py), waits until no client is in it, writes the nodes that are
 locked once more if it was decided, unlocks them, and lets all go on.
 
 Limits that are the paper's: a recovery waits for a client that stands still, and so do all, until

@@ -12,7 +12,7 @@ the policy of the pool.
 
 Left out are those who do nothing in the table as long as they are pinned, and may wait for us:
     - the dead
-    - who stops a table of any such store of the pool: he recovers somebody, and does nothing in a
+    - who stops a table of any such store of the pool: he recovers a client, and does nothing in a
       table that he has not stopped
     - who leads a change of the view, or is parked for one (view.py)
 
@@ -48,7 +48,8 @@ class Stop:
         self.what = f"what {store.name!r} has on memory node {table}"
 
     def take(self) -> None:
-        """Stop the table, and wait until nobody is in it. Pinned, in the recovery of a client."""
+        """Stop the table, and wait until no client is in it. Pinned, in the recovery of a
+        client."""
         self.endpoint.store(self._mine(), self.ident)
         # ORDER: before the word is ours: this recovery is not taken for an earlier one of ours,
         # whose pin may have been the same, that of a dead client.
@@ -70,7 +71,7 @@ class Stop:
 
     def look_for(self) -> bool:
         """Look for who has stopped the table, and let it go on if that one is no client any more;
-        False: nobody has."""
+        False: no client has."""
         holder = self.endpoint.load(self.at)
         if holder and self.pool.membership.gone(holder, self.what):
             self.endpoint.cas(self.at, holder, 0)

@@ -170,7 +170,7 @@ class Pdpm(Buckets):
         return self.objects.value()
 
     def _require_lock(self, place: BucketPair, redo: int) -> None:
-        """Raise StoreCorrupt if nobody has the lock under which there is this redo copy.
+        """Raise StoreCorrupt if no client has the lock under which there is this redo copy.
 
         While we are pinned, no other has the same address.
         """
@@ -182,7 +182,7 @@ class Pdpm(Buckets):
             )
 
     def _require_whole(self, place: BucketPair, slot: int, word: int, key: bytes) -> None:
-        """Raise StoreCorrupt if a pair's checksum does not hold, and nobody is writing it."""
+        """Raise StoreCorrupt if a pair's checksum does not hold, and no client is writing it."""
         if not self._settled(word & REFERENCE_MASK, place.home) and (
             self.endpoint.load(slot) == word
         ):

@@ -39,7 +39,7 @@ class FetchingRing(CyclicRing):
 
 
 class FetchAndAdd(SharedQueue):
-    """A place is taken by fetch-and-add: who dies then leaves a hole that nobody knows of."""
+    """A place is taken by fetch-and-add: who dies then leaves a hole that no client knows of."""
 
     ring_class = FetchingRing
 
@@ -106,7 +106,7 @@ class Unfinished(Notes):
 
 
 class Unnoted(SharedQueue):
-    """A put where a dead one has taken does not do the rest for it: nobody knows what it had."""
+    """A put where a dead one has taken does not do the rest for it: no client knows what it had."""
 
     notes_class = Unfinished
 

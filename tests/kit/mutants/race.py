@@ -201,7 +201,7 @@ def get_any(self: Any, key: bytes, default: Any = None) -> Any:
 
 
 class ReusesAtOnce(Grace):
-    """What is freed is used again though somebody may be reading it."""
+    """What is freed is used again though a client may be reading it."""
 
     def horizon(self) -> int:
         return NEVER

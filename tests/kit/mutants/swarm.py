@@ -243,7 +243,7 @@ def reads_by_algorithm_3(self: Any) -> int:
 
 
 class Granted:
-    """A timestamp lock that everybody gets."""
+    """A timestamp lock that every client gets."""
 
     def try_lock(self, word: int, mode: int) -> bool:
         return True
