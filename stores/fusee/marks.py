@@ -5,12 +5,16 @@ Nothing in a log entry counts. Of a slot, the numbers of vacant words do (stores
 
 from typing import Final
 
+from limpet.stores.object_layout import HEADER
+
 REPLICAS_ROW: Final = 8
 """Places for what is to be known of each replica of a slot."""
 
 BIRTH: Final = 0
 DEATH: Final = 8
 ENTRY_SIZE: Final = 16
+KEY_OFFSET: Final = ENTRY_SIZE + HEADER
+"""Where the key of an object with a log entry begins."""
 
 INSERTED: Final = 1
 UPDATED: Final = 2

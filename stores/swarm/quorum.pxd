@@ -10,6 +10,7 @@ cdef u64 ATTEMPTS_MAX
 cdef int DELETED
 cdef int DONE
 cdef u64 ENTRY_SIZE
+cdef u64 KEY_OFFSET
 cdef int GONE
 cdef int IN_PLACE_WORDS
 cdef int NODE_SHIFT

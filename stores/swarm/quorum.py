@@ -15,7 +15,7 @@ from typing import Any
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.errors import AddressError, NodeFailed, StoreCorrupt
-from limpet.stores.fusee.marks import ENTRY_SIZE
+from limpet.stores.fusee.marks import ENTRY_SIZE, KEY_OFFSET
 from limpet.stores.status import VACANT_CLASS
 from limpet.stores.swarm.buffers import Buffer, Buffers
 from limpet.stores.swarm.layout import (
@@ -236,7 +236,7 @@ class Quorum:
             at = self.register.bases[k] - self.register.area
             try:
                 size = min(self.endpoint.load(at + ENTRY_SIZE) & 0xFFFF, self.register.area)
-                return self.endpoint.read(at + 2 * ENTRY_SIZE, size)
+                return self.endpoint.read(at + KEY_OFFSET, size)
             except (NodeFailed, AddressError):
                 continue
         return b""

@@ -5,7 +5,7 @@ from limpet.shm.endpoint.verbs cimport u64
 
 cdef u64 ADDRESS_MASK
 cdef u64 BUFFER
-cdef u64 ENTRY_SIZE
+cdef u64 KEY_OFFSET
 cdef u64 IN_PLACE_MAX
 cdef int IN_PLACE_WORDS
 cdef u64 MASK

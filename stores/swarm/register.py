@@ -27,7 +27,7 @@ from typing import Any, Final
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, REPLICATED
 from limpet.stores.fusee.links import BUFFER
-from limpet.stores.fusee.marks import ENTRY_SIZE
+from limpet.stores.fusee.marks import KEY_OFFSET
 from limpet.stores.swarm.layout import IN_PLACE_MAX, IN_PLACE_WORDS, REPLICAS_ROW
 
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -37,7 +37,7 @@ MIX: Final = 0x9E37_79B9_7F4A_7C15
 
 def area_of(key_size: int) -> int:
     """Where the words of a register begin, from its address, whose key has that many bytes."""
-    return 2 * ENTRY_SIZE + (key_size + 7 & ~7)
+    return KEY_OFFSET + (key_size + 7 & ~7)
 
 
 def first_of(reference: int, replicas: int) -> int:

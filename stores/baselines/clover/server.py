@@ -48,7 +48,7 @@ from limpet.shm.endpoint.states import IN_SERVICE, node_word
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.shm.errors import AddressError, NodeFailed
 from limpet.stores.baselines.clover.place import VersionPlace
-from limpet.stores.fusee.marks import ENTRY_SIZE
+from limpet.stores.fusee.marks import ENTRY_SIZE, KEY_OFFSET
 
 LOOKUP: Final = 1
 ASSIGN: Final = 2
@@ -104,9 +104,10 @@ class Metadata:
         """The key of a chain. Its versions come and go, its key does not."""
         while True:
             word = self.endpoint.load(head)
-            at = (word & ADDRESS_MASK) + ENTRY_SIZE
+            at = word & ADDRESS_MASK
             try:
-                key = bytes(self.endpoint.read(at + 16, self.endpoint.load(at) & 0xFFFF))
+                size = self.endpoint.load(at + ENTRY_SIZE) & 0xFFFF
+                key = bytes(self.endpoint.read(at + KEY_OFFSET, size))
             except AddressError:
                 key = b""
             # The version was not freed while its head had it, so this is its key.
