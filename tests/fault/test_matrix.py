@@ -253,8 +253,8 @@ class Mutant:
 class ForgetsWhatItHolds(Client):
     """The client journal is only in private memory."""
 
-    def hold(self, reference: int, link_address: int) -> int:
-        index = super().hold(reference, link_address)
+    def log(self, reference: int, link_address: int) -> int:
+        index = super().log(reference, link_address)
         self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         return index
 
@@ -262,8 +262,8 @@ class ForgetsWhatItHolds(Client):
 class ForgetsTheOldObject(Client):
     """The client journal has the new object only: "update" is one CAS, what could go wrong?"""
 
-    def hold(self, reference: int, link_address: int) -> int:
-        index = super().hold(reference, link_address)
+    def log(self, reference: int, link_address: int) -> int:
+        index = super().log(reference, link_address)
         if link_address:
             self.endpoint.store(self.slot + CLIENT_JOURNAL + 16 * index, 0)
         return index

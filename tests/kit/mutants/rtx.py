@@ -157,8 +157,8 @@ ONE_BUFFER: Final = Mutant(
     "r3-one-buffer-for-all-logs-of-a-client",
     (
         (OPEN, OWN_BUFFER),
-        (GIVEN_BACK, GIVEN_BACK.replace("release", "keep")),
-        (NOT_COMMITTED, NOT_COMMITTED.replace("release", "keep")),
+        (GIVEN_BACK, GIVEN_BACK.replace("release", "drop")),
+        (NOT_COMMITTED, NOT_COMMITTED.replace("release", "drop")),
     ),
 )
 SAME_STATE_WORD: Final = Mutant(
