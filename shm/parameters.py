@@ -21,7 +21,8 @@ BLOCK_SIZE_MIN: Final = 16 * KIB
 BLOCK_SIZE_MAX: Final = 1 * GIB
 CLIENTS_MAX: Final = 4096
 
-FENCE_POLICIES: Final = ("kill", "wait")
+LOCAL_POLICIES: Final = ("kill", "wait")
+FENCE_POLICIES: Final = (*LOCAL_POLICIES, "command")
 LATENCY_PROFILES: Final = {"local": 0, "cxl": 400, "rdma": 2000}
 """Round-trip times in ns that `Endpoint.wait` spins for.
 
@@ -95,9 +96,10 @@ class PoolParameters:
     `nodes`: memory nodes, 1 to 255. `node_size`: bytes each. `block_size`: bytes of a coarse block,
     a power of two. `clients`: slots for processes at one time. `lease_us`: how long a client that
     others wait for may stand still before it is suspected. `fence`: `kill` ends a suspect, `wait`
-    names it and waits. `multi_host`: clients of other hosts (or containers) may join, and every
-    client renews a lease. `coherent`: plain loads and stores of all clients see each other;
-    if not, only the first `coherent_bytes` of a node are hardware-coherent.
+    names it and waits; `command` is `kill`, but another host is given up only when the command of
+    `limpet watch` has switched it off. `multi_host`: clients of other hosts (or containers) may
+    join, and every client renews a lease. `coherent`: plain loads and stores of all clients see
+    each other; if not, only the first `coherent_bytes` of a node are hardware-coherent.
     """
 
     nodes: int = 1
@@ -129,6 +131,8 @@ class PoolParameters:
             raise ParameterError(f"fence must be one of {FENCE_POLICIES}, not {self.fence!r}")
         for name in ("multi_host", "coherent"):
             check_flag(name, getattr(self, name))
+        if self.fence == "command" and not self.multi_host:
+            raise ParameterError('fence="command" is for a pool of several hosts: multi_host=True')
         if self.coherent:
             if self.coherent_bytes:
                 raise ParameterError("coherent_bytes is for pools with coherent=False")

@@ -29,6 +29,7 @@ from limpet.shm.backends.segments import (
 )
 from limpet.shm.catalogue.directory import Directory
 from limpet.shm.catalogue.regions import Regions
+from limpet.shm.clients import hosts
 from limpet.shm.clients.client import Client
 from limpet.shm.clients.clock import Clock
 from limpet.shm.clients.epoch import EPOCH_MAX, Grace
@@ -67,7 +68,7 @@ from limpet.shm.replicas.view import View
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -495,8 +496,20 @@ class PoolCore:
                 released += self.blocks.groups.sweep(node)
         return released
 
-    def watch(self, interval_s: float = WATCH_INTERVAL_S) -> Iterator[dict[str, Any]]:
-        """Notice dead clients within `interval_s` and recover them; yields what was done."""
+    def watch(
+        self, interval_s: float = WATCH_INTERVAL_S, fence_command: Sequence[str] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Notice dead clients within `interval_s` and recover them; yields what was done.
+
+        `fence_command`: how to switch off a host whose lease is over, in a pool with
+        `fence="command"`; it is called with name, machine and boot of the host (docs/hosts.md).
+        """
+        if fence_command and self.parameters.fence != "command":
+            raise ParameterError(
+                f'{self.url} has fence="{self.parameters.fence}": its clients wait for no command '
+                'when they give a host up; create the pool with fence="command"'
+            )
+        self.membership.remote.fencer = hosts.fencer_of(fence_command) if fence_command else None
         while True:
             found = self.recover()
             if found["clients"] or found["blocks"]:
@@ -507,6 +520,15 @@ class PoolCore:
     def clients(self) -> list[dict[str, Any]]:
         """The clients of the pool: id, slot, pid, host, state, pinned, blocks, ours."""
         return self.exclusively(lambda: report.clients(self))  # type: ignore[no-any-return]
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """The hosts that have clients in the pool: names, clients, leases and clocks.
+
+        `renewed_s`: how long ago the youngest lease was renewed; None if that was not seen within
+        half a lease, which this call takes. `clock_s`: by how much the host's wall clock is ahead
+        of this one's.
+        """
+        return report.hosts(self, self.exclusively)
 
     def fail_node(self, node: int) -> None:
         """Mark a memory node failed: every verb of every client on it raises NodeFailed.

@@ -54,8 +54,8 @@ def pool(name: str) -> str:
 
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
-        "bench", "create", "delete", "demo", "destroy", "drill", "drop", "get", "inspect", "ls",
-        "put", "replace-node", "watch",
+        "bench", "create", "delete", "demo", "destroy", "drill", "drop", "get", "hosts",
+        "inspect", "ls", "put", "replace-node", "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")

@@ -32,7 +32,7 @@ from limpet.fault.drill.store_drill import MIX, DrillParameters
 from limpet.fault.drill.store_drill import run as run_drill
 from limpet.fault.drill.timeline import save
 from limpet.fault.inject.interrupt import Interrupted
-from limpet.shm.parameters import FENCE_POLICIES, parse_size
+from limpet.shm.parameters import LOCAL_POLICIES, parse_size
 from limpet.stores.registry import KINDS
 
 MIX_TEXT: Final = ",".join(f"{op.name.lower()}={share:g}" for op, share in MIX.items())
@@ -125,7 +125,7 @@ def fault_options(kill_rate: float) -> Callable[[Callable[..., None]], Callable[
                      help="SIGSTOPs a second; SIGCONT follows, for some after the lease."),
         click.option("--seed", type=click.IntRange(0),
                      help="Repeats a run's choices; printed if drawn."),
-        click.option("--fence", type=click.Choice(FENCE_POLICIES), default="kill",
+        click.option("--fence", type=click.Choice(LOCAL_POLICIES), default="kill",
                      show_default=True,
                      help="The pool's policy towards clients that stand still."),
         click.option("--lease-ms", type=click.IntRange(1), default=250, show_default=True,

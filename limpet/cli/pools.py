@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import shlex
 from typing import Any
 
 import click
@@ -197,8 +198,11 @@ def _clock(time_ns: int) -> str:
 @url_argument
 @click.option("--interval-ms", type=click.FloatRange(0, min_open=True), default=5.0,
               show_default=True, help="How often to look.")  # fmt: skip
+@click.option("--fence-command", metavar="COMMAND", default="",
+              help="Switches off a host whose lease is over; called with name, machine and boot of "
+              "the host. Its exit status 0 says that the host is off.")  # fmt: skip
 @json_option
-def watch(url: str, interval_ms: float, as_json: bool) -> None:
+def watch(url: str, interval_ms: float, fence_command: str, as_json: bool) -> None:
     """Recover dead clients promptly, and say so, a line each time. Ctrl-C ends it.
 
     Clients repair what they meet without it, too; nothing depends on this process.
@@ -206,7 +210,7 @@ def watch(url: str, interval_ms: float, as_json: bool) -> None:
     with limpet.open(url) as pool:
         click.echo(f"watching {pool.url}; Ctrl-C ends it", err=True)
         try:
-            for found in pool.watch(interval_ms / 1000):
+            for found in pool.watch(interval_ms / 1000, shlex.split(fence_command)):
                 if as_json:
                     print_line(found)
                 else:
@@ -217,6 +221,37 @@ def watch(url: str, interval_ms: float, as_json: bool) -> None:
                     )
         except KeyboardInterrupt:
             click.echo("ended", err=True)
+
+
+@click.command()
+@url_argument
+@json_option
+def hosts(url: str, as_json: bool) -> None:
+    """Show which hosts use a pool: their clients, leases and clocks, and the pool's memory.
+
+    Takes half a lease in a pool of several hosts, to see who renews. A clock is told by how much it
+    is ahead of this host's.
+    """
+    with limpet.open(url) as pool:
+        report: dict[str, Any] = {
+            "url": pool.url, "hosts": pool.hosts(), "nodes": pool.nodes(),
+        }  # fmt: skip
+    if as_json:
+        print_json(report)
+        return
+    out = console()
+    made = table("hosts", "host", "machine", "boot", "clients", "pids", "lease", "clock",
+                 right=("clients", "clock"))  # fmt: skip
+    for host in report["hosts"]:
+        name = host["host"] + (" (here)" if host["here"] else "")
+        renewed, clock = host["renewed_s"], host["clock_s"]
+        lease = host["lease"] + ("" if renewed is None else f" {renewed:.1f} s ago")
+        made.add_row(
+            plain(name), host["machine"], host["boot"], str(len(host["clients"])),
+            " ".join(map(str, host["pids"])), lease, "" if clock is None else f"{clock:+.3f} s",
+        )  # fmt: skip
+    out.print(made)
+    out.print(_rows("nodes", report["nodes"]))
 
 
 @click.command("replace-node")

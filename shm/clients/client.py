@@ -37,6 +37,7 @@ from limpet.shm.endpoint.slots import (
     STATE_BELOW,
     STATE_SHIFT,
 )
+from limpet.shm.endpoint.states import DISOWNED
 from limpet.shm.errors import ClientError, LimpetError, PoolClosed, PoolCorrupt
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class Client:
         self.sequence = 1
         self.held = 0
         self.epoch = self.era = self.base = 0
+        if self.remotely_fenced:
+            self.endpoint.guard(slot, word)
 
     def begin(self) -> None:
         """Exclude the other threads of this process, and be sure to have an identity of our own.
@@ -165,10 +168,7 @@ class Client:
     def disown(self) -> None:
         if not self.ident:
             raise PoolClosed("the pool was closed, or this process has no place in it")
-        raise ClientError(
-            "this process is no longer a client of the pool: it was declared dead by another "
-            "host; open the pool again"
-        )
+        raise ClientError(DISOWNED)
 
     def unpin(self) -> None:
         """Settle what is in the client journal, then let go of the epoch.
@@ -279,6 +279,8 @@ class Client:
             left = DYING << STATE_SHIFT | self.word & STATE_BELOW
         self.endpoint.cas(self.slot, self.word, left)
         self.ident = 0
+        if self.remotely_fenced:
+            self.endpoint.guard(0, 0)  # there may be another slot for this process
 
     def log(self, reference: int, link_address: int) -> int:
         """Take an object in the client journal, linked (perhaps soon) at `link_address`, or 0; its

@@ -1,7 +1,8 @@
 """The thread that renews a client's lease in a pool of several hosts (`multi_host`).
 
-It counts the client's beat up four times a lease, and ends clients of its own host that clients of
-other hosts ask to have ended (the fence word): a client that cannot be reached by a signal.
+It sets the client's beat to the wall clock four times a lease (hosts.py), and ends clients of its
+own host that clients of other hosts, which no signal of theirs reaches, ask to have ended (the
+fence word).
 
 It keeps its client only while it looks, so a handle that no client has any more is collected, and
 the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two,
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from limpet.shm.clients import fencing
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
-from limpet.shm.errors import AddressError, NodeFailed
+from limpet.shm.errors import AddressError, ClientError, NodeFailed
 
 if TYPE_CHECKING:
     from limpet.shm.clients.fencing import Members
@@ -64,8 +65,12 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
         try:
             if membership.endpoint.load(slot) != word:
                 return
-            membership.endpoint.faa(slot + slots.BEAT, 1)
+            before = membership.endpoint.load(slot + slots.BEAT)
+            beat = max(before + 1, membership.endpoint.microseconds())
+            membership.endpoint.store(slot + slots.BEAT, beat)
             _end_who_must(membership)
+        except ClientError:
+            return  # it was declared dead meanwhile, which its next operation says
         except (NodeFailed, AddressError, ValueError):
             # ValueError: the portable fabric has let go of the mapping in the midst of a verb
             if running.locked():

@@ -53,9 +53,12 @@ class Host(NamedTuple):
 
 
 @functools.cache
-def this_host() -> Host:
+def this_host(name: str = "") -> Host:
+    """This host, which was given that name, or none (hosts.py)."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
-    return Host(hash64(boot), hash64(str(Path("/proc/self/ns/pid").readlink()).encode()))
+    return Host(
+        hash64(boot + name.encode()), hash64(str(Path("/proc/self/ns/pid").readlink()).encode())
+    )
 
 
 class Process(NamedTuple):

@@ -11,10 +11,8 @@ Steps of a slot's state word, each a CAS from the whole word (state, pid, incarn
 A client of this host is dead when the kernel has dropped its life lock (life_locks.py): certain and
 at once, also for a client of another PID namespace (a container). Where the slot's lock is on no
 file that we see, pid and start time decide (liveness.py), and for another PID namespace nothing
-does. A client of another host, in a pool with `multi_host`, is suspected when its beat has stood
-still for a lease on our own clock; then its host is asked, through the fence word, to end it, and
-when no client there does so within another lease, the host is taken to be down (leases.py). So is a
-client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
+does. A client of another host, in a pool with `multi_host`, is lost by its lease (hosts.py); so is
+a client of another PID namespace whose lock says nothing. One whose lock is held is never taken for
 dead, however long its container is frozen. In a pool without `multi_host` another boot id means
 that the host was restarted, and while a client of another PID namespace lives, one of this is
 refused: neither could fence the other.
@@ -36,7 +34,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.shm.clients import events, fencing
+from limpet.shm.clients import events, fencing, hosts
 from limpet.shm.clients.events import FENCED, NODE_FAILED, RECOVERED, SUSPENDED
 from limpet.shm.clients.leases import Heart
 from limpet.shm.clients.liveness import (
@@ -111,6 +109,15 @@ class Membership:
         self._swept = 0.0
         self._sweep_s = 0.0
         self.heart = Heart()
+        self.host_name = hosts.given_name() if parameters.multi_host else ""
+        """What this host is called; in a pool of one host it has no name."""
+        self.remote = hosts.Remote(self)
+        """Knows when clients of other hosts are lost."""
+
+    @property
+    def here(self) -> Host:
+        """The host of this client."""
+        return this_host(self.host_name)
 
     @property
     def ident(self) -> int:
@@ -121,7 +128,9 @@ class Membership:
 
     def join(self) -> None:
         """Take a slot. Raises ClientError when every slot is a living client's."""
-        if not self.parameters.multi_host:
+        if self.parameters.multi_host:
+            self.remote.refuse_name()
+        else:
             self._refuse_second_namespace()
         capacity = self.parameters.clients - 1
         attempt = 0
@@ -189,7 +198,7 @@ class Membership:
 
     def _take_locked(self, slot: int, at: int, word: int) -> bool:
         endpoint = self.endpoint
-        host, pid = this_host(), os.getpid()
+        host, pid = self.here, os.getpid()
         incarnation = (word & slots.INCARNATION_MASK) % slots.INCARNATION_MASK + 1
         joining = state_word(JOINING, pid, incarnation)
         # ORDER: no client looks at a slot above this mark, so it is raised before one is taken.
@@ -203,6 +212,8 @@ class Membership:
         endpoint.store(at + slots.STARTED, start_time(pid) or 0)
         endpoint.store(at + slots.BOOT, host.boot)
         endpoint.store(at + slots.NAMESPACE, host.namespace)
+        endpoint.store(at + slots.MACHINE, hosts.this_machine(self.host_name))
+        endpoint.store(at + slots.NAME, hosts.name_word(self.host_name))
         endpoint.store(at + slots.LOCKED, self.locks.file if self.locks is not None else 0)
         # CRASH(joining): nothing is held; the slot is free again once the process is gone.
         live = state_word(LIVE, pid, incarnation)
@@ -223,7 +234,7 @@ class Membership:
         return word
 
     def _refuse_second_namespace(self) -> None:
-        here = this_host()
+        here = self.here
         for slot, word in self.occupied():
             host = self._host(slot)
             if (
@@ -300,7 +311,7 @@ class Membership:
 
     def is_local(self, slot: int) -> bool:
         """Whether the client of the slot is a process of this host and PID namespace."""
-        return self._host(slot) == this_host()
+        return self._host(slot) == self.here
 
     def dead(self, slot: int, word: int) -> bool:
         """Whether the client of that slot and state word is certainly dead, or has left."""
@@ -311,19 +322,19 @@ class Membership:
         if word >> 60 == JOINING:
             return self._dead_joining(slot, word)
         at = slot_address(slot)
-        host, here = self._host(slot), this_host()
+        host, here = self._host(slot), self.here
         multi_host = self.parameters.multi_host
         if host.boot != here.boot:
-            return not multi_host or self._lease_over(slot, word)
+            return not multi_host or self.remote.lost(slot, word)
         if self._is_locked_here(slot):
             assert self.locks is not None
             held = self.locks.held(slot)
             if held and multi_host and host != here:
-                self._lease_over(slot, word)  # asks its container to end it, when that is due
+                self.remote.lost(slot, word)  # asks its container to end it, when that is due
             return not held
         if host == here:
             return not self.watcher.alive(self.pid(word), self.endpoint.load(at + slots.STARTED))
-        return multi_host and self._lease_over(slot, word)
+        return multi_host and self.remote.lost(slot, word)
 
     def _dead_joining(self, slot: int, word: int) -> bool:
         """As `dead`, of a client that has not said yet of which host it is.
@@ -349,13 +360,6 @@ class Membership:
             and locks.file != 0
             and self.endpoint.load(slot_address(slot) + slots.LOCKED) == locks.file
         )
-
-    def _lease_over(self, slot: int, word: int) -> bool:
-        at = slot_address(slot)
-        if not self.overdue(("beat", slot), (word, self.endpoint.load(at + slots.BEAT))):
-            return False
-        self.endpoint.cas(at + slots.FENCE, 0, self.ident)
-        return self.overdue(("fence", slot), (word, self.endpoint.load(at + slots.FENCE)))
 
     def overdue(self, resource: object, hold: object, steadily: bool = False) -> bool:
         """Whether `resource` has been seen in this hold for a whole lease.
@@ -485,8 +489,8 @@ class Membership:
     def end(self, slot: int, word: int, what: str) -> bool:
         """Make a client provably dead; False when policy or rights forbid that."""
         pid = self.pid(word)
-        if self.parameters.fence != "kill" or pid == os.getpid() or not self.is_local(slot):
-            self._suspend(slot, word, what)
+        if self.parameters.fence == "wait" or pid == os.getpid() or not self.is_local(slot):
+            self.suspend(slot, word, what)
             return False
         if self.endpoint.load(slot_address(slot)) != word:
             return True
@@ -495,10 +499,11 @@ class Membership:
             return True
         if self.endpoint.load(slot_address(slot)) != word or self.dead(slot, word):
             return True
-        self._suspend(slot, word, what)
+        self.suspend(slot, word, what)
         return False
 
-    def _suspend(self, slot: int, word: int, what: str) -> None:
+    def suspend(self, slot: int, word: int, what: str) -> None:
+        """Name a client, once, for which everyone waits."""
         if word not in self._named:
             self._named.add(word)
             self.note(SUSPENDED, client_id(slot, word), self.pid(word))

@@ -57,8 +57,14 @@ from limpet.shm.endpoint.portable_words import (
     u32,
     u64,
 )
-from limpet.shm.endpoint.states import FORMER, FORMERLY, why_failed
-from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse
+from limpet.shm.endpoint.states import DISOWNED, FORMER, FORMERLY, why_failed
+from limpet.shm.errors import (
+    AddressError,
+    ClientError,
+    CoherenceError,
+    NodeFailed,
+    ReentrantUse,
+)
 
 NODES: Final = 256
 OFFSET_MASK: Final = (1 << 40) - 1
@@ -117,6 +123,7 @@ class Endpoint:
     __slots__ = (
         "_background",
         "_fork",
+        "_guard",
         "_inside",
         "_looking",
         "_nodes",
@@ -132,6 +139,7 @@ class Endpoint:
 
     hints = False
     fuse: int
+    _guard: tuple[Node, int, int] | None
     latency_ns: int
     _nodes: dict[int, Node]
     _states: tuple[Node, int] | None
@@ -159,6 +167,7 @@ class Endpoint:
         self._fork = _forks
         self.abandoned = None
         self.fuse = 0
+        self._guard = None
         self.latency_ns = 0
         return self
 
@@ -203,6 +212,16 @@ class Endpoint:
         node, offset = self._aligned(addr, NODES * 8)
         self._states = (node, offset >> 3)
 
+    def guard(self, addr: int, word: int) -> int:
+        """From now on a mutating verb raises ClientError unless the word at `addr` is `word`;
+        `addr` 0: no more. The word must stay mapped until then."""
+        if addr == 0:
+            self._guard = None
+        else:
+            node, offset = self._aligned(addr, 8)
+            self._guard = node, offset >> 3, u64(word)
+        return 0
+
     def expect(self, node: int, state: int) -> None:
         """Use what is mapped of an attached node as long as its state word is `state`."""
         if node not in self._nodes:
@@ -226,6 +245,7 @@ class Endpoint:
         """Forget every mapping; verbs raise AddressError from now on. May be called twice."""
         with self._undisturbed():
             self._states = None
+            self._guard = None
             self._views = {}
             for node in self._nodes.values():
                 node.words.release()
@@ -277,8 +297,7 @@ class Endpoint:
 
     def _mutable(self, addr: int) -> tuple[Node, View]:
         found = self._word(addr)
-        if self.fuse > 0:
-            self._burn()
+        self._burn()
         return found
 
     def _state(self, node: int) -> int | None:
@@ -309,9 +328,15 @@ class Endpoint:
         return self._scopes[self._background or node.index == NODES - 1]
 
     def _burn(self) -> None:
-        self.fuse -= 1
-        if self.fuse == 0:
-            _die()
+        if self._guard is not None:
+            node, index, word = self._guard
+            # ORDER: looked at right before the step that it is about, and not remembered.
+            if node.words[index] != word:
+                raise ClientError(DISOWNED)
+        if self.fuse > 0:
+            self.fuse -= 1
+            if self.fuse == 0:
+                _die()
 
     # ---- verbs ------------------------------------------------------------------------------
 
@@ -325,7 +350,7 @@ class Endpoint:
 
     def _write(self, addr: int, data: bytes) -> None:
         node, offset = self._at(addr, len(data))
-        if self.fuse > 0:
+        if self.fuse > 0 or self._guard is not None:
             done = 0
             while done < len(data):
                 self._burn()

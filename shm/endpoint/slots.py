@@ -5,7 +5,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     8    started      start time of the process, in clock ticks since boot; 0: not known
     16   boot         hash of the host's boot id
     24   namespace    hash of the PID namespace
-    32   beat         multi-host pools: counted up several times a lease (membership.py)
+    32   beat         multi-host pools: wall clock in us at the last renewal of the lease; goes up
+                      several times a lease (leases.py)
     40   fence        multi-host pools: id of a client that asks this one's host to end it
     48   progress     counted up while it makes something that others may wait for (directory.py)
     56   parked       1 while it waits in an operation for the view to change (view.py)
@@ -15,6 +16,8 @@ Client slot, 512 bytes in the control segment; only its client writes it, but fo
     80   own          two words of a protocol of stores (stores/rtx/layout.py has the only ones)
     96   locked       which file the client's life lock is on (life_locks.py); 0: on none
     104  era          the other bits of the epoch that is pinned (epoch.py)
+    112  machine      which host it is over its reboots, or 0 (hosts.py)
+    120  name         the first 8 bytes of the host's name
     128  journal      24 pairs of words: object reference, address of its link (heap.py), or
                       a store's own name of a link (words.py: REPLICATED)
 
@@ -52,6 +55,8 @@ CLOCK: Final = 72
 OWN: Final = 80
 LOCKED: Final = 96
 ERA: Final = 104
+MACHINE: Final = 112
+NAME: Final = 120
 CLIENT_JOURNAL: Final = 128
 CLIENT_JOURNAL_SIZE: Final = 24
 CLIENT_JOURNAL_PAIRS: Final = struct.Struct(f"<{2 * CLIENT_JOURNAL_SIZE}Q")

@@ -32,6 +32,12 @@ FIELDS: Final = (
 )
 
 FORMER: Final = 1 << 62
+DISOWNED: Final = (
+    "this process is no longer a client of the pool: its lease was over (its host stood still, or "
+    "was too busy to renew it), so it was declared dead and another client has taken over what it "
+    "had; the operation that it was in may have happened or not; open the pool again"
+)
+"""What a client learns that others have given up."""
 FORMERLY: Final = "what was there is gone: the node was replaced, and no other had a replica of it"
 
 

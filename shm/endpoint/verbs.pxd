@@ -38,7 +38,10 @@ cdef class Endpoint:
     cdef u64 _owner
     cdef bint _busy
     cdef u64 _forks
-    cdef public long long fuse
+    cdef long long _fuse
+    cdef u64* _guard
+    cdef u64 _guarded
+    cdef bint _armed
     cdef public u64 latency_ns
     cdef public object frame
     cdef public object abandoned
@@ -74,6 +77,7 @@ cdef class Endpoint:
     @cython.final
     cdef int _copy(self, char* target, const char* source, u64 size) except -1
 
+    cpdef int guard(self, u64 addr, u64 word) except -1
     cpdef bytes read(self, u64 addr, Py_ssize_t size)
     cpdef int read_into(self, u64 addr, buffer) except -1
     cpdef int read_words(self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=*) except -1

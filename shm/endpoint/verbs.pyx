@@ -20,6 +20,13 @@ Crash fuse
     With `fuse = k > 0` the process sends itself SIGKILL in place of its k-th mutating step; every
     8-byte word of a `write` is a step. Unarmed it costs one predictable branch.
 
+Guard
+    With `guard(addr, word)` every step of a mutating verb asks first whether the word at `addr` is
+    still `word`, and raises ClientError in its place if it is not. In a pool of several hosts it is
+    the state word of the client's slot: a client that stood still until others had given it up makes
+    no step after that but the one that it was in the midst of, of 8 bytes at most. It is asked where
+    the fuse is, so other pools pay nothing for it.
+
 Lost memory
     SIGBUS below the end of the file that is behind a node is no loss: its file system is full. The
     verb raises StoreFull, which has changed nothing or, a `write`, a part, and the node is as it was.
@@ -62,9 +69,16 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 
 import os
 
-from limpet.shm.errors import AddressError, CoherenceError, NodeFailed, ReentrantUse, StoreFull
+from limpet.shm.errors import (
+    AddressError,
+    ClientError,
+    CoherenceError,
+    NodeFailed,
+    ReentrantUse,
+    StoreFull,
+)
 from limpet.shm.clients.inside import is_over
-from limpet.shm.endpoint.states import FORMERLY, why_failed
+from limpet.shm.endpoint.states import DISOWNED, FORMERLY, why_failed
 
 
 cdef extern from "native.h":
@@ -202,7 +216,10 @@ cdef class Endpoint:
         self.frame = None
         self.abandoned = None
         self._forks = limpet_forks
-        self.fuse = 0
+        self._fuse = 0
+        self._guard = NULL
+        self._guarded = 0
+        self._armed = False
         self.latency_ns = 0
 
     def __dealloc__(self):
@@ -281,9 +298,29 @@ cdef class Endpoint:
             view.release()
         self._keep = {}
 
+    @property
+    def fuse(self) -> int:
+        """In how many steps the process kills itself; 0: never."""
+        return self._fuse
+
+    @fuse.setter
+    def fuse(self, long long steps):
+        self._fuse = steps
+        self._armed = steps > 0 or self._guard != NULL
+
+    cpdef int guard(self, u64 addr, u64 word) except -1:
+        """From now on a mutating verb raises ClientError unless the word at `addr` is `word`;
+        `addr` 0: no more. The word must stay mapped until then."""
+        self._guard = <u64*>self._word(addr) if addr else NULL
+        self._guarded = word
+        self._armed = self._fuse > 0 or self._guard != NULL
+        return 0
+
     cdef void _forget(self) noexcept:
         cdef int i
         self._states = NO_STATES
+        self._guard = NULL
+        self._armed = self._fuse > 0
         for i in range(256):
             self._clear(i)
 
@@ -385,9 +422,13 @@ cdef class Endpoint:
         scope.cas_lost += lost
 
     cdef inline int _burn(self) except -1:
-        self.fuse -= 1
-        if self.fuse == 0:
-            limpet_die()
+        # ORDER: looked at right before the step that it is about, and not remembered.
+        if self._guard != NULL and (<volatile u64*>self._guard)[0] != self._guarded:
+            raise ClientError(DISOWNED)
+        if self._fuse > 0:
+            self._fuse -= 1
+            if self._fuse == 0:
+                limpet_die()
         return 0
 
     # ---- verbs ------------------------------------------------------------------------------
@@ -476,7 +517,7 @@ cdef class Endpoint:
     cdef inline int _copy(self, char* target, const char* source, u64 size) except -1:
         cdef u64 done = 0
         cdef u64 step
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             while done < size:
                 self._burn()
                 step = 8 - (<u64>target + done & 7)
@@ -601,7 +642,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         limpet_store(at, value)
         if unlikely(is_lost(self, addr, mapped), 0):
@@ -615,7 +656,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         cdef u64 old = limpet_swap(at, value)
         if unlikely(is_lost(self, addr, mapped), 0):
@@ -629,7 +670,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         cdef u64 old = limpet_cas(at, expected, desired)
         if unlikely(is_lost(self, addr, mapped), 0):
@@ -643,7 +684,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         cdef u64 old = limpet_faa(at, delta)
         if unlikely(is_lost(self, addr, mapped), 0):
@@ -657,7 +698,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         cdef u64 old = limpet_fetch_or(at, bits)
         if unlikely(is_lost(self, addr, mapped), 0):
@@ -677,7 +718,7 @@ cdef class Endpoint:
         if unlikely(mapped == NULL, 0):
             self._refuse(addr, 8)
         cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self.fuse > 0, 0):
+        if unlikely(self._armed, 0):
             self._burn()
         cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
         if unlikely(is_lost(self, addr, mapped), 0):

@@ -1,0 +1,226 @@
+"""Hosts: what they are called, and when the clients of another one are lost.
+
+A client's slot says of its host (slots.py):
+
+    boot, namespace   this run of the host's kernel, and the PID namespace; two clients with the
+                      same words are processes of one kernel: life locks decide between them
+    machine           the host over its reboots: a hash of the name in LIMPET_HOST (lowest bit 1),
+                      or of /etc/machine-id (lowest bit 0), or 0
+    name              the first 8 bytes of that name, or of the host's node name, for people
+    beat              the host's wall clock in us when the client renewed its lease last; it goes up
+                      at each renewal, also when that clock does not
+    fence             the client that asks this one's host to end it
+
+A kernel draws its boot id when it starts. Machines that were copied while they ran have the same
+boot id, and machines made from one image have the same /etc/machine-id, so neither word tells two
+such hosts apart. LIMPET_HOST does: an operator who sets it promises that no two hosts that run have
+the same name, and that all processes of one host have it. It is part of `boot` in a pool of several
+hosts. A client of the same name and another boot belongs to a run of this very host that is over.
+
+When a client of another host is lost, in a pool with `multi_host`:
+
+    beat stood still for a lease        its host is asked, by the fence word, to end it; a client
+                                        of this name (LIMPET_HOST) and another boot is lost now
+    fence word stands for a lease, too  it is lost, if the pool's fence is "kill" or "wait"; if it
+                                        is "command", once the command of `limpet watch` has ended
+                                        with status 0: the host is switched off
+
+All of it is measured on the clock of the client that looks. The clocks of hosts are not compared.
+A host that is lost by its lease alone may only stand still. A client of it that goes on makes no
+step in the pool any more (`Endpoint.guard`), but the one that it was in the midst of: of 8 bytes
+at most. Only a command makes sure of that one, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
+from limpet.shm.errors import ClientError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from limpet.shm.clients.liveness import Host
+    from limpet.shm.endpoint.fabric import Endpoint
+    from limpet.shm.parameters import PoolParameters
+
+log = logging.getLogger("limpet")
+
+VARIABLE: Final = "LIMPET_HOST"
+NAMED: Final = 1
+"""Bit of `machine`: the host has a name of its own."""
+MACHINE_ID: Path = Path("/etc/machine-id")
+NAME_SIZE: Final = 8
+COMMAND_S: Final = 60.0
+"""How long a command that switches a host off may take."""
+
+
+def given_name() -> str:
+    """The name that this host was given, or nothing."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+@functools.cache
+def this_machine(name: str) -> int:
+    """The word `machine` of a host that was given that name, or none."""
+    if name:
+        return hash64(b"name " + name.encode()) | NAMED
+    try:
+        found = MACHINE_ID.read_bytes().strip()
+    except OSError:
+        return 0
+    return hash64(b"id " + found) & ~NAMED if found else 0
+
+
+def name_word(name: str) -> int:
+    """The word `name` of this host, if it was given that name."""
+    return int.from_bytes((name or os.uname().nodename).encode()[:NAME_SIZE], "little")
+
+
+def name_of(word: int) -> str:
+    """The text in a word `name`."""
+    text = word.to_bytes(NAME_SIZE, "little").rstrip(b"\0").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+class Looker(Protocol):
+    """The client that looks at others, as it is asked here (membership.py)."""
+
+    endpoint: Endpoint
+    parameters: PoolParameters
+    pool: str
+    lease_s: float
+    host_name: str
+    now: Callable[[], float]
+
+    @property
+    def ident(self) -> int: ...
+    @property
+    def here(self) -> Host: ...
+    def occupied(self) -> Iterator[tuple[int, int]]: ...
+    def overdue(self, resource: object, hold: object) -> bool: ...
+    def suspend(self, slot: int, word: int, what: str) -> None: ...
+
+
+class LostHost(NamedTuple):
+    """A host whose lease is over, as a command that is to switch it off is told."""
+
+    name: str
+    machine: str
+    boot: str
+
+
+Fencer = Callable[[LostHost], bool]
+"""Switches a host off; whether it is off for certain."""
+
+
+def fencer_of(command: Sequence[str]) -> Fencer:
+    """Has a command switch a host off: its arguments are name, machine and boot of the host.
+
+    Only status 0, within `COMMAND_S`, says that the host is off.
+    """
+
+    def fence(lost: LostHost) -> bool:
+        try:
+            done = subprocess.run([*command, *lost], timeout=COMMAND_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.error("host %s was not switched off: %s", lost.name, error)
+            return False
+        if done.returncode:
+            log.error("host %s was not switched off: status %d", lost.name, done.returncode)
+        return done.returncode == 0
+
+    return fence
+
+
+class Remote:
+    """What one client knows of the clients of other hosts."""
+
+    def __init__(self, membership: Looker) -> None:
+        self.membership = membership
+        self.fencer: Fencer | None = None
+        """How this client can switch a host off."""
+        self._off: set[int] = set()
+        """Words `boot` of hosts that were switched off. None of them comes back with that boot."""
+
+    def lost(self, slot: int, word: int) -> bool:
+        """Whether the client of that slot and state word, of another host, is lost."""
+        members, at = self.membership, CLIENT_SLOTS + slot * SLOT_SIZE
+        load = members.endpoint.load
+        boot = load(at + slots.BOOT)
+        if boot in self._off:
+            # ORDER: the slot's words were read before; if the client is still there they are its.
+            return load(at) == word
+        if not members.overdue(("beat", slot), (word, load(at + slots.BEAT))):
+            return False
+        if self._earlier_run(slot):
+            return True
+        members.endpoint.cas(at + slots.FENCE, 0, members.ident)
+        if not members.overdue(("fence", slot), (word, load(at + slots.FENCE))):
+            return False
+        if members.parameters.fence != "command":
+            return True
+        return load(at) == word and self._switched_off(slot, word, boot)
+
+    def _earlier_run(self, slot: int) -> bool:
+        """Whether the slot's client belongs to a run of this host that is over."""
+        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        load = self.membership.endpoint.load
+        machine = load(at + slots.MACHINE)
+        return bool(machine & NAMED) and (
+            machine == this_machine(self.membership.host_name)
+            and load(at + slots.BOOT) != self.membership.here.boot
+        )
+
+    def _switched_off(self, slot: int, word: int, boot: int) -> bool:
+        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        load = self.membership.endpoint.load
+        if self.fencer is None or boot == self.membership.here.boot:  # a container of this host
+            self.membership.suspend(slot, word, "what may be taken once its host is switched off")
+            return False
+        lost = LostHost(
+            name_of(load(at + slots.NAME)), f"{load(at + slots.MACHINE):016x}", f"{boot:016x}"
+        )
+        log.warning("%s: switching off host %s: its lease is over", self.membership.pool, lost.name)
+        if not self.fencer(lost):
+            return False
+        self._off.add(boot)
+        return True
+
+    def refuse_name(self) -> None:
+        """Raise ClientError when a host that runs has this one's name. It takes up to a lease.
+
+        A client that was left by an earlier run of this host renews no lease.
+        """
+        members = self.membership
+        load = members.endpoint.load
+        suspects = {
+            slot: (word, load(CLIENT_SLOTS + slot * SLOT_SIZE + slots.BEAT))
+            for slot, word in members.occupied()
+            if word >> STATE_SHIFT == LIVE and self._earlier_run(slot)
+        }
+        attempt, end = 0, members.now() + members.lease_s
+        while suspects and members.now() < end:
+            for slot, (word, beat) in list(suspects.items()):
+                at = CLIENT_SLOTS + slot * SLOT_SIZE
+                if load(at) != word:
+                    del suspects[slot]
+                elif load(at + slots.BEAT) != beat:
+                    raise ClientError(
+                        f"{members.pool}: another host that runs is called "
+                        f"{members.host_name!r}, too; give each host a {VARIABLE} of its own"
+                    )
+                else:
+                    members.overdue(("beat", slot), (word, beat))
+            attempt += 1
+            members.endpoint.pause(attempt)
