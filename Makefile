@@ -1,6 +1,7 @@
 # make demo    watch processes being killed, and nothing being lost
 # make test    the tests, on the compiled build and on the pure-Python build
 # make test-all    these, and their exhaustive repetitions
+# make rack    virtual machines that share a device, one of which is lost; needs qemu
 #
 # All set up what they need in .venv (and .venv-pure) the first time, and start at once afterwards.
 # PYTHON=python3.12 make ... takes another interpreter; ARGS="..." is handed to the program.
@@ -29,7 +30,7 @@ ONLY_others := . --ignore=stores --ignore=fault
 PART ?= all
 PYTEST := -c ../pyproject.toml --rootdir=..
 
-.PHONY: demo setup test test-rest test-all $(RUNS) lint bench soak clean
+.PHONY: demo setup test test-rest test-all $(RUNS) lint bench rack soak clean
 
 setup:
 	$(MAKE) -j1 .venv/tools
@@ -65,6 +66,11 @@ lint: .venv/tools
 
 bench: .venv/tools
 	$(BIN)/limpet bench peers $(ARGS)
+
+# Two virtual machines that share device DAX, one of which is lost (docs/hosts.md). It says what it
+# needs and how to get that; docs/rack.txt is what it printed last.
+rack: .venv/tools
+	$(BIN)/limpet rack --report docs/rack.txt $(ARGS)
 
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
 # drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with

@@ -14,6 +14,7 @@ from limpet.cli.drill import drill
 from limpet.cli.full import full
 from limpet.cli.matrix import check, matrix
 from limpet.cli.pools import create, destroy, hosts, inspect, ls, replace_node, watch
+from limpet.cli.rack import rack
 from limpet.cli.standing import beside, throttle
 from limpet.cli.values import delete, drop, get, put
 
@@ -30,7 +31,7 @@ def main() -> None:
 for command in (matrix, check, bank, full, damage, throttle, beside):
     drill.add_command(command)
 of_pools = (create, ls, inspect, hosts, get, put, delete, drop, watch, replace_node, destroy)
-for command in (demo, *of_pools, drill, bench):
+for command in (demo, *of_pools, drill, rack, bench):
     main.add_command(command)
 
 if __name__ == "__main__":

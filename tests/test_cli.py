@@ -55,7 +55,7 @@ def pool(name: str) -> str:
 def test_every_command_has_help() -> None:
     assert sorted(main.commands) == [
         "bench", "create", "delete", "demo", "destroy", "drill", "drop", "get", "hosts",
-        "inspect", "ls", "put", "replace-node", "watch",
+        "inspect", "ls", "put", "rack", "replace-node", "watch",
     ]  # fmt: skip
     for command, body in main.commands.items():
         result = run(command, "--help")

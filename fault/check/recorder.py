@@ -36,6 +36,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -93,13 +94,24 @@ class Result(enum.IntEnum):
 class Log:
     """The writing end of one slot's log, in the process that makes the calls."""
 
-    def __init__(self, fd: int, client: int) -> None:
+    def __init__(
+        self, fd: int, client: int, start: int = 0, now: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`start`: where in the file the log begins, a multiple of a page. `now`: the clock of the
+        calls and returns; it must be one for all clients of a history."""
         self._fd = fd
         self._client = client
-        self._header = memoryview(mmap.mmap(fd, HEADER_SIZE)).cast("Q")
+        self._start = start
+        self._now = now
+        self._header = memoryview(mmap.mmap(fd, HEADER_SIZE, offset=start)).cast("Q")
         self._count = self._header[0]
         self._chunk = -1
         self._words = self._header
+
+    @property
+    def count(self) -> int:
+        """How many notes it has."""
+        return self._count
 
     def call(self, op: Operation, key: int, value: int = 0) -> None:
         """Note that a call is about to be made. Costs about 1 us."""
@@ -112,14 +124,14 @@ class Log:
         words[at + 2] = value
         words[at + 3] = 0
         words[at + 5] = 0
-        words[at + 4] = time.monotonic_ns()
+        words[at + 4] = self._now()
         self._count += 1
         # ORDER: the count goes last; before it, the call has not been made.
         self._header[0] = self._count
 
     def returned(self, result: Result, read: int = 0) -> None:
         """Complete the last note."""
-        now = time.monotonic_ns()
+        now = self._now()
         words, at = self._words, (self._count - 1) % NOTES_PER_CHUNK * NOTE_WORDS
         words[at + 3] = read
         words[at + 5] = now
@@ -127,10 +139,10 @@ class Log:
         words[at] |= result << 48
 
     def _map(self, chunk: int) -> None:
-        end = HEADER_SIZE + (chunk + 1) * CHUNK_SIZE
+        end = self._start + HEADER_SIZE + (chunk + 1) * CHUNK_SIZE
         if os.fstat(self._fd).st_size < end:
             os.ftruncate(self._fd, end)
-        start = HEADER_SIZE + chunk * CHUNK_SIZE
+        start = self._start + HEADER_SIZE + chunk * CHUNK_SIZE
         self._words = memoryview(mmap.mmap(self._fd, CHUNK_SIZE, offset=start)).cast("Q")
         self._chunk = chunk
 
@@ -149,11 +161,11 @@ class Recorder:
 
     def notes(self) -> Notes:
         """A copy of all notes, slot after slot, each in the order of its calls."""
-        return np.concatenate([_read(fd) for fd in self._fds] or [np.empty(0, NOTE)])
+        return np.concatenate([read_log(fd) for fd in self._fds] or [np.empty(0, NOTE)])
 
     def notes_of(self, slot: int) -> Notes:
         """A copy of the notes of one slot, in the order of its calls."""
-        return _read(self._fds[slot])
+        return read_log(self._fds[slot])
 
     def close(self) -> None:
         """Drop the logs. Notes that were copied stay valid."""
@@ -167,13 +179,14 @@ class Recorder:
         self.close()
 
 
-def _read(fd: int) -> Notes:
-    count = int.from_bytes(os.pread(fd, 8, 0), sys.byteorder)
+def read_log(fd: int, start: int = 0) -> Notes:
+    """A copy of the notes of the log that begins at byte `start` of a file."""
+    count = int.from_bytes(os.pread(fd, 8, start), sys.byteorder)
     data = bytearray(count * NOTE.itemsize)
     view = memoryview(data)
     done = 0
     while done < len(view):
-        got = os.preadv(fd, [view[done:]], HEADER_SIZE + done)
+        got = os.preadv(fd, [view[done:]], start + HEADER_SIZE + done)
         if got == 0:
             raise EOFError(f"the log says {count} notes but ends after {done} bytes")
         done += got

@@ -1,0 +1,321 @@
+"""The program inside a machine of the rack: it makes pools and starts clients.
+
+    python -m limpet.fault.rack.agent TTY
+
+A command is a line of JSON on TTY (machine.py). Clients are forked children, so that they start at
+once; each reports its end by a line on a pipe, which the agent hands on. A child ends with the
+agent, and the agent with the machine.
+
+    create      a pool on this machine's devices, and a store in it
+    work        clients on the slots of the record that are named
+    kill        SIGKILL to one of them
+    watch       a process that recovers the dead, as `limpet watch` does
+    finish      clients end after their operation; how each ended
+    verify      read every key, recover the dead, read every key again, check the store, audit
+    look        the clients of the pool, and its last events
+    end         end the agent
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import traceback
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import limpet
+from limpet.fault.check.recorder import Log, Operation, Result
+from limpet.fault.check.verify import FINAL
+from limpet.fault.drill.counters import Counters
+from limpet.fault.drill.drill_client import DrillClient, Values, judge
+from limpet.fault.drill.workload import ZipfWorkload
+from limpet.fault.inject.children import end_with_parent
+from limpet.fault.matrix.fault_profile import profile_of
+from limpet.fault.rack import record
+from limpet.shm.clients.liveness import this_host
+from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT, client_id
+from limpet.shm.errors import LimpetError
+
+NAME: Final = "rack"
+SEED: Final = 7
+WATCH_S: Final = 0.05
+MIX: Final = {
+    Operation.GET: 30.0,
+    Operation.PUT: 25.0,
+    Operation.INSERT: 15.0,
+    Operation.UPDATE: 15.0,
+    Operation.DELETE: 15.0,
+}
+
+
+class Agent:
+    """What a machine is asked to do. Each method is a command; its arguments are the line's."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self.tell = tell
+        """Hands an event on; also from a child."""
+        self.record = record.Record(record.device())
+        self.children: dict[int, int | None] = {}
+        """Pids of the children, each with its slot of the record (None: it watches)."""
+        self.counters = Counters(record.SLOTS)
+        self.url = ""
+        self.store: dict[str, Any] = {}
+        self.keys: list[bytes] = []
+        self.sizes = (40, 400)
+
+    # ---- commands -----------------------------------------------------------------------------
+
+    def create(self, url: str, kind: str, lease_ms: int, keys: int) -> dict[str, Any]:
+        """Make a pool, in place of the one that is there, and the store; this machine makes it."""
+        with contextlib.suppress(limpet.PoolNotFound):
+            limpet.destroy(url)
+        self.use(url, kind, keys)
+        with limpet.create(
+            url, multi_host=True, lease_us=1000 * lease_ms, clients=64, block_size=16 << 10
+        ) as pool:
+            pool.store(**self.store)
+        return {"uuid": pool.uuid.hex()}
+
+    def use(self, url: str, kind: str, keys: int) -> dict[str, Any]:
+        """Take that pool and store for the commands that follow."""
+        self.url = url
+        self.keys = [b"key-%06d" % number for number in range(keys)]
+        self.store = {
+            "kind": kind, "name": NAME, "capacity": 2 * keys, **profile_of(kind).parameters,
+        }  # fmt: skip
+        return {}
+
+    def work(self, slots: list[int], incarnation: int) -> dict[str, Any]:
+        """Start a client on each of these slots; the first one has that incarnation."""
+        self.counters = Counters(record.SLOTS)
+        return {"pids": [self._work(slot, incarnation + n) for n, slot in enumerate(slots)]}
+
+    def again(self, slot: int, incarnation: int) -> dict[str, Any]:
+        """Start another client on a slot whose client has ended."""
+        return {"pid": self._work(slot, incarnation)}
+
+    def kill(self, slot: int) -> dict[str, Any]:
+        """Kill the client of a slot, in whatever it does; its pid."""
+        pid = next(pid for pid, its in self.children.items() if its == slot)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        del self.children[pid]
+        return {"pid": pid}
+
+    def watch(self) -> dict[str, Any]:
+        """Start a process that recovers dead clients."""
+        return {"pid": self._fork(None, self._watch)}
+
+    def finish(self, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Have all children end; how many had to be killed for it."""
+        self.counters.stop()
+        for pid, slot in self.children.items():
+            if slot is None:
+                os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + timeout_s
+        late = 0
+        while self.children:
+            for pid in list(self.children):
+                if time.monotonic() > end:
+                    os.kill(pid, signal.SIGKILL)
+                    late += 1
+                    os.waitpid(pid, 0)
+                    del self.children[pid]
+                elif os.waitpid(pid, os.WNOHANG)[0]:
+                    del self.children[pid]
+            time.sleep(0.02)
+        return {"late": late}
+
+    def verify(self, slot: int) -> dict[str, Any]:
+        """Read all keys, recover, read all keys again, into the log of `slot`; then look."""
+        wrong: list[str] = []
+        with limpet.open(self.url) as pool:
+            store = pool.store(**self.store)
+            log = self.record.log(slot, FINAL)
+            self._read_all(store, log, wrong)
+            recovered = pool.recover()
+            self._read_all(store, log, wrong)
+            for what, look in (("check()", store.check), ("audit()", pool.audit)):
+                try:
+                    found = look()
+                except LimpetError as error:
+                    wrong.append(f"{what}: {type(error).__name__}: {error}")
+            found = pool.audit()
+            events = pool.events()
+        return {"wrong": wrong, "recovered": len(recovered["clients"]), "audit": found,
+                "events": events}  # fmt: skip
+
+    def look(self) -> dict[str, Any]:
+        """The clients of the pool and its last events."""
+        with limpet.open(self.url) as pool:
+            return {"clients": pool.clients(), "events": pool.events()}
+
+    # ---- children -----------------------------------------------------------------------------
+
+    def _work(self, slot: int, incarnation: int) -> int:
+        return self._fork(slot, lambda: self._client(slot, incarnation))
+
+    def _client(self, slot: int, incarnation: int) -> None:
+        mix = ZipfWorkload(len(self.keys), 0.99, MIX, SEED)
+        values = Values(self.sizes, SEED)
+        log = self.record.log(slot, incarnation)
+        counter = self.counters.counter(slot)
+        with limpet.open(self.url) as pool:
+            store = pool.store(**self.store)
+            counter.start(os.getpid(), pool.client_id)
+            client = DrillClient(
+                store, self.keys, values, incarnation, log, counter, (), lambda node: False
+            )
+            left = record.NOTES_MAX - log.count
+            drawn = mix.draw(incarnation)
+            client.work(next(drawn) for _ in range(left))
+
+    def _watch(self) -> None:
+        """Recover the dead, as `limpet watch` does, and tell of the clients of other machines."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with limpet.open(self.url) as pool:
+            members, told = pool.membership, None
+            while True:
+                pool.recover()
+                others = [
+                    client_id(slot, word)
+                    for slot, word in members.occupied()
+                    if word >> STATE_SHIFT == LIVE and not members.is_local(slot)
+                ]
+                if others != told:
+                    self.tell({"event": "others", "clients": others})
+                    told = others
+                time.sleep(WATCH_S)
+
+    def _fork(self, slot: int | None, work: Callable[[], None]) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            self.children[pid] = slot
+            return pid
+        status, error = 1, ""
+        try:
+            end_with_parent(parent)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            work()
+            status = 0
+        except SystemExit:
+            status = 0
+        except BaseException as found:
+            error = f"{type(found).__name__}: {found}"
+            if not isinstance(found, LimpetError):
+                traceback.print_exc()
+        self.tell({"event": "ended", "slot": slot, "pid": os.getpid(), "error": error})
+        os._exit(status)
+
+    # ---- reading everything -------------------------------------------------------------------
+
+    def _read_all(self, store: Any, log: Log, wrong: list[str]) -> None:
+        for number, name in enumerate(self.keys):
+            log.call(Operation.GET, number)
+            try:
+                result, read, _ = judge(store.get(name), number)
+            except LimpetError as error:
+                wrong.append(f"get({name!r}): {type(error).__name__}: {error}")
+                continue
+            log.returned(result, read)
+            if result is Result.TORN:
+                wrong.append(f"get({name!r}) gives a value that no client wrote")
+
+    def end(self) -> dict[str, Any]:
+        """End the agent, and with it the machine."""
+        raise SystemExit(0)
+
+
+def ready() -> dict[str, Any]:
+    """What the agent says of its machine when it is there."""
+    sizes = {}
+    for folder in sorted(Path("/sys/bus/dax/devices").glob("dax*")):
+        sizes[folder.name] = [int((folder / name).read_text()) for name in ("size", "align")]
+    return {
+        "event": "ready",
+        "kernel": os.uname().release,
+        "uptime_s": float(Path("/proc/uptime").read_text().split()[0]),
+        "devices": sizes,
+        "host": list(this_host()),
+        "build": BUILD,
+    }
+
+
+class Told:
+    """What the children have told on a pipe."""
+
+    def __init__(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self._pipe = pipe
+        self._text = b""
+
+    def take(self) -> Iterator[dict[str, Any]]:
+        """The events that have come."""
+        with contextlib.suppress(BlockingIOError):
+            while got := os.read(self._pipe, 65536):
+                self._text += got
+        while b"\n" in self._text:
+            line, self._text = self._text.split(b"\n", 1)
+            yield json.loads(line)
+
+
+def serve(terminal: int) -> None:
+    """Do what is asked on `terminal`, until it says to end."""
+    events, telling = os.pipe()
+
+    def tell(event: dict[str, Any]) -> None:
+        line = json.dumps(event).encode() + b"\n"
+        os.write(telling, line[: select.PIPE_BUF])
+
+    def say(found: dict[str, Any]) -> None:
+        data = json.dumps(found).encode() + b"\n"
+        while data:
+            data = data[os.write(terminal, data) :]
+
+    agent = Agent(tell)
+    say(ready())
+    text, told = b"", Told(events)
+    while True:
+        readable = select.select([terminal, events], [], [])[0]
+        for event in told.take():
+            say(event)
+        if terminal in readable:
+            text += os.read(terminal, 65536)
+        while b"\n" in text:
+            line, text = text.split(b"\n", 1)
+            answer = _answer(agent, json.loads(line))
+            # ORDER: what children told before they ended goes before the answer that they have.
+            for event in told.take():
+                say(event)
+            say(answer)
+
+
+def _answer(agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
+    number, do = asked.pop("number"), asked.pop("do")
+    try:
+        return {"number": number, "ok": True, **getattr(agent, do)(**asked)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"number": number, "ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Serve on the terminal that is named on the command line."""
+    terminal = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(terminal, termios.TCSANOW)
+    serve(terminal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Whether what happened in the rack was right: the checks of a scenario, and the report's text.
+
+A check is a sentence that holds; what speaks against it is listed under it. The history of all
+clients of all machines is judged as one, by the tickets of record.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from limpet.fault.check.linearizability import LinearizabilityReport
+from limpet.fault.check.recorder import Notes, Result
+from limpet.fault.drill import drill_history
+
+ENDED: Final = "clients ended only as the rack ended them"
+WHY: Final = "each client that was frozen ended with an error that says why"
+MOVED: Final = "the other machine went on within two leases"
+RECOVERED: Final = "the other machine recovered every client of the lost one"
+BACK: Final = "the lost machine came back, and its clients work on"
+WHOLE: Final = "every value read was whole"
+HISTORY: Final = "the merged history is linearizable"
+LOOKED: Final = "every key can be read, and check() holds"
+AUDIT: Final = "audit() after recover(): 0 bytes leaked"
+
+SAYS_WHY: Final = ("ClientError", "declared dead")
+"""What the error of a client that was given up says."""
+FIRST: Final = 5
+"""So much of what speaks against a check is shown."""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a scenario did with one kind of store. `figures`: what was measured, with its unit."""
+
+    scenario: str
+    kind: str
+    checks: dict[str, list[str]]
+    figures: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not any(self.checks.values())
+
+    def complain(self, check: str, words: str) -> None:
+        """Something speaks against that check."""
+        self.checks[check].append(words)
+
+
+def judge_ends(outcome: Outcome, ended: Iterable[Mapping[str, Any]]) -> None:
+    """The ends of clients that nobody froze."""
+    for one in ended:
+        if one["error"]:
+            outcome.complain(ENDED, f"the client of slot {one['slot']}: {one['error']}")
+
+
+def judge_frozen(
+    outcome: Outcome, slots: Iterable[int | None], ended: Sequence[Mapping[str, Any]]
+) -> None:
+    """The ends of the clients of a machine that was frozen: on these slots, one on each."""
+    errors = {one["slot"]: one["error"] for one in ended}
+    for slot in slots:
+        if slot not in errors:
+            outcome.complain(WHY, f"the client of slot {slot} has not ended")
+        elif not all(words in errors[slot] for words in SAYS_WHY):
+            said = errors[slot] or "no error at all"
+            outcome.complain(WHY, f"the client of slot {slot} ended with {said}")
+
+
+def judge_gap(outcome: Outcome, what: str, gap_s: float, lease_s: float, slack_s: float) -> None:
+    """The longest time in which no operation of the other machine was begun."""
+    outcome.figures[f"longest wait of the other machine, {what}"] = f"{gap_s:.2f} s"
+    if gap_s > 2 * lease_s + slack_s:
+        outcome.complain(MOVED, f"no operation was begun for {gap_s:.2f} s, {what}")
+
+
+def judge_recovered(
+    outcome: Outcome, lost: Collection[int], left: Collection[int], expected: int
+) -> None:
+    """The ids of the clients that were lost, and of those that are still there."""
+    if len(lost) < expected:
+        outcome.complain(RECOVERED, f"only {len(lost)} of {expected} clients were there to be lost")
+    if left:
+        outcome.complain(RECOVERED, f"not recovered: clients {', '.join(map(str, sorted(left)))}")
+
+
+def judge_history(outcome: Outcome, notes: Notes, keys: Sequence[bytes]) -> LinearizabilityReport:
+    """All that the clients noted."""
+    outcome.checks[WHOLE] += drill_history.torn(notes, keys)
+    judged = drill_history.judge(notes, keys)
+    outcome.checks[HISTORY] += [
+        f"{key.key!r} is {key.verdict.value}: {key.detail}" for key in judged.bad()
+    ]
+    unknown = int((notes["result"] == Result.UNKNOWN).sum())
+    outcome.figures["operations"] = f"{len(notes)}, of which {unknown} have no known outcome"
+    return judged
+
+
+def judge_look(outcome: Outcome, found: Mapping[str, Any]) -> None:
+    """What the agent's `verify` found."""
+    outcome.checks[LOOKED] += found["wrong"]
+    audit = found["audit"]
+    outcome.figures["audit"] = ", ".join(f"{name} {audit[name]}" for name in audit)
+    if audit["leaked"]:
+        outcome.complain(AUDIT, f"{audit['leaked']} bytes are leaked")
+
+
+def text_of(outcome: Outcome) -> list[str]:
+    """The lines of the report."""
+    lines = [f"{outcome.kind}: {outcome.scenario}"]
+    lines += [f"    {name}: {value}" for name, value in outcome.figures.items()]
+    for check, wrong in outcome.checks.items():
+        lines.append(f"    {'FAILED' if wrong else 'held  '}  {check}")
+        lines += [f"            {words}" for words in wrong[:FIRST]]
+        if len(wrong) > FIRST:
+            lines.append(f"            and {len(wrong) - FIRST} more")
+    return lines
