@@ -37,7 +37,8 @@ from limpet.shm.parameters import FENCE_POLICIES, PoolParameters
               help="How long a client that others wait for may stand still.")  # fmt: skip
 @click.option("--fence", type=click.Choice(FENCE_POLICIES), default=PoolParameters.fence,
               show_default=True, help="Kill such a client, or wait for it.")  # fmt: skip
-@click.option("--multi-host", is_flag=True, help="Clients of other hosts or containers may join.")
+@click.option("--multi-host/--one-host", default=None,
+              help="Clients of other hosts, containers may join.  [default: on dax]")  # fmt: skip
 @click.option("--store", "stores", multiple=True, metavar="KIND:NAME[:CAPACITY]",
               help="Make this store, too; may be repeated.")  # fmt: skip
 @json_option
@@ -49,7 +50,7 @@ def create(
     clients: int,
     lease_ms: float,
     fence: str,
-    multi_host: bool,
+    multi_host: bool | None,
     stores: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -58,7 +59,8 @@ def create(
     Sizes are bytes, or text such as 64MiB.
     """
     wanted = [_store(text) for text in stores]
-    given: dict[str, Any] = {} if block_size is None else {"block_size": block_size}
+    optional = {"block_size": block_size, "multi_host": multi_host}
+    given: dict[str, Any] = {name: one for name, one in optional.items() if one is not None}
     with limpet.create(
         url,
         nodes=nodes,
@@ -66,7 +68,6 @@ def create(
         clients=clients,
         lease_us=round(lease_ms * 1000),
         fence=fence,
-        multi_host=multi_host,
         **given,
     ) as pool:
         try:

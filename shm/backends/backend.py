@@ -121,6 +121,8 @@ class Location(abc.ABC):
     scheme: ClassVar[str]
     example: ClassVar[str]
     """A URL, for the message that refuses one."""
+    several_hosts: ClassVar[bool] = False
+    """Whether another host may have the same memory, so that `multi_host` is the default there."""
     reuses_memory: ClassVar[bool] = False
     """New memory for a node that was lost is the memory that it had: no other client may have
     it."""

@@ -223,6 +223,7 @@ class Devices(Location):
 
     scheme: ClassVar[str] = "dax"
     example: ClassVar[str] = "dax:///dev/dax0.0"
+    several_hosts: ClassVar[bool] = True
     reuses_memory: ClassVar[bool] = True
 
     devices: tuple[Path, ...]

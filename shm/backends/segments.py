@@ -73,6 +73,9 @@ def create_segments(
     for name in ("block_size", "coherent_bytes"):
         if name in given:
             given[name] = parse_size(given[name])
+    if location.several_hosts:
+        # Without it a client of another host is taken for one from before a reboot, and for dead.
+        given.setdefault("multi_host", True)
     draft = PoolParameters(**given)
     plan = nodes.plan(
         location,

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from kit.clients import slot_of
 from kit.segments import (
     ALIGN,
     CONTROL_SIZE,
@@ -25,6 +26,7 @@ import limpet
 from limpet.shm.backends import dax, node, superblock
 from limpet.shm.backends.inventory import list_pools
 from limpet.shm.backends.location import Location
+from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.layout import CONTROL_NODE
 from limpet.shm.errors import (
     LimpetError,
@@ -352,3 +354,18 @@ def test_a_device_is_used_again_by_a_client_that_is_alone(tmp_path: Path) -> Non
         (row,) = list_pools(url)
         assert (row["nodes"], row["status"]) == (3, "ok")
         assert len(limpet.destroy(url)) == 4
+
+
+def test_pool_on_a_device_is_for_several_hosts_unless_it_is_said(tmp_path: Path) -> None:
+    """For one host alone, a client of another is one from before a reboot, and dead."""
+    url = f"dax://{make_device(tmp_path, 'dax0.0', 4 << 20)}"
+    with mock.patch.object(dax, "SYSFS", tmp_path / "sys"):
+        for given, found in (({}, True), ({"multi_host": False}, False)):
+            with limpet.create(url, node_size=2 << 20, clients=16, **given) as pool:
+                assert pool.parameters.multi_host is found
+                with limpet.open(url) as other:
+                    at = slot_of(other.client_id) + slots.BOOT
+                    pool.endpoint.store(at, pool.endpoint.load(at) ^ 1)
+                    dead = [] if found else [other.client_id]
+                    assert pool.recover()["clients"] == dead
+            limpet.destroy(url)
