@@ -35,12 +35,12 @@ Conflicts never wait, so no client waits in a circle. All of it is one operation
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.endpoint.layout import NODE_SHIFT
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed
-from limpet.stores.rtx.layout import EXTENT_PAIR, LOGGED, PART, POINTER, SLOT
+from limpet.stores.rtx.layout import EXTENT_PAIR, LOGGED, POINTER, SLOT
 from limpet.stores.rtx.lllock import is_vacant
 from limpet.stores.rtx.log import Entry, Log
 from limpet.stores.rtx.parts import Change, Part
@@ -58,14 +58,21 @@ STRIDE: Final = 64
 """After so many keys or objects we show again that we do not stand still."""
 
 
-class SlotWrite(NamedTuple):
-    """What a transaction does to a slot: `old`, its word; None: the key is deleted."""
+class SlotWrite:
+    """What a transaction does to a slot: `old`, its word; value None: the key is deleted."""
 
-    store: Any
-    key: bytes
-    value: bytes | None
-    old: int
-    inserts: bool
+    def __init__(
+        self, store: Any, key: bytes, value: bytes | None, old: int, inserts: bool
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.value = value
+        self.old = old
+        self.inserts = inserts
+
+    def size(self) -> int:
+        """Bytes of the new pair."""
+        return int(self.store.objects.size_of(self.key, self.value))
 
 
 class Commit:
@@ -100,7 +107,7 @@ class Commit:
         self.swings: dict[int, tuple[int, int]] = {}
         """Old and new pointer of each object."""
         self.slots: dict[int, SlotWrite] = {}
-        self.parts: list[tuple[Part, list[Change]]] = []
+        self.parts: list[Part] = []
         self.crowded: list[tuple[Any, bytes, int]] = []
         """For which key of which store there is no room, and in which subtable."""
         self.busy = 0
@@ -146,11 +153,13 @@ class Commit:
         Raises NodeFailed; nothing has happened then either, on the nodes that are left.
         """
         state = self.locks.draw(LOGGED)
-        log = self._open(state)
+        parts = self._slots_by_node()
+        size = self._size_by_words(parts)
+        log = self._open(state, size)
         if log is None:
             return NO_MEMORY
         try:
-            outcome = self._attempt(log, state)
+            outcome = self._attempt(log, state, parts, size)
         except NodeFailed:
             if log.is_lost():  # else it is in the client journal, and says all
                 self._end_without(state, False)
@@ -169,9 +178,9 @@ class Commit:
         self.client.release(0)
         return DONE
 
-    def _attempt(self, log: Log, state: int) -> int:
+    def _attempt(self, log: Log, state: int, parts: dict[int, list[int]], size: int) -> int:
         """All up to the decision, or what undoes it: DONE, it commits; AGAIN or NO_MEMORY."""
-        if not self._write_all(log, state):
+        if not self._write_all(log, state, parts, size):
             self._abort(log, {}, state)
             return NO_MEMORY
         log.publish(state, len(self.pages) + len(self.slots) + self.effort)
@@ -197,11 +206,13 @@ class Commit:
                     self.locks.install(at, *swing)
                 self.locks.release(at, state)
             left += [(pointer, at + POINTER) for pointer in swing]
-        for part, changes in self.parts:
+        for part in self.parts:
+            changes = part.changes()
             with contextlib.suppress(NodeFailed):
                 for change in changes:
                     part.let_go_of(change, committed)
-            left += [(word, change.slot) for change in changes for word in change[1:]]
+            for change in changes:
+                left += [(change.old, change.slot), (change.new, change.slot)]
             left.append((part.reference, 0))
         for word, link_address in (*left, *self.loose.items(), *self.dropped.items()):
             reference = word & REFERENCE_MASK
@@ -233,17 +244,22 @@ class Commit:
     def _size_by_words(self, parts: dict[int, list[int]]) -> int:
         """Bytes of the log, and of each part."""
         count = len(self.pages) + len(self.extents) + len(self.dropped) + len(parts)
-        size = max([Log.size(count), *(Part.size(len(slots)) for slots in parts.values())])
+        size = Log.size(count)
+        for slots in parts.values():
+            size = max(size, Part.size(len(slots)))
         # As large as some new data, for which there is memory; that of another size may be missing.
-        usual = [page.size for page in self.pages.values() if page is not None]
-        usual += [of_pair for _, of_pair in self._pairs()]
-        return min((each for each in usual if each >= size), default=size)
+        usual = {page.size for page in self.pages.values() if page is not None}
+        for write in self.slots.values():
+            if write.value is not None:
+                usual.add(write.size())
+        fits = [each for each in usual if each >= size]
+        return min(fits) if fits else size
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """The slots that get a new pair, and the bytes of that."""
         for slot, write in self.slots.items():
             if write.value is not None:
-                yield slot, write.store.objects.size_of(write.key, write.value)
+                yield slot, write.size()
 
     def replenish(self, sparing: int = 0, update: bool = False) -> None:
         """Have memory ready for all of it, `sparing` free blocks of each memory node.
@@ -258,8 +274,8 @@ class Commit:
         for (allocator, node), some in sizes.items():
             allocator.replenish_all(node, some, 1, sparing, 0, update)
 
-    def _open(self, state: int) -> Log | None:
-        node, size = next(self._sizes())
+    def _open(self, state: int, size: int) -> Log | None:
+        node = min(self.pages or self.slots) >> NODE_SHIFT & 0xFF
         reference = self.allocator.coherent().allocate(node, size, 1)
         if not reference:
             return None
@@ -269,61 +285,56 @@ class Commit:
         self.client.retarget(0, self.link)
         return log
 
-    def _write_all(self, log: Log, state: int) -> bool:
-        """Write all new data, and its entries in the log; False: there is no memory ready."""
-        index = 0
+    def _write_all(self, log: Log, state: int, parts: dict[int, list[int]], size: int) -> bool:
+        """Write all new data, and its entries in the log; False: there is no memory ready.
+
+        `parts`: the slots of each; `size`: bytes of the log, and of each part.
+        """
         for staged in self.extents:
             reference = self._new_extent(*staged)
             if not reference:
                 return False
-            self._noted(log, index, Entry(0, 0, reference))
-            index += 1
+            self._noted(log, Entry(0, 0, reference))
         for reference in self.dropped:
-            log.note(index, Entry(0, reference, 0))
-            index += 1
-        parts = self._slots_by_node()
-        size = self._size_by_words(parts)
+            log.note(Entry(0, reference, 0))
         for node, slots in parts.items():
             reference = self.allocator.coherent().allocate(node, size, 1)
-            if not reference or not self._write_part(log, index, reference, slots):
+            if not reference or not self._write_part(log, reference, slots):
                 return False
-            index += 1
-        self.first = index
-        for at in sorted(self.pages):
-            self.go_on(index + 1)
+        self.first = len(log.entries())
+        for count, at in enumerate(sorted(self.pages), 1):
+            self.go_on(count)
             page = self.pages[at]
             if page is None:
                 self.swings[at] = (0, self.locks.vacated())
-                log.note(index, Entry(at, *self.swings[at]))
-                index += 1
+                log.note(Entry(at, *self.swings[at]))
                 continue
             reference = self.allocator.allocate(at >> NODE_SHIFT & 0xFF, page.size, 1)
             if not reference:
                 return False
             page.write(reference & ADDRESS_MASK, state)
             self.swings[at] = (0, reference)
-            self._noted(log, index, Entry(at, 0, reference))
-            index += 1
+            self._noted(log, Entry(at, 0, reference))
         return True
 
-    def _write_part(self, log: Log, index: int, reference: int, slots: list[int]) -> bool:
+    def _write_part(self, log: Log, reference: int, slots: list[int]) -> bool:
         """Write a part, in the client journal, and the pairs for its slots; False: there is no
         memory ready."""
         part = Part(self.endpoint, reference)
         part.open(log.reference, log.owner())
-        changes: list[Change] = []
-        self.parts.append((part, changes))
-        self._noted(log, index, Entry(PART, reference, reference))
-        for slot in slots:
+        self.parts.append(part)
+        log.note_part(part)
+        # CRASH(noted): it is in the log and in the client journal; recovery frees it.
+        self.client.drop(1)
+        for count, slot in enumerate(slots, 1):
             write = self.slots[slot]
             new = write.store.pair_for(write.key, write.value, write.old)
             if not new:
                 return False
-            changes.append(Change(slot, write.old, new))
-            part.note(len(changes) - 1, changes[-1])
+            part.note(Change(slot, write.old, new))
             if write.value is not None:
                 self.client.drop(1)
-            self.go_on(len(changes))
+            self.go_on(count)
         return True
 
     def _new_extent(self, staging: WriteSet, at: int, key: bytes, value: bytes) -> int:
@@ -338,14 +349,15 @@ class Commit:
             self.loose[reference] = staging.store.link | EXTENT_PAIR
         return reference
 
-    def _noted(self, log: Log, index: int, entry: Entry) -> None:
-        log.note(index, entry)
+    def _noted(self, log: Log, entry: Entry) -> None:
+        log.note(entry)
         # CRASH(noted): it is in the log and in the client journal; recovery frees it.
         self.client.drop(1)
 
     def _lock_all(self, log: Log, state: int) -> dict[int, int]:
         """Lock the objects, in order, until one is in the way; the versions of those locked."""
         held: dict[int, int] = {}
+        entries = log.entries()
         for index, at in enumerate(sorted(self.pages), self.first):
             self.go_on(index + 1)
             version = self.versions[at]
@@ -357,14 +369,14 @@ class Commit:
             held[at] = version
             # ORDER: under the lock; the pointer stands still until the log is DOING.
             self.swings[at] = (self.endpoint.load(at + POINTER), self.swings[at][1])
-            log.amend(index, self.swings[at][0])
+            log.amend(entries[index], index, self.swings[at][0])
         return held
 
     def _hold_slots(self) -> bool:
-        """Hold the slots, in order, and see that no other client inserts a key; False: a client is
-        in the way."""
-        for part, changes in self.parts:
-            for change in changes:
+        """Hold the slots, in order, and see that nobody else inserts a key; False: somebody is in
+        the way."""
+        for part in self.parts:
+            for change in part.changes():
                 self.busy = change.slot | SLOT
                 if not part.hold(change):
                     return False
@@ -382,7 +394,9 @@ class Commit:
         """Whether all that was only read is as it was."""
         if self.reads is None:
             return True
-        keys = {(write.store.link, write.key) for write in self.slots.values()}
+        keys = set()
+        if self.reads.keys:
+            keys = {(write.store.link, write.key) for write in self.slots.values()}
         if self.reads.hold(self.pages, keys):
             return True
         self.busy = self.reads.changed.at

@@ -154,8 +154,8 @@ class Cut(Commit):
                 behind.append(((follows.at,), follows._replace(what=_nothing)))
 
     def _lock(self, log: Log, state: int, look: Look, held: dict[int, ObjectRead]) -> bool:
-        """Lock the leaf of a look; False: another client has it locked."""
-        log.note(len(held), Entry(look.at, 0, 0))
+        """Lock the leaf of a look; False: somebody else has it locked."""
+        log.note(Entry(look.at, 0, 0))
         for _ in range(TRIES_MAX):
             version = self.endpoint.load(look.at)
             if not version & LOCKED and self.locks.acquire(look.at, version, state):

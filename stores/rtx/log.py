@@ -49,8 +49,7 @@ several memory nodes is whole only as long as none of them is lost in the midst 
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, NamedTuple
+from typing import Any
 
 from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
@@ -78,13 +77,14 @@ from limpet.stores.rtx.lllock import LLLocks, is_vacant, slot_of
 from limpet.stores.rtx.parts import Part
 
 
-class Entry(NamedTuple):
+class Entry:
     """What a transaction does to an object; object 0: it only has `new`, or drops `old`; object
     PART: both are the part."""
 
-    at: int
-    old: int
-    new: int
+    def __init__(self, at: int, old: int, new: int) -> None:
+        self.at = at
+        self.old = old
+        self.new = new
 
 
 class Log:
@@ -95,6 +95,10 @@ class Log:
         self.endpoint = locks.endpoint
         self.reference = reference
         self.at = reference & ADDRESS_MASK
+        self.noted: list[Entry] | None = None
+        self.noted_parts: list[Part] = []
+        """Of the log's writer: the entries and parts that it has written, so it parses none; None:
+        another client works on the log, and reads them."""
 
     @staticmethod
     def size(entries: int) -> int:
@@ -123,18 +127,31 @@ class Log:
         self.endpoint.store(self.at + OWNER, state)
         self.endpoint.store(self.at + STATE, INIT)
         self.endpoint.store(self.at + COUNT, 0)
+        self.noted = []
 
-    def note(self, index: int, entry: Entry) -> None:
-        """Append an entry, the one of this index."""
+    def note(self, entry: Entry) -> None:
+        """Append an entry."""
+        assert self.noted is not None
+        endpoint = self.endpoint
+        index = len(self.noted)
         at = self.at + ENTRIES + ENTRY_SIZE * index
-        for offset, word in zip((0, 8, 16), entry, strict=True):
-            self.endpoint.store(at + offset, word)
+        endpoint.store(at, entry.at)
+        endpoint.store(at + 8, entry.old)
+        endpoint.store(at + 16, entry.new)
         # ORDER: the entry before the count.
-        self.endpoint.store(self.at + COUNT, index + 1)
+        endpoint.store(self.at + COUNT, index + 1)
+        self.noted.append(entry)
 
-    def amend(self, index: int, old: int) -> None:
-        """Set the old pointer of an entry, which no reader goes by before it is DOING."""
+    def note_part(self, part: Part) -> None:
+        """Append the entry of a part."""
+        self.note(Entry(PART, part.reference, part.reference))
+        self.noted_parts.append(part)
+
+    def amend(self, entry: Entry, index: int, old: int) -> None:
+        """Set the old pointer of the entry of this index, which no reader goes by before it is
+        DOING."""
         self.endpoint.store(self.at + ENTRIES + ENTRY_SIZE * index + 8, old)
+        entry.old = old
 
     def publish(self, state: int, objects: int) -> None:
         """Have every client find it, who meets a lock with this state."""
@@ -173,7 +190,9 @@ class Log:
         return self.state() & STATE_MASK == DOING
 
     def entries(self) -> list[Entry]:
-        """All entries. Raises StoreCorrupt if there cannot be as many."""
+        """All entries; their writer reads none. Raises StoreCorrupt if there cannot be as many."""
+        if self.noted is not None:
+            return self.noted
         count, heap = self.endpoint.load(self.at + COUNT), self.locks.client.heap
         size_class = self.reference >> 48 & 0xFF
         room = heap.value_max(1) if size_class == LARGE_CLASS else heap.sizes[size_class]
@@ -181,19 +200,23 @@ class Log:
             raise StoreCorrupt(f"the log at {self.at:#x} is damaged: {count} entries")
         first = self.at + ENTRIES
         places = range(first, first + ENTRY_SIZE * count, ENTRY_SIZE)
-        load = self.endpoint.load
-        return [Entry(*(load(at + offset) for offset in (0, 8, 16))) for at in places]
+        return [self._entry(at) for at in places]
+
+    def _entry(self, at: int) -> Entry:
+        endpoint = self.endpoint
+        return Entry(endpoint.load(at), endpoint.load(at + 8), endpoint.load(at + 16))
 
     def parts(self) -> list[Part]:
         """Its parts."""
+        if self.noted is not None:
+            return self.noted_parts
         return [Part(self.endpoint, entry.new) for entry in self.entries() if entry.at == PART]
 
     def pairs(self, committed: bool) -> list[int]:
         """References to the pairs of its parts that are not linked when it was decided so."""
         found: list[int] = []
         for part in self.parts():
-            with contextlib.suppress(NodeFailed):  # then they are lost with it
-                found += part.references(committed)
+            found += _references(part, committed)
         return found
 
     def is_expired(self) -> bool:
@@ -223,20 +246,33 @@ class Log:
         entries = [entry for entry in self.entries() if entry.at > PART]
         if word & STATE_MASK == DOING:
             for entry in entries:
-                with contextlib.suppress(NodeFailed):  # then the object is lost
-                    self.locks.install(entry.at, entry.old, entry.new)
+                self._install(entry)
                 # CRASH(installing): some objects are new; the next one goes on.
         for entry in entries:
-            with contextlib.suppress(NodeFailed):
-                self.locks.release(entry.at, state)
+            self._release(entry, state)
             # CRASH(releasing): some locks are released; the next one goes on.
         for part in self.parts():
-            with contextlib.suppress(NodeFailed):
-                part.let_go(commits)
+            _let_go(part, commits)
         # ORDER: after the locks.
         while (word := self.state()) & STATE_MASK != DONE:
             self.endpoint.cas(self.at + STATE, word, DONE | (COMMITTED if commits else 0))
         return commits
+
+    def _install(self, entry: Entry) -> None:
+        """Have an object be new, unless it is lost with its memory node."""
+        locks: LLLocks = self.locks
+        try:
+            locks.install(entry.at, entry.old, entry.new)
+        except NodeFailed:
+            return
+
+    def _release(self, entry: Entry, state: int) -> None:
+        """Release the lock of an object, unless it is lost with its memory node."""
+        locks: LLLocks = self.locks
+        try:
+            locks.release(entry.at, state)
+        except NodeFailed:
+            return
 
     def give_back(self, heap: Any, committed: bool) -> None:
         """Free what the transaction leaves behind. By its owner, or for a dead one."""
@@ -247,6 +283,22 @@ class Log:
         for reference in self.pairs(committed):
             heap.free(reference)
         free_entries(heap, self.entries(), committed)
+
+
+def _let_go(part: Part, commits: bool) -> None:
+    """Let go of the slots of a part, unless they are lost with their memory node."""
+    try:
+        part.let_go(commits)
+    except NodeFailed:
+        return
+
+
+def _references(part: Part, committed: bool) -> list[int]:
+    """References to the pairs of a part that are not linked; none if they are lost with it."""
+    try:
+        return part.references(committed)
+    except NodeFailed:
+        return []
 
 
 def free_entries(heap: Any, entries: list[Entry], committed: bool) -> None:

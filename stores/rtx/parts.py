@@ -41,7 +41,7 @@ seen it for a lease of the pool; its owner, if it lives and has committed, sets 
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from limpet.shm.endpoint.words import ADDRESS_MASK, HELD, HELD_MASK, LINK_MASK, REFERENCE_MASK
 from limpet.shm.errors import StoreCorrupt
@@ -53,12 +53,13 @@ COUNT_MAX: Final = 1 << 20
 """No transaction changes as many slots; it is no part."""
 
 
-class Change(NamedTuple):
+class Change:
     """A slot's address, its word before, and its word after."""
 
-    slot: int
-    old: int
-    new: int
+    def __init__(self, slot: int, old: int, new: int) -> None:
+        self.slot = slot
+        self.old = old
+        self.new = new
 
 
 def is_held(word: int) -> bool:
@@ -79,6 +80,8 @@ class Part:
         self.endpoint = endpoint
         self.reference = word & REFERENCE_MASK & ~HELD
         self.at = word & ADDRESS_MASK
+        self.noted: list[Change] | None = None
+        """Of the part's writer: the entries that it has written, so it parses none."""
 
     @staticmethod
     def size(entries: int) -> int:
@@ -90,14 +93,20 @@ class Part:
         self.endpoint.store(self.at + PART_LOG, log)
         self.endpoint.store(self.at + PART_OWNER, owner)
         self.endpoint.store(self.at + PART_COUNT, 0)
+        self.noted = []
 
-    def note(self, index: int, change: Change) -> None:
-        """Append an entry, the one of this index."""
+    def note(self, change: Change) -> None:
+        """Append an entry."""
+        assert self.noted is not None
+        endpoint = self.endpoint
+        index = len(self.noted)
         at = self.at + PART_ENTRIES + ENTRY_SIZE * index
-        for offset, word in zip((0, 8, 16), change, strict=True):
-            self.endpoint.store(at + offset, word)
+        endpoint.store(at, change.slot)
+        endpoint.store(at + 8, change.old)
+        endpoint.store(at + 16, change.new)
         # ORDER: the entry before the count.
-        self.endpoint.store(self.at + PART_COUNT, index + 1)
+        endpoint.store(self.at + PART_COUNT, index + 1)
+        self.noted.append(change)
 
     def log(self) -> int:
         """Reference to the log."""
@@ -108,13 +117,15 @@ class Part:
         return int(self.endpoint.load(self.at + PART_OWNER))
 
     def changes(self) -> list[Change]:
-        """All entries. Raises StoreCorrupt if there cannot be as many."""
+        """All entries; their writer reads none. Raises StoreCorrupt if there cannot be as many."""
+        if self.noted is not None:
+            return self.noted
         load = self.endpoint.load
         first, count = self.at + PART_ENTRIES, load(self.at + PART_COUNT)
         if count > COUNT_MAX:
             raise StoreCorrupt(f"the part of a log at {self.at:#x} is damaged: {count} entries")
         places = range(first, first + ENTRY_SIZE * count, ENTRY_SIZE)
-        return [Change(*(load(at + offset) for offset in (0, 8, 16))) for at in places]
+        return [Change(load(at), load(at + 8), load(at + 16)) for at in places]
 
     def hold(self, change: Change) -> bool:
         """Hold a slot; False if it has changed."""
@@ -133,7 +144,9 @@ class Part:
         self.endpoint.cas(change.slot, held, change.new if committed else change.old)
 
     def references(self, committed: bool) -> list[int]:
-        """References to the pairs that are not linked, when it was decided like that."""
+        """References to the pairs that are not linked, when it was decided like that. Raises
+        NodeFailed: they are lost with the part."""
+        self.endpoint.load(self.at + PART_COUNT)
         words = [change.old if committed else change.new for change in self.changes()]
         return [word & REFERENCE_MASK for word in words if not is_vacant(word)]
 

@@ -19,7 +19,7 @@ Known limits: each look costs as much as there is to look at, and there is one w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from limpet.shm.endpoint.layout import EPOCH
 from limpet.stores.rtx.layout import POINTER
@@ -28,30 +28,37 @@ ROUNDS_MAX: Final = 8
 """How often keys are looked up again in one operation while others write beside them."""
 
 
-class ObjectRead(NamedTuple):
+class ObjectRead:
     """An object's lock and pointer, and for which key of which store it was read."""
 
-    lock: int
-    pointer: int
-    store: Any
-    key: bytes
+    def __init__(self, lock: int, pointer: int, store: Any, key: bytes) -> None:
+        self.lock = lock
+        self.pointer = pointer
+        self.store = store
+        self.key = key
+
+    def is_as(self, other: ObjectRead) -> bool:
+        """Whether an object was the same when it was read another time."""
+        return self.lock == other.lock and self.pointer == other.pointer
 
 
-class KeyRead(NamedTuple):
+class KeyRead:
     """A key's value, or None, and what that rests on."""
 
-    value: bytes | None
-    witness: tuple[Any, ...]
-    store: Any
+    def __init__(self, value: bytes | None, witness: tuple[Any, ...], store: Any) -> None:
+        self.value = value
+        self.witness = witness
+        self.store = store
 
 
-class ReadPlace(NamedTuple):
+class ReadPlace:
     """Where something was in the way: `at` as `Repair.look` takes it. `store` is None for a store
     that was missing and has been made."""
 
-    store: Any
-    key: bytes
-    at: int
+    def __init__(self, store: Any, key: bytes, at: int) -> None:
+        self.store = store
+        self.key = key
+        self.at = at
 
 
 class Reads:
@@ -78,7 +85,7 @@ class Reads:
     def note_object(self, at: int, read: ObjectRead) -> bool:
         """Note an object; False: it was read before, and has changed."""
         before = self.objects.setdefault(at, read)
-        if before[:2] != read[:2]:
+        if not before.is_as(read):
             self.changed = ReadPlace(read.store, read.key, at)
             return False
         return True
@@ -124,16 +131,18 @@ class Reads:
         return made is None
 
     def _objects_hold(self, without: Collection[int]) -> bool:
-        load = self.endpoint.load
+        endpoint = self.endpoint
         for at, read in self.objects.items():
             if at in without:
                 continue
-            if load(at) != read.lock or load(at + POINTER) != read.pointer:
+            if endpoint.load(at) != read.lock or endpoint.load(at + POINTER) != read.pointer:
                 self.changed = ReadPlace(read.store, read.key, at)
                 return False
         return True
 
     def _keys_hold(self, without: Collection[tuple[int, bytes]]) -> bool:
+        if not self.keys:
+            return True
         looked_at = [named for named in self.keys if named not in without]
         if not looked_at:
             return True
@@ -164,5 +173,5 @@ class Reads:
             if read.store.busy or value != read.value:
                 self.changed = ReadPlace(read.store, key, read.store.busy)
                 return False
-            self.keys[named] = read._replace(witness=read.store.witness())
+            read.witness = read.store.witness()
         return True

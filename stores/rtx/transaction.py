@@ -272,7 +272,7 @@ class Transaction:
             return False
         if self._at_cut and store.ordered:
             known = self._cut.get(store.leaf.at)
-            if known is not None and known[:2] == self._reads.objects[store.leaf.at][:2]:
+            if known is not None and known.is_as(self._reads.objects[store.leaf.at]):
                 return True  # the leaf is as it was at the cut
         self._at_cut = False
         return self._reads.hold()

@@ -15,6 +15,7 @@ from typing import Any, cast
 import psutil
 import pytest
 from click.testing import CliRunner
+from kit.variants import vary
 
 import limpet
 from limpet.__main__ import main
@@ -136,7 +137,7 @@ def test_bank_catches_what_is_not_validated(
     store: str,
 ) -> None:
     """Without validation, transactions commit on what others have changed meanwhile."""
-    monkeypatch.setattr(owner, method, broken)
+    vary(monkeypatch, owner, method, broken)
     given: dict[str, Any] = {**QUIET, "store": store, "clients": 4, "seconds": 0.6}
     given["accounts"] = 64
     reports = (banked(make_url(), **given, seed=seed) for seed in range(20))

@@ -20,6 +20,7 @@ from kit.transactions import (
     deciding,
     put_all,
 )
+from kit.variants import vary
 
 import limpet
 from limpet.fault.matrix.testbed import look_away
@@ -174,5 +175,5 @@ def test_transactions_on_two_nodes_of_which_one_is_lost(crashes: int) -> None:
 
 @pytest.mark.skipif(not COMPILED, reason="takes many runs")
 def test_variant_that_leaves_all_to_others_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Commit, "_end_without", lambda commit, state, committed: None)
+    vary(monkeypatch, Commit, "_end_without", lambda commit, state, committed: 0)
     assert "leaked" in explore(1000, crashes=0, stalls=2, kind=BOTH, lost=1).failure

@@ -30,6 +30,7 @@ from kit.transactions import (
     deciding,
     put_all,
 )
+from kit.variants import vary
 
 import limpet
 from limpet.fault.explore.schedule import CRASH, STALL
@@ -122,8 +123,8 @@ def _let_go_before(part: Part, change: Change, committed: bool) -> None:
 
 
 def _without_a_look(commit: Commit) -> bool:
-    """No client looks whether the key has come into another slot."""
-    return all(part.hold(change) for part, changes in commit.parts for change in changes)
+    """Nobody looks whether the key has come into another slot."""
+    return all(part.hold(change) for part in commit.parts for change in part.changes())
 
 
 NOTE_KEY: Final = Reads.note_key
@@ -145,7 +146,7 @@ MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
 def _caught(name: str, kind: str, count: int = 3000) -> Explored:
     (owner, method, wrong), program, _ = MUTANTS[name]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, method, wrong)
+        vary(patch, owner, method, wrong)
         return explore(count, crashes=1, stalls=2, program=program, kind=kind)
 
 
@@ -292,7 +293,7 @@ def test_key_that_comes_into_another_slot_meanwhile_is_seen(
 
     monkeypatch.setattr(Part, "hold", hold_late)
     if not looks:
-        monkeypatch.setattr(Commit, "_hold_slots", _without_a_look)
+        vary(monkeypatch, Commit, "_hold_slots", _without_a_look)
     seen: list[bytes | None] = []
 
     def work(tx: limpet.Transaction) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 from kit.stores import key_of, once
+from kit.variants import vary
 
 import limpet
 from limpet.stores.rtx.commit import Commit
@@ -45,7 +46,7 @@ def at_the_commit(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object])
         late()
         return usual(commit, *given)
 
-    monkeypatch.setattr(Commit, "_lock_all", lock_all)
+    vary(monkeypatch, Commit, "_lock_all", lock_all)
 
 
 def test_key_that_is_put_and_deleted_blindly_is_absent_at_the_commit(

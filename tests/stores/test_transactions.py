@@ -367,17 +367,18 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
     pool: limpet.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = pool.store(HASH, name="small", groups=2, bucket_size=2)
-    stage, staged = WriteSet.stage, [0]
+    staged = [0]
 
-    def counted(staging: WriteSet, key: bytes, value: bytes | None) -> int:
-        staged[0] += 1
-        return stage(staging, key, value)
+    class Counted(WriteSet):
+        def stage(self, key: bytes, value: bytes | None) -> int:
+            staged[0] += 1
+            return super().stage(key, value)
 
     def put(tx: limpet.Transaction) -> None:
         for number in range(2 * MANY):
             tx.put(store, b"%d" % number, b"v")
 
-    monkeypatch.setattr(WriteSet, "stage", counted)
+    monkeypatch.setattr("limpet.stores.rtx.race.WriteSet", Counted)
     pool.transaction(put)
     assert len(store) == 2 * MANY
     assert staged[0] < 12 * len(store)

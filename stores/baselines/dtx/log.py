@@ -32,7 +32,6 @@ class ValueLog(Log):
         self.client = locks.client
         self.place = 0
         """In its owner's journal."""
-        self.noted: list[Entry] = []
 
     def carry_out(self, locked: list[Entry]) -> None:
         """Write in place what is decided, of these entries, whose objects are locked still."""
@@ -54,8 +53,7 @@ class ValueLog(Log):
     def add(self, entry: Entry, index: int = -1) -> None:
         """Append an entry; what it has at that place of the client journal is in the log from then
         on."""
-        self.note(len(self.noted), entry)
-        self.noted.append(entry)
+        self.note(entry)
         if index >= 0:
             # CRASH(noted): it is in the log and in the client journal; recovery frees it.
             self.client.drop(index)
@@ -67,7 +65,7 @@ class ValueLog(Log):
 
     def close(self, committed: bool) -> None:
         """All is done and unlocked, or nothing has happened: free the log, and what it leaves."""
-        give_back(self.client.heap, self.noted, committed)
+        give_back(self.client.heap, self.entries(), committed)
         self.client.release(self.place)
 
     # ---- any client's

@@ -1,0 +1,55 @@
+cimport cython
+
+from limpet.shm.clients.client cimport Client
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 EPOCH
+cdef u64 POINTER
+cdef int ROUNDS_MAX
+
+cdef class ObjectRead:
+    cdef readonly u64 lock
+    cdef readonly u64 pointer
+    cdef readonly object store
+    cdef readonly bytes key
+
+    cpdef bint is_as(self, ObjectRead other) except -1
+
+cdef class KeyRead:
+    cdef readonly bytes value
+    cdef public tuple witness
+    cdef readonly object store
+
+cdef class ReadPlace:
+    cdef readonly object store
+    cdef readonly bytes key
+    cdef readonly u64 at
+
+cdef class Reads:
+    cdef readonly Client client
+    cdef readonly Endpoint endpoint
+    cdef readonly dict objects
+    cdef readonly dict keys
+    cdef public u64 epoch
+    cdef public object missing
+    cdef public object changed
+
+    @cython.locals(read=ObjectRead)
+    cpdef u64 lock_of(self, u64 at, u64 otherwise) except? 0
+    @cython.locals(before=ObjectRead)
+    cpdef bint note_object(self, u64 at, ObjectRead read) except -1
+    @cython.locals(before=KeyRead)
+    cpdef bint note_key(self, bytes key, KeyRead read) except -1
+    @cython.locals(read=KeyRead)
+    cpdef bint agrees(self, store, bytes key, bytes value) except -1
+    cdef u64 _pinned(self) except? 0
+    cpdef bint hold(self, objects=*, keys=*) except -1
+    cdef bint _still_missing(self) except -1
+    @cython.locals(endpoint=Endpoint, at=u64, read=ObjectRead)
+    cdef bint _objects_hold(self, without) except -1
+    @cython.locals(rounds=int, used_again=bint, looked_at=list)
+    cdef bint _keys_hold(self, without) except -1
+    @cython.locals(read=KeyRead)
+    cdef bint _stand(self, list keys) except -1
+    @cython.locals(read=KeyRead, key=bytes, value=bytes)
+    cdef bint _look_again(self, list keys) except -1
