@@ -43,6 +43,7 @@ from limpet.shm.errors import (
     TransactionConflict,
     ValueTooLarge,
 )
+from limpet.stores.cache.cache import Cache
 from limpet.stores.dict import SharedDict
 from limpet.stores.pool import Pool
 from limpet.stores.rtx.transaction import Transaction
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AddressError",
     "BrokenBarrierError",
+    "Cache",
     "ChannelFull",
     "ChannelRemoved",
     "ClientError",

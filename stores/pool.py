@@ -18,6 +18,7 @@ from limpet.shm.errors import ParameterError, PoolCorrupt, StoreDropped, StoreFu
 from limpet.shm.parameters import parse_size
 from limpet.shm.pool import PoolCore
 from limpet.stores import dropping
+from limpet.stores.cache.cache import Cache
 from limpet.stores.channels.array import Array
 from limpet.stores.channels.barrier.barrier import Barrier
 from limpet.stores.channels.condition import Condition
@@ -268,6 +269,37 @@ class Pool(PoolCore):
             Codec.named(codec)
         handle, found = self._open_store(store, name, codec, parameters)
         return SharedDict(handle, Codec.named(found))
+
+    def cache(
+        self,
+        name: str = "cache",
+        *,
+        max_bytes: int | str | None = None,
+        max_items: int | None = None,
+        ttl: int | None = None,
+        policy: str | None = None,
+        codec: str | None = None,
+    ) -> Cache[Any, Any]:
+        """The cache of that name: made if it is not there, else attached to; see `Cache`.
+
+        `max_bytes` (a number, or text such as "64MiB") and `max_items`: what it has at most; by
+        default half of the pool's memory, and as many as fit. An entry counts with its key and
+        value, encoded, and 64 bytes. `ttl`: ms that an entry lives unless it says so itself; 0, the
+        default: until it is evicted. `policy`: "clock", which keeps what is read, or "fifo".
+        `codec` as for `dict`. One that is not given is as the cache that is there has it. Raises
+        StoreMismatch when one that is given is another than that, StoreFull, ParameterError.
+        """
+        given = {
+            "max_bytes": None if max_bytes is None else parse_size(max_bytes),
+            "max_items": max_items,
+            "ttl_ms": ttl,
+            "policy": policy,
+        }
+        if codec is not None:
+            Codec.named(codec)
+        parameters = {key: value for key, value in given.items() if value is not None}
+        handle, found = self._open_store("cache", name, codec, parameters)
+        return Cache(handle, Codec.named(found))
 
     def transaction(
         self, work: Callable[[Transaction], Result], attempts: int = ATTEMPTS

@@ -62,6 +62,10 @@ UNPROVED: Final = {"raw": Kind("limpet.stores.baselines.raw.store", "Raw")}
 none of the proofs."""
 
 
+CACHES: Final = {"cache": Kind("limpet.stores.cache.store", "CacheStore")}
+"""Kinds that forget what they have: `pool.cache` makes them. They have proofs of their own."""
+
+
 INTERNAL: Final = {"channels": Kind("limpet.stores.channels.regions.catalogue", "ChannelCatalogue")}
 """Stores that limpet makes for itself."""
 
@@ -103,7 +107,7 @@ def register(kind: str, cls: type[Store], **fixed: Any) -> None:
 
 
 def _of_limpet(kind: str) -> Kind | None:
-    return {**KINDS, **UNRECOVERED, **UNPROVED, **INTERNAL}.get(kind)
+    return {**KINDS, **UNRECOVERED, **UNPROVED, **CACHES, **INTERNAL}.get(kind)
 
 
 def _installed(kind: str) -> Kind | None:

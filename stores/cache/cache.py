@@ -1,0 +1,471 @@
+"""`pool.cache`: Python objects that all processes share, until they expire or are evicted.
+
+A `Cache` is a MutableMapping whose entries may be gone at any time. All times are in milliseconds.
+A value is encoded when it is set and decoded, afresh, each time it is read. With the codec
+"pickle", which is the default, reading executes what whoever may write to the pool has put there.
+
+`incr`, `cas`, `add`, `replace`, `setdefault` and `pop` are atomic among all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.errors import ParameterError
+from limpet.shm.parameters import check_whole
+from limpet.stores.cache.flight import Flights
+from limpet.stores.cache.layout import TAG_BITS, TAGS_EACH, TAGS_MAX, US_PER_MS
+from limpet.stores.cache.memoize import Computes, memoized
+from limpet.stores.cache.parameters import TTL_MAX_MS
+from limpet.stores.cache.status import SWAP
+from limpet.stores.cache.store import Terms
+from limpet.stores.codecs import Codec
+from limpet.stores.status import DONE, INSERT, PUT, UPDATE
+
+if TYPE_CHECKING:
+    from limpet.stores.cache.store import CacheStore
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+PATIENCE_MS: Final = 60_000
+TOKEN_OF_NOTHING: Final = -1
+
+
+class _Missing:
+    """What no caller gives as a default."""
+
+
+MISSING: Final = _Missing()
+
+
+def tags_word(tags: Iterable[str]) -> int:
+    """The word of an entry with these tags. ParameterError: there are more than five."""
+    numbers = sorted({tag_number(tag) for tag in tags})
+    if len(numbers) > TAGS_EACH:
+        raise ParameterError(f"an entry of a cache has at most {TAGS_EACH} tags")
+    word = 0
+    for number in numbers:
+        word = word << TAG_BITS | number
+    return word
+
+
+def tag_number(tag: str) -> int:
+    """The number of a tag, from 1 on; two tags may have the same."""
+    return 1 + int(hash64(tag.encode())) % (TAGS_MAX - 1)
+
+
+class Cache(MutableMapping[K, V]):
+    """A cache that lives in a pool. Iteration is as weakly consistent as that of a `race` store."""
+
+    def __init__(self, store: CacheStore, codec: Codec) -> None:
+        self.store = store
+        self.codec = codec
+        self.flights = Flights(store)
+
+    # ---- one key ----------------------------------------------------------------------------
+
+    def __getitem__(self, key: K) -> V:
+        data = self.store.get(self.codec.encode_key(key))
+        if data is None:
+            raise KeyError(key)
+        value: V = self.codec.decode(data)
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.store.put(self.codec.encode_key(key), self.codec.encode(value))
+
+    def __delitem__(self, key: K) -> None:
+        try:
+            self.store.delete(self.codec.encode_key(key))
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        return self.codec.encode_key(key) in self.store
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T) -> V | T: ...
+    def get(self, key: K, default: object = None) -> object:
+        """The value, or `default`; a hit or a miss is counted."""
+        data = self.store.get(self.codec.encode_key(key))
+        return default if data is None else self.codec.decode(data)
+
+    def set(
+        self,
+        key: K,
+        value: V,
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+    ) -> None:
+        """Set a value. ValueTooLarge: it is larger than the whole cache.
+
+        `ttl`: ms that it lives; 0: until it is evicted; by default that of the cache. `slide`: each
+        read lets it live for `ttl` again. `stale`: ms after that, in which `get_or_compute` may
+        still serve it while one process computes another. `tags`: at most five, for `invalidate`.
+        """
+        self._write(key, value, PUT, self.terms(ttl, slide, stale, tags))
+
+    def add(
+        self,
+        key: K,
+        value: V,
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+    ) -> bool:
+        """`set`, if the key is not there; whether it was not."""
+        return self._write(key, value, INSERT, self.terms(ttl, slide, stale, tags)) == DONE
+
+    def replace(
+        self,
+        key: K,
+        value: V,
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+    ) -> bool:
+        """`set`, if the key is there; whether it was."""
+        return self._write(key, value, UPDATE, self.terms(ttl, slide, stale, tags)) == DONE
+
+    def _write(self, key: K, value: V, mode: int, terms: Terms) -> int:
+        encode_key, encode = self.codec.encode_key, self.codec.encode
+        return self.store.write(encode_key(key), encode(value), mode, terms)
+
+    def terms(
+        self, ttl: int | None, slide: bool, stale: int, tags: Iterable[str], birth: int = -1
+    ) -> Terms:
+        """What a write says of its entry. Raises ParameterError."""
+        if ttl is None and not (slide or stale or tags) and birth < 0:
+            return self.store.usual
+        lives = self.store.parameters.ttl_ms if ttl is None else ttl
+        check_whole("ttl", lives, 0, TTL_MAX_MS)
+        check_whole("stale", stale, 0, TTL_MAX_MS)
+        if slide and not lives:
+            raise ParameterError("an entry slides by its ttl; give it one")
+        return Terms(lives, lives if slide else 0, stale, tags_word(tags), birth)
+
+    def touch(self, key: K, ttl: int | None = None, *, slide: bool = False) -> bool:
+        """Let an entry live for `ttl` ms from now; whether there was one."""
+        return self.store.touch(self.codec.encode_key(key), self.terms(ttl, slide, 0, ()))
+
+    def expires_in(self, key: K) -> int | None:
+        """How many ms an entry has left; None: it has no deadline. KeyError: it is not there."""
+        found = self.store.entry(self.codec.encode_key(key))
+        if found is None:
+            raise KeyError(key)
+        deadline = found[2]
+        left = deadline - self.store.endpoint.microseconds()
+        return max(0, left) // US_PER_MS if deadline else None
+
+    def delete(self, key: K) -> bool:
+        """Delete an entry; whether there was one."""
+        try:
+            self.store.delete(self.codec.encode_key(key))
+        except KeyError:
+            return False
+        return True
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: V | T) -> V | T: ...
+    def pop(self, key: K, default: object = MISSING) -> object:
+        """As for a dict, and atomic: of several processes, one gets the value."""
+        data = self.store.take(self.codec.encode_key(key))
+        if data is not None:
+            return self.codec.decode(data)
+        if default is MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[K, V]:
+        """Take out some entry; KeyError when there is none. Only one process gets an entry."""
+        for name in self.store:
+            data = self.store.take(name)
+            if data is not None:
+                return self.codec.decode_key(name), self.codec.decode(data)
+        raise KeyError("popitem(): the cache is empty")
+
+    @overload
+    def setdefault(self: Cache[K, T | None], key: K, default: None = None) -> T | None: ...
+    @overload
+    def setdefault(self, key: K, default: V) -> V: ...
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """As for a dict, and atomic: of several processes, one sets the value that all get."""
+        name, data = self.codec.encode_key(key), self.codec.encode(default)
+        while True:
+            found = self.store.get(name)
+            if found is not None:
+                return self.codec.decode(found)
+            if self.store.write(name, data, INSERT, self.store.usual) == DONE:
+                return self.codec.decode(data)
+
+    # ---- compare and set --------------------------------------------------------------------
+
+    def gets(self, key: K) -> tuple[V | None, int]:
+        """The value and a token for `cas`; (None, a token of nothing) if there is none."""
+        found = self.store.entry(self.codec.encode_key(key))
+        if found is None:
+            return None, TOKEN_OF_NOTHING
+        return self.codec.decode(found[0]), found[1]
+
+    def cas(self, key: K, value: V, token: int) -> bool:
+        """Set a value if the entry is as `gets` found it; whether it was. The deadline stays.
+
+        The token stands for the bytes of the entry: one that was changed and changed back is as it
+        was. With the token of nothing it is `add`.
+        """
+        if token == TOKEN_OF_NOTHING:
+            return self._write(key, value, INSERT, self.store.usual) == DONE
+        return self._write(key, value, SWAP, Terms(checksum=token, keep=True)) == DONE
+
+    def incr(
+        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
+    ) -> int:
+        """Add to a whole number; what it is then. Its deadline stays.
+
+        `initial`: what a number that is not there was, with this `ttl`; KeyError if there is none.
+        Raises TypeError when the value is no whole number.
+        """
+        name = self.codec.encode_key(key)
+        while True:
+            found = self.store.entry(name)
+            if found is None:
+                if initial is None:
+                    raise KeyError(key)
+                value = initial + delta
+                terms, mode = self.terms(ttl, False, 0, ()), INSERT
+            else:
+                number: object = self.codec.decode(found[0])
+                if not isinstance(number, int):
+                    raise TypeError(f"{key!r} is no whole number but {type(number).__name__}")
+                value = number + delta
+                terms, mode = Terms(checksum=found[1], keep=True), SWAP
+            if self.store.write(name, self.codec.encode(value), mode, terms) == DONE:
+                return value
+
+    def decr(
+        self, key: K, delta: int = 1, *, initial: int | None = None, ttl: int | None = None
+    ) -> int:
+        """`incr` by less."""
+        return self.incr(key, -delta, initial=initial, ttl=ttl)
+
+    # ---- many keys --------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """The values of those keys that are there."""
+        wanted = list(keys)
+        found = self.store.get_many([self.codec.encode_key(key) for key in wanted])
+        return {
+            key: self.codec.decode(data)
+            for key, data in zip(wanted, found, strict=True)
+            if data is not None
+        }
+
+    def set_many(
+        self,
+        pairs: Mapping[K, V],
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+    ) -> None:
+        """`set` each of them; not atomic as a whole."""
+        terms = self.terms(ttl, slide, stale, tags)
+        for key, value in pairs.items():
+            self._write(key, value, PUT, terms)
+
+    def delete_many(self, keys: Iterable[K]) -> int:
+        """Delete those keys that are there; how many there were."""
+        return sum(self.delete(key) for key in keys)
+
+    # ---- the whole cache --------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[K]:
+        for name in self.store:
+            if name in self.store:
+                yield self.codec.decode_key(name)
+
+    def __len__(self) -> int:
+        """How many entries count now; looks at all of them. `stats()["items"]` looks at none."""
+        return sum(name in self.store for name in self.store)
+
+    def __bool__(self) -> bool:
+        return any(name in self.store for name in self.store)
+
+    def clear(self) -> None:
+        """From now on no entry counts that is there. Takes one write; see `expire`."""
+        self.store.invalidate(0)
+
+    def invalidate(self, *tags: str) -> None:
+        """From now on no entry counts that has one of these tags and was begun before."""
+        for tag in tags:
+            self.store.invalidate(tag_number(tag))
+
+    def expire(self) -> int:
+        """Free the memory of all entries that do not count any more; how many there were.
+
+        Nothing depends on it: an entry that does not count is never served, and is the first to go
+        when a cache is full.
+        """
+        return sum(self.store.purge(name) for name in self.store)
+
+    def stats(self, own: bool = False) -> dict[str, int]:
+        """Counts since the cache was made, of all processes, living and dead; and its size.
+
+        `items` and `bytes` include entries that do not count any more, and have not been freed.
+        `own`: the counts are of this process's place in the pool, which it may have had from
+        another process before.
+        """
+        counts = self.store.own_counts() if own else self.store.counts()
+        items, size = self.store.sizes()
+        limits = self.store.parameters
+        return {
+            **counts,
+            "items": items,
+            "bytes": size,
+            "max_items": limits.max_items,
+            "max_bytes": limits.max_bytes,
+        }
+
+    # ---- computing --------------------------------------------------------------------------
+
+    def get_or_compute(
+        self,
+        key: K,
+        compute: Callable[[], V],
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+        none_ttl: int | None = None,
+        patience: int = PATIENCE_MS,
+    ) -> V:
+        """The value, computed if it is not there: by one caller of all processes, while the others
+        wait. When the process that computes is killed, another one takes over at once.
+
+        `stale`: so many ms after its deadline the others get the old value instead of waiting.
+        `none_ttl`: how long a value of None is kept; 0: not at all. `patience`: after so many ms a
+        caller that waits computes for itself. What `compute` raises goes to its caller; another one
+        computes then. A value whose key was set, deleted or invalidated while it was computed is
+        returned, and not kept.
+        """
+        name = self.codec.encode_key(key)
+        seat = self.flights.board(name, patience)
+        if not seat.mine:
+            return self.codec.decode(seat.data)
+        try:
+            value = compute()
+            self._land(name, value, seat.birth, ttl, slide, stale, tags, none_ttl, seat.flies)
+        except BaseException:
+            self.flights.abandon(name, seat.flies)
+            raise
+        return value
+
+    async def get_or_compute_async(
+        self,
+        key: K,
+        compute: Callable[[], Awaitable[V]],
+        *,
+        ttl: int | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+        none_ttl: int | None = None,
+        patience: int = PATIENCE_MS,
+    ) -> V:
+        """`get_or_compute` for a coroutine function: waits without blocking the event loop."""
+        name = self.codec.encode_key(key)
+        seat = await self.flights.board_async(name, patience)
+        if not seat.mine:
+            return self.codec.decode(seat.data)
+        try:
+            value = await compute()
+            self._land(name, value, seat.birth, ttl, slide, stale, tags, none_ttl, seat.flies)
+        except BaseException:
+            self.flights.abandon(name, seat.flies)
+            raise
+        return value
+
+    def _land(
+        self,
+        name: bytes,
+        value: V,
+        birth: int,
+        ttl: int | None,
+        slide: bool,
+        stale: int,
+        tags: Iterable[str],
+        none_ttl: int | None,
+        flies: bool,
+    ) -> None:
+        """Keep what was computed, if it is to be kept."""
+        if value is None and none_ttl is not None:
+            ttl, slide, stale = none_ttl, False, 0
+        if value is None and none_ttl == 0:
+            self.flights.abandon(name, flies)
+        elif flies:
+            terms = self.terms(ttl, slide, stale, tags, birth)
+            self.store.finish_flight(name, self.codec.encode(value), terms)
+
+    def memoize(
+        self,
+        *,
+        ttl: int | None = None,
+        key: Callable[..., K] | None = None,
+        slide: bool = False,
+        stale: int = 0,
+        tags: Iterable[str] = (),
+        none_ttl: int | None = None,
+    ) -> Callable[[F], F]:
+        """Decorate a function, or a coroutine function: `get_or_compute` by its arguments.
+
+        `key`: makes a key of the arguments; by default the function's name and they, which must
+        then be what a key can be. The function gets an attribute `forget(*arguments)`.
+        """
+        how = {"ttl": ttl, "slide": slide, "stale": stale, "tags": tuple(tags)}
+        uses = Computes(
+            self.codec.name, self.get_or_compute, self.get_or_compute_async, self.delete
+        )
+        return memoized(uses, key, {**how, "none_ttl": none_ttl})
+
+    # ---- other ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Verify every invariant in memory; StoreCorrupt says what does not hold."""
+        self.store.check()
+
+    def __repr__(self) -> str:
+        return f"<cache {self.store.name!r} of {self.store.pool.url}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self.store.pool, self.store.kind, self.store.name)
+
+
+def _attached(pool: Any, kind: str, name: str) -> Cache[Any, Any]:
+    store, codec = pool.attached(kind, name)
+    return Cache(store, Codec.named(codec))

@@ -1,0 +1,103 @@
+"""Words of a cache in memory. Plain constants.
+
+The head of an object, before its sizes (records.py); 48 bytes, so head, sizes and checksum are one
+cache line
+    0     life       bits 0-1 hits, at most 3; bit 2 DEAD: unlinked, and no longer accounted for;
+                     bit 3 PENDING: no value yet, its flight computes one; bit 4 SLIDES: sliding
+                     expiry; bit 5 TAGGED: it has tags; bits 8-27 the lap in which it is accounted
+                     for (ledger.py); bits 28-63 born, in ms, the low bits
+    8     deadline   us since 1970; 0: never
+    16    times      bits 0-31 sliding expiry, in ms, or 0; bits 32-63 for how long after the
+                     deadline the value may be served while another is computed, in ms
+    24    birth      the number of the last invalidation when the value was begun
+    32    tags       up to five numbers of tags of 12 bits each; 0: none
+    40    flight     the client that computes a new value, or 0
+
+life, deadline and flight change while the object is linked, by a CAS, a store of a whole word and a
+CAS; the checksum of the pair leaves them out. A client that changes one is pinned since before it
+found the object, so the memory is not used for something else; on an object that was unlinked
+meanwhile the change is of no consequence.
+
+The cache's words, behind the directory of memory node 0
+    0     hand           bits 44-63 lap, 36-43 directory, 12-35 prefix of the hash, 0-11 group
+    8     period         bits 48-63 bits of the lap, 0-47 the epoch closed in it (ledger.py)
+    64    banks          8 words, one for each of the last laps: items << 36 | units of 16 bytes
+    128   invalidations  how many there were
+    192   counts         64 bytes for each client slot: see COUNTS
+    then  tags           4,096 words: the number of the last invalidation of a tag; tag 0 is of all
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LIFE: Final = 0
+DEADLINE: Final = 8
+TIMES: Final = 16
+BIRTH: Final = 24
+TAGS: Final = 32
+FLIGHT: Final = 40
+PREFIX: Final = 48
+
+HITS_MASK: Final = 3
+HITS_MAX: Final = 3
+DEAD: Final = 4
+PENDING: Final = 8
+SLIDES: Final = 16
+TAGGED: Final = 32
+LAP_SHIFT: Final = 8
+LAP_MASK: Final = 0xFFFFF
+BORN_SHIFT: Final = 28
+BORN_MASK: Final = (1 << 36) - 1
+LIFE_KEPT: Final = ~(LAP_MASK << LAP_SHIFT) & 0xFFFF_FFFF_FFFF_FFFF
+"""All of a life but its lap."""
+
+HAND: Final = 0
+PERIOD: Final = 8
+BANKS: Final = 64
+INVALIDATIONS: Final = 128
+COUNTERS: Final = 192
+COUNTER_SIZE: Final = 64
+TAGS_MAX: Final = 4096
+TAG_BITS: Final = 12
+TAG_MASK: Final = TAGS_MAX - 1
+TAGS_EACH: Final = 5
+
+ITEMS_SHIFT: Final = 36
+ITEM: Final = 1 << ITEMS_SHIFT
+UNITS_MASK: Final = (1 << ITEMS_SHIFT) - 1
+UNIT: Final = 16
+BANK_MASK: Final = 7
+LAPS_LIVE: Final = 3
+
+LAP_AT: Final = 44
+TABLE_AT: Final = 36
+PREFIX_AT: Final = 12
+GROUP_MASK: Final = (1 << PREFIX_AT) - 1
+PREFIX_MASK: Final = (1 << 24) - 1
+PERIOD_AT: Final = 48
+PERIOD_MASK: Final = (1 << PERIOD_AT) - 1
+PERIOD_LAPS: Final = 0xFFFF
+
+COUNTS: Final = ("hits", "misses", "sets", "deletes", "evictions", "expirations", "computations")
+HITS, MISSES, SETS, DELETES, EVICTIONS, EXPIRATIONS, COMPUTATIONS = (
+    8 * number for number in range(7)
+)
+
+US_PER_MS: Final = 1000
+SLIDE_SHARE: Final = 16
+"""A sliding deadline is written when it is late by 1/16 of its time."""
+
+
+def words_size(clients: int) -> int:
+    """Bytes of the cache's words."""
+    return COUNTERS + COUNTER_SIZE * clients + 8 * TAGS_MAX
+
+
+def tags_at(clients: int) -> int:
+    """Where the words of tags begin."""
+    return COUNTERS + COUNTER_SIZE * clients
+
+
+assert len(COUNTS) * 8 <= COUNTER_SIZE
+assert TAGS_EACH * TAG_BITS <= 64

@@ -1,0 +1,46 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 BANK_MASK
+cdef u64 BANKS
+cdef u64 DEAD
+cdef u64 HAND
+cdef u64 ITEM
+cdef int ITEMS_SHIFT
+cdef int LAP_AT
+cdef u64 LAP_MASK
+cdef int LAP_SHIFT
+cdef int LAPS_LIVE
+cdef u64 LIFE
+cdef u64 LIFE_KEPT
+cdef u64 MASK
+cdef u64 PERIOD
+cdef int PERIOD_AT
+cdef u64 PERIOD_LAPS
+cdef u64 PERIOD_MASK
+cdef u64 UNITS_MASK
+
+cdef class Ledger:
+    cdef readonly Endpoint endpoint
+    cdef readonly object grace
+    cdef readonly u64 max_items
+    cdef readonly u64 max_units
+    cdef public u64 words
+
+    cpdef u64 lap(self) except? 0xFEEDFACEDEADBEA7
+    @cython.final
+    cdef u64 bank(self, u64 lap) noexcept
+    @cython.locals(total=u64, back=int)
+    cpdef u64 total(self, u64 lap) except? 0xFEEDFACEDEADBEA7
+    cpdef bint fits(self, u64 total) noexcept
+    cpdef bint has_room(self, u64 units) except -1
+    @cython.locals(one=u64, total=u64)
+    cpdef bint admit(self, u64 lap, u64 units, u64 spare) except -1
+    cpdef int withdraw(self, u64 lap, u64 units) except -1
+    @cython.locals(life=u64, lap=u64, its=u64)
+    cpdef int account(self, u64 head, u64 units) except -1
+    @cython.locals(its=u64, behind=u64, renewed=u64, found=u64)
+    cpdef u64 restamp(self, u64 head, u64 life, u64 units, u64 lap) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(endpoint=Endpoint, lap=u64, period=u64, closed=u64, following=u64)
+    cpdef bint end_lap(self, u64 hand) except -1

@@ -1,0 +1,156 @@
+"""How many items and bytes a cache has: counted by laps, so that a kill does no lasting harm.
+
+A count beside a table drifts when a client is killed between a change of the table and the change
+of the count. Here each object says in which lap of the hand (hand.py) it is accounted for, and each
+of the last laps has a bank, one word with its items and units. As the hand passes an object of an
+earlier lap, it moves it into the bank of this lap. When the hand has been everywhere, no object is
+left in an earlier bank; so a lap that is three laps old is not counted any more, and all that kills
+have left in its bank is gone with it. Nothing is scanned for that beyond what an eviction looks at.
+
+The order makes each error one to the safe side: an object is added before it is linked, and taken
+away after it was unlinked; the hand adds to the new bank before it takes away from the old one. So
+the sum is never below what is linked, and `admit`, which adds first and looks then, keeps what is
+linked within the bounds at all times.
+
+Steps
+    admit     faa(bank of this lap, +units); over the bounds: faa back, and evict first
+    account   of an unlinked object: swap its life to DEAD, which says its lap; faa(that bank, -)
+    restamp   faa(bank of this lap, +); CAS the life to this lap; faa(its old bank, -)
+    end of a lap   see below
+
+`account` and `restamp` meet at the life: the CAS fails on a DEAD one, and the swap says which bank
+has the object. An object whose lap is not counted any more is not taken away from anything.
+
+The lap ends, at the end of the table, only when every operation that may have begun in an earlier
+one has ended: a client could be about to link an object with that lap. `period` has the epoch that
+was closed after this lap had begun; the lap ends at a later visit, when no client is pinned so
+early. The bank of the lap after the next one is cleared before that: it is used by no client yet,
+and a client that is late with clearing it keeps the next lap from ending.
+
+A kill leaves behind: at most an object's units too many in a bank, until that bank is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.stores.cache.layout import (
+    BANK_MASK,
+    BANKS,
+    DEAD,
+    HAND,
+    ITEM,
+    ITEMS_SHIFT,
+    LAP_AT,
+    LAP_MASK,
+    LAP_SHIFT,
+    LAPS_LIVE,
+    LIFE,
+    LIFE_KEPT,
+    PERIOD,
+    PERIOD_AT,
+    PERIOD_LAPS,
+    PERIOD_MASK,
+    UNITS_MASK,
+)
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class Ledger:
+    """Accounts for the objects of a cache whose words are at `words`."""
+
+    def __init__(self, pool: Any, max_items: int, max_units: int) -> None:
+        self.endpoint = pool.endpoint
+        self.grace = pool.grace
+        self.max_items = max_items
+        self.max_units = max_units
+        self.words = 0
+        """Address of the cache's words; set by the store."""
+
+    def lap(self) -> int:
+        """The lap of the hand now."""
+        return self.endpoint.load(self.words + HAND) >> LAP_AT
+
+    def bank(self, lap: int) -> int:
+        """Address of a lap's bank."""
+        return self.words + BANKS + 8 * (lap & BANK_MASK)
+
+    def total(self, lap: int) -> int:
+        """Items and units, packed as in a bank, in this lap."""
+        total = 0
+        for back in range(LAPS_LIVE):
+            total += self.endpoint.load(self.bank(lap - back & LAP_MASK))
+        return total & MASK
+
+    def fits(self, total: int) -> bool:
+        """Whether so much is within the bounds."""
+        return total >> ITEMS_SHIFT <= self.max_items and total & UNITS_MASK <= self.max_units
+
+    def has_room(self, units: int) -> bool:
+        """Whether an object of so many units more is within the bounds."""
+        return self.fits(self.total(self.lap()) + ITEM + units)
+
+    def admit(self, lap: int, units: int, spare: int) -> bool:
+        """Account for an object that is about to be linked in this lap; False: it was not, as there
+        would be too much. `spare`: the units of one that it replaces, or 0."""
+        one = ITEM
+        self.endpoint.faa(self.bank(lap), one + units)
+        total = self.total(lap)
+        if spare:
+            total = total - one - spare & MASK
+        if self.fits(total):
+            return True
+        self.withdraw(lap, units)
+        return False
+
+    def withdraw(self, lap: int, units: int) -> None:
+        """Take an object away from the account of a lap."""
+        self.endpoint.faa(self.bank(lap), MASK - units - ITEM + 1)
+
+    def account(self, head: int, units: int) -> None:
+        """An object was unlinked by this client: it is DEAD, and accounted for no more."""
+        life = self.endpoint.swap(head + LIFE, DEAD)
+        # A kill here: the bank has an object too many until it is not counted any more.
+        # ORDER: the lap after the life, so it is no earlier one than the object's.
+        lap = self.endpoint.load(self.words + HAND) >> LAP_AT
+        its = life >> LAP_SHIFT & LAP_MASK
+        if not life & DEAD and (lap - its & LAP_MASK) < LAPS_LIVE:
+            self.withdraw(its, units)
+
+    def restamp(self, head: int, life: int, units: int, lap: int) -> int:
+        """Account for a linked object in this lap; its life then."""
+        while not life & DEAD:
+            its = life >> LAP_SHIFT & LAP_MASK
+            behind = lap - its & LAP_MASK
+            if not behind or behind > LAP_MASK >> 1:
+                break
+            self.endpoint.faa(self.bank(lap), ITEM + units)
+            renewed = life & LIFE_KEPT | lap << LAP_SHIFT
+            found = self.endpoint.cas(head + LIFE, life, renewed)
+            if found == life:
+                # A kill here: likewise.
+                if behind < LAPS_LIVE:
+                    self.withdraw(its, units)
+                return renewed
+            self.withdraw(lap, units)
+            life = found
+        return life
+
+    def end_lap(self, hand: int) -> bool:
+        """The hand has been everywhere: end the lap, unless an operation of an earlier one may be
+        at work. Within an operation."""
+        endpoint = self.endpoint
+        lap = hand >> LAP_AT
+        period = endpoint.load(self.words + PERIOD)
+        if period >> PERIOD_AT != lap & PERIOD_LAPS:
+            # ORDER: closed after the lap was seen, so no operation of an earlier lap pins later.
+            epoch = self.grace.close_period()
+            closed = (lap & PERIOD_LAPS) << PERIOD_AT | epoch & PERIOD_MASK
+            endpoint.cas(self.words + PERIOD, period, closed)
+            return False
+        if self.grace.laggards(period & PERIOD_MASK):
+            return False
+        endpoint.store(self.bank(lap + 2), 0)
+        following = (lap + 1 & LAP_MASK) << LAP_AT
+        return bool(endpoint.cas(self.words + HAND, hand, following) == hand)

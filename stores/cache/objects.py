@@ -1,0 +1,60 @@
+"""Objects of a cache: a head (layout.py), then the pair as records.py says.
+
+`heading` is what the next object's head will be; a store sets it within the operation that writes
+the object. What changes of a head is read and written by atomic verbs, at `at`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, Final
+
+from limpet.shm.endpoint.fabric import hash64
+from limpet.shm.endpoint.words import ADDRESS_MASK
+from limpet.stores.cache.layout import PREFIX, UNIT
+from limpet.stores.object_layout import HEADER
+from limpet.stores.records import Objects
+
+MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class CacheObjects(Objects):
+    """Writes objects with a head, and reads them."""
+
+    def __init__(self, heap: Any) -> None:
+        super().__init__(heap, 1, True)
+        self.prefix = PREFIX
+        self.heading = array("Q", bytes(64))
+        """Life, deadline, times, birth, tags and flight; then sizes and checksum."""
+
+    def write(self, reference: int, key: bytes, value: bytes) -> None:
+        """Write head and pair; one write."""
+        sizes = len(key) | len(value) << 16
+        self.heading[6] = sizes
+        self.heading[7] = hash64(value, (hash64(key) + sizes) & MASK)
+        self.endpoint.write_gather(reference & ADDRESS_MASK, self.heading, 8, key, value)
+
+    def load(self, reference: int) -> None:
+        """Read the pair, or the front of a large one, into the image; one read."""
+        self.address = (reference & ADDRESS_MASK) + PREFIX
+        size = self._extent(reference)
+        if self.complete:
+            size -= PREFIX
+        self.image.read(self.address, size >> 3)
+        self.sizes = self.image.word(0)
+
+    def at(self) -> int:
+        """Address of the head of the object in the image."""
+        return self.address - PREFIX
+
+    def checksum(self) -> int:
+        """Of the pair in the image."""
+        return self.image.word(1)
+
+    def units_of(self, sizes: int) -> int:
+        """What an object with these sizes counts for."""
+        return (PREFIX + HEADER + ((sizes & 0xFFFF) + 7 & ~7) + (sizes >> 16) + UNIT - 1) // UNIT
+
+    def units(self) -> int:
+        """What the object in the image counts for."""
+        return self.units_of(self.sizes)

@@ -1,0 +1,34 @@
+cimport cython
+
+from limpet.shm.endpoint.verbs cimport Endpoint, u64
+
+cdef u64 BIRTH
+cdef u64 DEADLINE
+cdef u64 INVALIDATIONS
+cdef u64 PENDING
+cdef u64 SLIDE_SHARE
+cdef int TAG_BITS
+cdef u64 TAG_MASK
+cdef u64 TAGGED
+cdef u64 TAGS
+cdef u64 TIMES
+cdef u64 US_PER_MS
+
+cdef int FRESH
+cdef int STALE
+cdef int VOID
+cdef int UNDECIDED
+
+cdef class Validity:
+    cdef readonly Endpoint endpoint
+    cdef public u64 words
+    cdef public u64 tags
+
+    @cython.locals(endpoint=Endpoint, birth=u64, deadline=u64, late=bint, grace=u64)
+    cpdef int state(self, u64 head, u64 life) except -1
+    cdef bint _is_invalidated(self, u64 tags, u64 birth) except -1
+    @cython.locals(endpoint=Endpoint, span=u64, deadline=u64)
+    cpdef int slide(self, u64 head) except -1
+    cpdef u64 birth(self) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(endpoint=Endpoint, number=u64, at=u64, there=u64, found=u64)
+    cpdef int invalidate(self, u64 tag) except -1

@@ -1,0 +1,91 @@
+"""Whether an entry may be served: its deadline, and what was invalidated.
+
+Invalidations have numbers, from a counter. An entry has the number that the counter had when its
+value was begun, its `birth`; the word of a tag has the number of the tag's last invalidation. The
+entry counts as long as no word of its tags, nor that of tag 0, which all entries have, is above its
+birth. So one word is written to invalidate all entries of a tag at once, and a value that was begun
+before is never served afterwards, however late it is stored. Two tags may have one number, by
+chance in 4,096: then the entries of both go.
+
+Deadlines are by the clock of the host, in us since 1970, as a pool may outlive a boot and be shared
+by hosts. A clock that is set back makes entries live longer by as much.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.stores.cache.layout import (
+    BIRTH,
+    DEADLINE,
+    INVALIDATIONS,
+    PENDING,
+    SLIDE_SHARE,
+    TAG_BITS,
+    TAG_MASK,
+    TAGGED,
+    TAGS,
+    TIMES,
+    US_PER_MS,
+)
+from limpet.stores.cache.status import FRESH, STALE, UNDECIDED, VOID
+
+
+class Validity:
+    """Judges entries."""
+
+    def __init__(self, endpoint: Any) -> None:
+        self.endpoint = endpoint
+        self.words = 0
+        """Address of the cache's words, and below that of the tags'; set by the store."""
+        self.tags = 0
+
+    def state(self, head: int, life: int) -> int:
+        """FRESH, STALE, VOID or UNDECIDED: the object whose head is here, with this life."""
+        endpoint = self.endpoint
+        birth = endpoint.load(head + BIRTH)
+        if endpoint.load(self.tags) > birth:
+            return VOID
+        if life & TAGGED and self._is_invalidated(endpoint.load(head + TAGS), birth):
+            return VOID
+        deadline = endpoint.load(head + DEADLINE)
+        late = deadline != 0 and endpoint.microseconds() >= deadline
+        if life & PENDING:
+            return VOID if late else UNDECIDED
+        if not late:
+            return FRESH
+        grace = (endpoint.load(head + TIMES) >> 32) * US_PER_MS
+        return STALE if endpoint.microseconds() < deadline + grace else VOID
+
+    def _is_invalidated(self, tags: int, birth: int) -> bool:
+        """Whether one of these tags was invalidated since."""
+        while tags:
+            if self.endpoint.load(self.tags + 8 * (tags & TAG_MASK)) > birth:
+                return True
+            tags >>= TAG_BITS
+        return False
+
+    def slide(self, head: int) -> None:
+        """An entry was read: put its deadline off, if it is late enough."""
+        endpoint = self.endpoint
+        span = (endpoint.load(head + TIMES) & 0xFFFF_FFFF) * US_PER_MS
+        deadline = endpoint.microseconds() + span
+        if span and deadline > endpoint.load(head + DEADLINE) + span // SLIDE_SHARE:
+            endpoint.store(head + DEADLINE, deadline)
+
+    def birth(self) -> int:
+        """The birth of a value that is begun now."""
+        return self.endpoint.load(self.words + INVALIDATIONS)
+
+    def invalidate(self, tag: int) -> None:
+        """From now on no entry with this tag counts that was begun before."""
+        endpoint = self.endpoint
+        number = endpoint.faa(self.words + INVALIDATIONS, 1) + 1
+        at = self.tags + 8 * tag
+        there = endpoint.load(at)
+        # LINEARIZES: invalidate, once the word is at least its number
+        while there < number:
+            found = endpoint.cas(at, there, number)
+            if found == there:
+                break
+            there = found

@@ -1,0 +1,348 @@
+"""`pool.cache`: a MutableMapping whose entries expire, are invalidated and are evicted."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit.clocks import clocked
+from kit.processes import gather
+from kit.stores import sound
+
+import limpet
+from limpet.stores.cache.cache import tag_number, tags_word
+
+mapping_tests: Any = pytest.importorskip(
+    "test.mapping_tests",
+    reason="this Python has no test package (python3-test or libpython3-testsuite)",
+)
+
+
+@pytest.fixture
+def cache(pools: Any) -> Any:
+    return clocked(pools).cache("test", max_items=1000)
+
+
+def wait(cache: Any, ms: float) -> None:
+    cache.store.pool.sleep_ms(ms)
+
+
+def mapping_case(make: Callable[[], Any]) -> Any:
+    """The standard library's tests of a mapping on what `make` makes."""
+
+    class OnACache(mapping_tests.BasicTestMappingProtocol):  # type: ignore[misc]
+        type2test = staticmethod(make)
+
+        def _reference(self) -> dict[Any, Any]:
+            return {"1": "2", "key1": "value1", "key2": (1, 2, 3)}
+
+    return OnACache
+
+
+MAPPING_TESTS = [
+    name for name in dir(mapping_tests.BasicTestMappingProtocol) if name.startswith("test_")
+]
+
+
+@pytest.mark.parametrize("test", MAPPING_TESTS)
+def test_cache_is_a_mapping_as_the_standard_library_has_it(pools: Any, test: str) -> None:
+    pool, made = pools(), []
+
+    def make(*given: Any, **named: Any) -> Any:
+        made.append(pool.cache(f"mapping {len(made)}", max_items=100))
+        made[-1].update(*given, **named)
+        return made[-1]
+
+    case = mapping_case(make)(test)
+    getattr(case, test)()
+
+
+def test_values_come_back(cache: Any) -> None:
+    cache["a"] = [1, 2]
+    cache.set("b", "x" * 100_000)
+    assert cache["a"] == [1, 2]
+    assert cache.get("b") == "x" * 100_000
+    assert cache.get("c", "none") == "none"
+    assert sorted(cache) == ["a", "b"]
+    assert len(cache) == 2
+    del cache["a"]
+    with pytest.raises(KeyError):
+        cache["a"]
+    sound(cache.store)
+
+
+def test_second_process_opens_with_the_name_only(pools: Any) -> None:
+    pool = pools()
+    pool.cache("shared", max_items=10, ttl=5000, codec="json").set("k", [1])
+
+    def other() -> Any:
+        with limpet.open(pool.url) as mine:
+            found = mine.cache("shared")
+            return found["k"], found.stats()["max_items"], found.codec.name
+
+    assert gather(other) == [([1], 10, "json")]
+    with pytest.raises(limpet.StoreMismatch, match="max_items=10"):
+        pool.cache("shared", max_items=11)
+
+
+def test_handle_pickles_by_name(cache: Any) -> None:
+    cache["k"] = 1
+    assert pickle.loads(pickle.dumps(cache))["k"] == 1
+
+
+def test_entry_expires_after_its_ttl(cache: Any) -> None:
+    cache.set("short", 1, ttl=1000)
+    cache.set("ever", 2)
+    wait(cache, 999)
+    assert cache["short"] == 1
+    assert cache.expires_in("short") == 1
+    assert cache.expires_in("ever") is None
+    wait(cache, 1)
+    assert cache.get("short") is None
+    assert "short" not in cache
+    assert len(cache) == 1
+    assert list(cache) == ["ever"]
+    assert cache.stats()["items"] == 2
+    assert cache.expire() == 1
+    assert cache.stats()["items"] == 1
+    assert cache.stats()["expirations"] == 1
+
+
+def test_ttl_of_the_cache_is_the_default(pools: Any) -> None:
+    cache = clocked(pools).cache("test", ttl=1000)
+    cache["k"] = 1
+    cache.set("ever", 1, ttl=0)
+    wait(cache, 1000)
+    assert list(cache) == ["ever"]
+
+
+def test_touch_gives_another_deadline(cache: Any) -> None:
+    cache.set("k", 1, ttl=1000)
+    assert cache.touch("k", 5000)
+    wait(cache, 4999)
+    assert cache["k"] == 1
+    assert cache.touch("k", 0)
+    wait(cache, 1_000_000)
+    assert cache["k"] == 1
+    assert not cache.touch("other", 10)
+    cache.touch("k", 1000, slide=True)
+    for _ in range(5):
+        wait(cache, 900)
+        assert cache["k"] == 1
+    wait(cache, 1000)
+    assert "k" not in cache
+
+
+def test_sliding_entry_lives_while_it_is_read(cache: Any) -> None:
+    cache.set("k", 1, ttl=1000, slide=True)
+    for _ in range(10):
+        wait(cache, 800)
+        assert cache["k"] == 1
+    wait(cache, 1001)
+    assert cache.get("k") is None
+
+
+def test_a_hit_writes_no_more_than_thrice(cache: Any) -> None:
+    """What all processes read stays in their CPUs' caches: only the own counter is written."""
+    cache.set("k", 1, ttl=10_000, slide=True)
+    for _ in range(5):
+        assert cache["k"] == 1
+    head = _head(cache, "k")
+    before = cache.store.endpoint.read(head, 48)
+    stats = cache.store.stats()
+    for _ in range(100):
+        wait(cache, 1)
+        assert cache["k"] == 1
+    after = cache.store.stats()
+    assert cache.store.endpoint.read(head, 48) == before
+    assert after["cas"] == stats["cas"]
+
+
+def _head(cache: Any, key: str) -> int:
+    """Address of the head of an entry, which is the cache's only one."""
+    linked, _ = cache.store.checker.linked_all()
+    assert len(linked) == 1
+    return int(linked[0]) & ((1 << 48) - 16)
+
+
+def test_add_and_replace(cache: Any) -> None:
+    assert cache.add("k", 1, ttl=1000)
+    assert not cache.add("k", 2)
+    assert cache.replace("k", 3)
+    assert cache["k"] == 3
+    assert not cache.replace("other", 1)
+    cache.set("k", 4, ttl=10)
+    wait(cache, 10)
+    assert not cache.replace("k", 5)
+    assert cache.add("k", 6)
+    assert cache["k"] == 6
+    sound(cache.store)
+
+
+def test_incr_keeps_the_deadline(cache: Any) -> None:
+    assert cache.incr("n", initial=10, ttl=1000) == 11
+    assert cache.incr("n", 5) == 16
+    assert cache.decr("n") == 15
+    wait(cache, 1000)
+    with pytest.raises(KeyError):
+        cache.incr("n")
+    cache["s"] = "text"
+    with pytest.raises(TypeError, match="no whole number"):
+        cache.incr("s")
+
+
+def test_cas_sets_what_was_not_changed(cache: Any) -> None:
+    assert cache.gets("k")[0] is None
+    assert cache.cas("k", 1, cache.gets("k")[1])
+    value, token = cache.gets("k")
+    assert value == 1
+    cache["k"] = 2
+    assert not cache.cas("k", 3, token)
+    assert cache.cas("k", 4, cache.gets("k")[1])
+    assert cache["k"] == 4
+
+
+def test_counters_of_processes_lose_nothing(pools: Any) -> None:
+    pool = pools(clients=16)
+    pool.cache("test")["n"] = 0
+    per = 300 if limpet.build == "compiled" else 20
+
+    def add() -> None:
+        with limpet.open(pool.url) as mine:
+            cache = mine.cache("test")
+            for _ in range(per):
+                cache.incr("n")
+
+    gather(add, add, add)
+    assert pool.cache("test")["n"] == 3 * per
+
+
+def test_pop_gives_an_entry_to_one(pools: Any) -> None:
+    pool = pools(clients=16)
+    cache = pool.cache("test")
+    keys = range(300 if limpet.build == "compiled" else 30)
+    cache.set_many({key: key for key in keys})
+
+    def take() -> list[int]:
+        with limpet.open(pool.url) as mine:
+            shared = mine.cache("test")
+            return [key for key in keys if shared.pop(key, None) is not None]
+
+    taken = gather(take, take, take)
+    assert sorted(key for some in taken for key in some) == list(keys)
+    assert len(cache) == 0
+    assert cache.pop("k", 7) == 7
+    with pytest.raises(KeyError):
+        cache.pop("k")
+
+
+def test_many_at_once(cache: Any) -> None:
+    cache.set_many({key: -key for key in range(100)}, ttl=1000)
+    assert cache.get_many(range(50, 150)) == {key: -key for key in range(50, 100)}
+    assert cache.delete_many(range(90, 110)) == 10
+    assert len(cache) == 90
+    wait(cache, 1000)
+    assert cache.get_many(range(100)) == {}
+
+
+def test_tags_are_invalidated_at_once(cache: Any) -> None:
+    cache.set("a", 1, tags=["user:1", "pages"])
+    cache.set("b", 2, tags=["user:2", "pages"])
+    cache.set("c", 3)
+    cache.invalidate("user:1")
+    assert sorted(cache) == ["b", "c"]
+    cache.set("a", 4, tags=["user:1"])
+    assert cache["a"] == 4
+    cache.invalidate("pages")
+    assert sorted(cache) == ["a", "c"]
+    cache.clear()
+    assert len(cache) == 0
+    assert not cache
+    assert cache.stats()["items"] == 3
+    cache["c"] = 5
+    assert dict(cache) == {"c": 5}
+    assert cache.expire() == 2
+    sound(cache.store)
+
+
+def test_tags_that_are_too_many_are_refused(cache: Any) -> None:
+    with pytest.raises(limpet.ParameterError, match="5 tags"):
+        cache.set("k", 1, tags=[f"t{n}" for n in range(6)])
+    assert tags_word(["a"]) == tag_number("a") > 0
+
+
+def test_value_larger_than_the_cache_is_refused(pools: Any) -> None:
+    cache = pools().cache("test", max_bytes=100_000)
+    cache["k"] = b"1"
+    with pytest.raises(limpet.ValueTooLarge, match="max_bytes=100000"):
+        cache["k"] = bytes(100_000)
+    assert cache["k"] == b"1"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"max_items": 0}, "max_items"),
+        ({"max_bytes": 10}, "max_bytes"),
+        ({"max_bytes": "1GiB"}, "more than the pool's memory"),
+        ({"ttl": -1}, "ttl_ms"),
+        ({"policy": "best"}, "clock, fifo"),
+    ],
+)
+def test_parameters_that_cannot_be(pools: Any, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(limpet.ParameterError, match=says):
+        pools().cache("test", **given)
+
+
+def test_what_is_read_stays_and_a_scan_goes(pools: Any) -> None:
+    cache = pools().cache("test", max_items=200)
+    hot = range(100)
+    for key in hot:
+        cache[key] = key
+    for number in range(1000, 3000):
+        cache[number] = number
+        for key in random.Random(number).sample(hot, 3):
+            cache.get(key)
+    assert len(cache.get_many(hot)) >= 90
+
+
+def test_a_fifo_counts_no_hits(pools: Any) -> None:
+    cache = pools().cache("test", max_items=200, policy="fifo")
+    cache["k"] = 1
+    before = cache.store.stats()["cas"]
+    for _ in range(10):
+        assert cache["k"] == 1
+    assert cache.store.stats()["cas"] == before
+
+
+def test_counts_are_of_all_processes(pools: Any) -> None:
+    pool = pools(clients=8)
+    cache = pool.cache("test", max_items=10)
+    cache["k"] = 1
+
+    def use() -> dict[str, int]:
+        with limpet.open(pool.url) as mine:
+            other = mine.cache("test")
+            other.get("k")
+            other.get("no")
+            return dict(other.stats(own=True))
+
+    own = gather(use)[0]
+    assert (own["hits"], own["misses"]) == (1, 1)
+    cache.get("k")
+    stats = cache.stats()
+    assert (stats["hits"], stats["misses"], stats["sets"]) == (2, 1, 1)
+    assert stats["items"] == 1
+
+
+def test_dropped_cache_says_so(pools: Any) -> None:
+    pool = pools()
+    cache = pool.cache("test")
+    cache["k"] = 1
+    pool.drop("test")
+    with pytest.raises(limpet.StoreDropped):
+        cache.get("k")
+    assert pool.audit()["leaked"] == 0

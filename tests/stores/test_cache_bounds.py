@@ -1,0 +1,356 @@
+"""A cache is within its bounds at all times, and a kill anywhere leaves it so.
+
+What is linked is counted by a walk of the table (`linked`), and compared with the bounds and with
+what the ledger says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kit.processes import Child, dies_at, end, fork, gather
+from kit.stores import sound
+
+import limpet
+from limpet.stores.cache.layout import PREFIX, UNIT
+from limpet.stores.cache.ledger import Ledger
+from limpet.stores.cache.status import MINE
+
+COMPILED = limpet.build == "compiled"
+ITEM = b"v" * 40
+
+
+def linked(store: Any) -> tuple[int, int]:
+    """Items and bytes that the table links to, as the ledger counts them."""
+    items = size = 0
+    for reference in store.checker.linked_all()[0].tolist():
+        sizes = store.endpoint.load((reference & ((1 << 48) - 16)) + PREFIX)
+        taken = PREFIX + 16 + ((sizes & 0xFFFF) + 7 & ~7) + (sizes >> 16)
+        items, size = items + 1, size + (taken + UNIT - 1) // UNIT * UNIT
+    return items, size
+
+
+def within(store: Any) -> None:
+    """What is linked is within the bounds, and within what the ledger says."""
+    items, size = linked(store)
+    assert items <= store.parameters.max_items
+    assert size <= store.parameters.max_bytes
+    counted = store.sizes()
+    assert items <= counted[0]
+    assert size <= counted[1]
+
+
+def small(pools: Any, **parameters: Any) -> Any:
+    """A store with few entries, most of them there."""
+    store = pools(clients=16).store("cache", name="test", **{"max_items": 20, **parameters})
+    for number in range(store.parameters.max_items):
+        store.put(b"%d" % number, ITEM)
+    return store
+
+
+def churn(store: Any, entries: int) -> None:
+    """Put so many new entries."""
+    for number in range(entries):
+        store.put(b"churn %d" % number, ITEM)
+
+
+def renew(store: Any) -> None:
+    """Go round until four laps have ended, which takes back what kills have left."""
+    lap = store.ledger.lap()
+    for _ in range(10_000):
+        store.within(store.hand.step, 0, False, True)
+        if store.ledger.lap() - lap >= 4:
+            return
+    raise AssertionError("the laps do not end")
+
+
+def test_full_cache_evicts_and_raises_nothing(pools: Any) -> None:
+    cache = pools().cache("test", max_items=50)
+    for number in range(1000):
+        cache[number] = number
+        assert cache[number] == number
+    assert len(cache) == cache.stats()["items"] == 50
+    assert cache.stats()["evictions"] == 950
+    sound(cache.store)
+
+
+def test_bytes_are_bounded_with_values_of_all_sizes(pools: Any) -> None:
+    pool = pools(node_size="16MiB")
+    store = pool.store("cache", name="test", max_bytes=2 << 20)
+    rng = random.Random(7)
+    for number in range(400 if COMPILED else 60):
+        store.put(b"%d" % number, bytes(int(2 ** rng.uniform(0, 20.9))))
+        within(store)
+    assert store.counts()["evictions"] > 0
+    sound(store)
+
+
+def test_pool_that_is_full_makes_the_cache_smaller(pools: Any) -> None:
+    """Its memory is with the values of a cache that may have more than there is."""
+    pool = pools(node_size="4MiB")
+    size = pool.layout.block_count * pool.layout.block_size
+    cache = pool.cache("test", max_bytes=size, codec="bytes")
+    rng = random.Random(8)
+    for number in range(600 if COMPILED else 80):
+        key, value = b"%d" % number, bytes(int(2 ** rng.uniform(4, 19)))
+        cache[key] = value
+        assert cache[key] == value
+    assert cache.stats()["evictions"] > 0
+    sound(cache.store)
+
+
+def fill(put: Callable[[bytes, bytes], object], size: int) -> None:
+    """Put values of this size until there is no memory; they are there until then."""
+    for number in range(10_000):
+        put(b"%d" % number, bytes(size))
+
+
+def test_memory_of_others_is_not_the_caches(pools: Any) -> None:
+    pool = pools(node_size="2MiB")
+    other = pool.store("race", name="other")
+    cache = pool.cache("test", codec="bytes")
+    cache[b"small"] = b"value"
+    with pytest.raises(limpet.StoreFull):
+        fill(other.put, 4000)
+    with pytest.raises(limpet.StoreFull):
+        cache[b"large"] = bytes(200_000)
+    cache[b"small"] = b"other"
+    assert cache[b"small"] == b"other"
+    sound(cache.store)
+
+
+def test_processes_keep_the_bounds_together(pools: Any) -> None:
+    pool = pools(clients=16, node_size="8MiB")
+    pool.store("cache", name="test", max_items=300, max_bytes=60_000)
+    rounds = 3000 if COMPILED else 100
+
+    def use(seed: int) -> Callable[[], None]:
+        def work() -> None:
+            rng = random.Random(seed)
+            with limpet.open(pool.url) as mine:
+                store = mine.store("cache", name="test")
+                for _ in range(rounds):
+                    key = b"%d" % int(rng.paretovariate(0.7))
+                    if store.get(key) is None:
+                        store.put(key, bytes(rng.randrange(400)))
+                    if rng.random() < 0.05:
+                        store.put(key, b"again")
+
+        return work
+
+    gather(*[use(seed) for seed in range(4)])
+    store = pool.store("cache", name="test")
+    within(store)
+    assert linked(store) == store.sizes()
+    sound(store)
+
+
+def steps_of(work: Callable[[Any], object], pools: Any, **parameters: Any) -> int:
+    """Kill a client at each step of `work` on a small cache; how many steps there were."""
+    step = 0
+    while True:
+        step += 1
+        store = small(pools, **parameters)
+        died = dies_at(store.pool, step, lambda store=store: work(store))
+        within(store)
+        sound(store)
+        within(store)
+        churn(store, 30)
+        within(store)
+        renew(store)
+        assert linked(store) == store.sizes(), f"step {step}"
+        sound(store)
+        pools.destroy()
+        if not died:
+            return step
+
+
+OPERATIONS: dict[str, Callable[[Any], object]] = {
+    "insert": lambda store: store.put(b"new", ITEM),
+    "update": lambda store: store.put(b"3", b"other"),
+    "delete": lambda store: store.delete(b"3"),
+    "take": lambda store: store.take(b"3"),
+    "touch": lambda store: store.touch(b"3", store.usual),
+    "invalidate": lambda store: store.invalidate(0),
+    "flight": lambda store: (
+        store.begin_flight(b"new", 0, 1000),
+        store.finish_flight(b"new", ITEM, store.usual),
+    ),
+    "rounds": lambda store: [store.within(store.hand.step, 0, False, True) for _ in range(6)],
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.exhaustive("every operation", quick=["insert", "rounds"])
+@pytest.mark.exhaustive_in_pure("hundreds of steps", quick=[])
+def test_kill_at_any_step_leaves_a_bounded_cache(pools: Any, name: str) -> None:
+    assert steps_of(OPERATIONS[name], pools) > 3
+
+
+class Late(Ledger):  # type: ignore[misc]
+    """A known-bad ledger: an object is taken away from the account before it is unlinked."""
+
+    def admit(self, lap: int, units: int, spare: int) -> bool:
+        admitted = super().admit(lap, units, spare)
+        if admitted:
+            self.withdraw(lap, units)
+        return admitted
+
+
+class Hasty(Ledger):  # type: ignore[misc]
+    """A known-bad ledger: laps end at once, whatever is at work."""
+
+    def end_lap(self, hand: int) -> bool:
+        self.endpoint.store(self.bank_of(hand + (2 << 44)), 0)
+        following = (hand >> 44) + 1 << 44
+        return bool(self.endpoint.cas(self.words, hand, following) == hand)
+
+    def bank_of(self, hand: int) -> int:
+        return int(self.words + 64 + 8 * (hand >> 44 & 7))
+
+
+class Forgetful(Ledger):  # type: ignore[misc]
+    """A known-bad ledger: the hand does not account for what it meets."""
+
+    def restamp(self, head: int, life: int, units: int, lap: int) -> int:
+        return life
+
+
+def with_ledger(store: Any, kind: type[Ledger]) -> None:
+    """Give a handle of a store a ledger of another kind."""
+    words = store.ledger.words
+    store.hold_ledger(kind(store.pool, store.ledger.max_items, store.ledger.max_units))
+    store.ledger.words = words
+
+
+def test_ledger_that_counts_late_is_caught(pools: Any) -> None:
+    store = small(pools)
+    with_ledger(store, Late)
+    churn(store, 40)
+    with pytest.raises(AssertionError):
+        within(store)
+
+
+def test_hand_that_does_not_account_is_caught(pools: Any) -> None:
+    store = small(pools)
+    with_ledger(store, Forgetful)
+    renew(store)
+    with pytest.raises(AssertionError):
+        within(store)
+
+
+@pytest.mark.parametrize(("kind", "holds"), [(Ledger, True), (Hasty, False)])
+def test_lap_does_not_end_before_a_late_client(pools: Any, kind: Any, holds: bool) -> None:
+    """A client that has read the lap stands still until it links; laps go by meanwhile."""
+    store = small(pools)
+    with_ledger(store, kind)
+    other = pools.again(store.pool).store("cache", name="test")
+    lap = other.ledger.lap()
+    other.client.enter()
+    try:
+        store.delete(b"3")
+        assert other.ledger.admit(lap, 10, 0)
+        for _ in range(50):
+            store.within(store.hand.step, 0, False, True)
+        moved = store.ledger.lap() - lap
+    finally:
+        other.client.leave()
+    counted = store.sizes()[0]
+    assert (moved <= 1) == holds
+    assert (counted == linked(store)[0] + 1) == holds  # the late one's object still counts
+
+
+def test_what_a_kill_left_is_gone_after_some_laps(pools: Any) -> None:
+    store = small(pools)
+    store.within(lambda: store.ledger.admit(store.ledger.lap(), 10, 10))
+    drifted = store.sizes()
+    assert drifted != linked(store)
+    renew(store)
+    assert store.sizes() == linked(store)
+
+
+def test_cache_of_one_item_survives_kills(pools: Any) -> None:
+    """What the dead have left fills a cache that is so small, until the laps end."""
+    store = pools(clients=16).store("cache", name="test", max_items=1)
+    for number in range(5):
+        store.within(lambda: store.ledger.admit(store.ledger.lap(), 5, 5))
+        store.put(b"%d" % number, b"x")
+        assert store.get(b"%d" % number) == b"x"
+
+
+@pytest.mark.exhaustive("many kills", quick=[])
+def test_killed_workers_leave_a_cache_that_is_right(pools: Any) -> None:
+    """Workers that evict, expire and compute are killed all the time, and replaced."""
+    pool = pools(clients=32, node_size="8MiB")
+    cache = pool.cache("test", max_items=200, max_bytes=100_000)
+    seconds, every_s = (8.0, 0.02) if COMPILED else (4.0, 0.3)
+
+    def work() -> None:
+        with limpet.open(pool.url) as mine:
+            shared = mine.cache("test")
+            rng = random.Random(os.getpid())
+            while True:
+                key = int(rng.paretovariate(0.6)) % 5000
+                found = shared.get_or_compute(
+                    key, lambda key=key: (key, time.time()), ttl=50, stale=20
+                )
+                # The clock is the one that the deadline is by.
+                assert found[0] == key
+                assert time.time() - found[1] < 5
+                if rng.random() < 0.1:
+                    shared.set(key, (key, time.time()), ttl=20)
+                    shared.invalidate(f"tag {key % 7}")
+
+    workers = [fork(work) for _ in range(4)]
+    kills = 0
+    try:
+        deadline = time.monotonic() + seconds
+        rng = random.Random(9)
+        while time.monotonic() < deadline:
+            time.sleep(every_s)
+            index = rng.randrange(4)
+            os.kill(workers[index], signal.SIGKILL)
+            status = os.waitpid(workers[index], 0)[1]
+            assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, "it had ended before"
+            workers[index] = fork(work)
+            kills += 1
+    finally:
+        for pid in workers:
+            end(pid)
+    assert kills > 5
+    sound(cache.store)
+    within(cache.store)
+    time.sleep(0.1)
+    for key in range(5000):  # no key is stuck in a computation
+        began = cache.store.begin_flight(cache.codec.encode_key(key), 0, 10)
+        if began[0] != MINE:
+            cache.get_or_compute(key, lambda: (0, 0.0))
+    renew(cache.store)
+    assert linked(cache.store) == cache.store.sizes()
+    sound(cache.store)
+
+
+def test_stopped_client_does_not_keep_others_from_evicting(pools: Any) -> None:
+    pool = pools(clients=16)
+    pool.cache("test", max_items=10)
+
+    def put() -> None:
+        pool.cache("test").set("k", 1)
+
+    child = Child(put=put)
+    try:
+        child.do("put")
+        child.stop()
+        cache = pool.cache("test")
+        for number in range(200):
+            cache[number] = number
+        assert cache.stats()["items"] == 10
+    finally:
+        child.wake()
+        child.end()

@@ -1,0 +1,282 @@
+"""`get_or_compute` and `memoize`: one process computes, whoever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.clocks import clocked
+from kit.processes import end, fork, gather
+from kit.stores import sound
+
+import limpet
+from limpet.stores.cache.store import CacheStore
+
+
+def noted(path: Path, value: Any, pause_s: float = 0.05) -> Any:
+    """A function that takes a while, and notes each call in a file."""
+
+    def compute() -> Any:
+        with path.open("a") as file:
+            file.write("x")
+        time.sleep(pause_s)
+        return value
+
+    return compute
+
+
+def calls(path: Path) -> int:
+    return len(path.read_text()) if path.exists() else 0
+
+
+def test_eight_callers_compute_once(pools: Any, tmp_path: Path) -> None:
+    pool, log = pools(clients=16), tmp_path / "calls"
+    pool.cache("test")
+
+    def call() -> Any:
+        with limpet.open(pool.url) as mine:
+            return mine.cache("test").get_or_compute("k", noted(log, [1, 2], 0.3))
+
+    assert gather(*[call] * 8) == [[1, 2]] * 8
+    assert calls(log) == 1
+    assert pool.cache("test").stats()["computations"] == 1
+
+
+def test_threads_of_a_process_compute_once(pools: Any, tmp_path: Path) -> None:
+    cache, log = pools().cache("test"), tmp_path / "calls"
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(cache.get_or_compute("k", noted(log, 1, 0.1))))
+        for _ in range(5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 5
+    assert calls(log) == 1
+
+
+def test_killed_computer_is_taken_over_at_once(pools: Any, tmp_path: Path) -> None:
+    pool, log = pools(clients=16), tmp_path / "calls"
+    cache = pool.cache("test")
+
+    def hang() -> None:
+        with limpet.open(pool.url) as mine:
+            mine.cache("test").get_or_compute("k", noted(log, "never", 60))
+
+    pid = fork(hang)
+    try:
+        deadline = time.monotonic() + 30
+        while not calls(log) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        began = time.monotonic()
+        assert cache.get_or_compute("k", lambda: "mine") == "mine"
+        assert time.monotonic() - began < 5  # a lease is not waited for; `patience` is a minute
+    finally:
+        end(pid)
+    sound(cache.store)
+
+
+def test_waiter_takes_over_while_it_waits(pools: Any, tmp_path: Path) -> None:
+    pool, log = pools(clients=16), tmp_path / "calls"
+    cache = pool.cache("test")
+
+    def hang() -> None:
+        with limpet.open(pool.url) as mine:
+            mine.cache("test").get_or_compute("k", noted(log, "never", 60))
+
+    pid = fork(hang)
+    try:
+        deadline = time.monotonic() + 30
+        while not calls(log) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        timer = threading.Timer(0.1, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        reaper = threading.Thread(target=os.waitpid, args=(pid, 0))
+        reaper.start()
+        assert cache.get_or_compute("k", lambda: "mine") == "mine"
+        timer.join()
+        reaper.join()
+    finally:
+        end(pid)
+
+
+def test_a_flight_that_is_not_the_own_is_not_taken_over(pools: Any) -> None:
+    """The known-bad variant: a caller that believes the other client dead computes twice."""
+    pool = pools(clients=16)
+    other = pools.again(pool).cache("test").store
+    mine = pool.cache("test").store
+    assert other.begin_flight(b"k", 0, 1000)[0] == 1
+    how, value, pilot = mine.begin_flight(b"k", 0, 1000)
+    assert (how, value, pilot) == (2, None, other.client.ident)
+    assert mine.begin_flight(b"k", pilot, 1000)[0] == 1  # what a wrong verdict would do
+    assert not other.finish_flight(b"k", b"late", other.usual)
+    assert mine.finish_flight(b"k", b"value", mine.usual)
+    assert mine.get(b"k") == b"value"
+
+
+def test_exception_goes_to_the_caller_and_the_next_one_computes(pools: Any) -> None:
+    cache = pools().cache("test")
+
+    def fails() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_compute("k", fails)
+    assert "k" not in cache
+    assert cache.get_or_compute("k", lambda: 7) == 7
+    assert cache.stats()["items"] == 1
+
+
+def test_stale_value_is_served_while_another_is_computed(pools: Any) -> None:
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test")
+    assert cache.get_or_compute("k", lambda: "old", ttl=1000, stale=5000) == "old"
+    pool.sleep_ms(1500)
+    assert cache.get("k") is None
+    seen = []
+
+    def compute() -> str:
+        seen.append(cache.get_or_compute("k", lambda: "not called"))
+        return "new"
+
+    assert cache.get_or_compute("k", compute, ttl=1000) == "new"
+    assert seen == ["old"]
+    assert cache["k"] == "new"
+
+
+def test_value_that_is_too_stale_is_computed(pools: Any) -> None:
+    pool = clocked(pools)
+    cache = pool.cache("test")
+    cache.get_or_compute("k", lambda: "old", ttl=1000, stale=500)
+    pool.sleep_ms(1500)
+    assert cache.get_or_compute("k", lambda: "new") == "new"
+
+
+def test_none_is_kept_for_as_long_as_it_is_told(pools: Any) -> None:
+    pool = clocked(pools)
+    cache, made = pool.cache("test"), []
+
+    def nothing() -> None:
+        made.append(1)
+
+    for _ in range(3):
+        assert cache.get_or_compute("k", nothing, ttl=10_000, none_ttl=100) is None
+    assert len(made) == 1
+    pool.sleep_ms(100)
+    cache.get_or_compute("k", nothing, none_ttl=0)
+    cache.get_or_compute("k", nothing, none_ttl=0)
+    assert len(made) == 3
+    assert cache.stats()["items"] == 0
+
+
+@pytest.mark.parametrize("how", ["set", "delete", "clear", "tag"])
+def test_value_that_was_overtaken_is_not_kept(pools: Any, how: str) -> None:
+    cache = pools().cache("test")
+
+    def compute() -> str:
+        if how == "set":
+            cache["k"] = "set"
+        elif how == "delete":
+            cache.set("k", "there")
+            del cache["k"]
+        elif how == "clear":
+            cache.clear()
+        else:
+            cache.invalidate("tag")
+        return "old"
+
+    assert cache.get_or_compute("k", compute, tags=["tag"]) == "old"
+    assert cache.get("k") == ("set" if how == "set" else None)
+    sound(cache.store)
+
+
+def test_caller_that_has_waited_long_computes_for_itself(pools: Any) -> None:
+    pool = pools(clients=8)
+    other = pools.again(pool).cache("test").store
+    cache = pool.cache("test")
+    name = cache.codec.encode_key("k")
+    assert other.begin_flight(name, 0, 60_000)[0] == 1
+    assert cache.get_or_compute("k", lambda: "mine", patience=50) == "mine"
+    other.abandon_flight(name)
+    assert cache.get_or_compute("k", lambda: "now") == "now"
+
+
+def test_memoized_function_is_called_once_for_its_arguments(pools: Any) -> None:
+    cache, made = pools().cache("test"), []
+
+    @cache.memoize(ttl=10_000)
+    def add(a: int, b: int = 0) -> int:
+        made.append((a, b))
+        return a + b
+
+    assert [add(1), add(1), add(1, b=2), add(1, b=2)] == [1, 1, 3, 3]
+    assert made == [(1, 0), (1, 2)]
+    assert add.forget(1)  # type: ignore[attr-defined]
+    assert add(1) == 1
+    assert len(made) == 3
+    assert add.__name__ == "add"
+
+
+def test_memoize_takes_a_key_function(pools: Any) -> None:
+    cache, made = pools().cache("test", codec="json"), []
+
+    @cache.memoize(key=lambda user: f"user:{user['id']}")
+    def name(user: dict[str, Any]) -> str:
+        made.append(1)
+        return str(user["name"])
+
+    assert name({"id": 1, "name": "a"}) == name({"id": 1, "name": "b"}) == "a"
+    assert cache["user:1"] == "a"
+
+
+def test_coroutines_compute_once_and_do_not_block(pools: Any) -> None:
+    cache, made, ticks = pools().cache("test"), [], []
+
+    @cache.memoize(ttl=10_000)
+    async def slow(n: int) -> int:
+        made.append(n)
+        await asyncio.sleep(0.1)
+        return 2 * n
+
+    async def tick() -> None:
+        for _ in range(10):
+            ticks.append(1)
+            await asyncio.sleep(0.005)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(slow(4) for _ in range(6)), tick())
+
+    assert asyncio.run(main())[:6] == [8] * 6
+    assert made == [4]
+    assert len(ticks) == 10
+
+    async def fails() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(cache.get_or_compute_async("e", fails))
+    assert "e" not in cache
+
+
+def test_placeholder_is_no_entry(pools: Any) -> None:
+    cache = pools(clients=8).cache("test")
+    store: CacheStore = cache.store
+    name = cache.codec.encode_key("k")
+    store.begin_flight(name, 0, 60_000)
+    assert "k" not in cache
+    assert len(cache) == 0
+    assert not cache.delete("k")
+    store.begin_flight(name, 0, 60_000)
+    assert cache.add("k", 1)
+    assert not store.finish_flight(name, cache.codec.encode(2), store.usual)
+    assert cache["k"] == 1
