@@ -8,7 +8,8 @@ Python's version, and not on how busy the machine is. A little chance is left, i
 now and then by the clock.
 
 An insert is of a new key, so it has its share of growth and splits; the keys that are deleted are
-there before. A transaction exchanges the values of two keys. A scan is of 100 pairs.
+there before. An insert when full, of a cache, evicts another entry. A transaction exchanges the
+values of two keys. A scan is of 100 pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import limpet
 from limpet.shm.errors import LimpetError, ParameterError, PoolNotFound
-from limpet.stores.registry import KINDS, store_class
+from limpet.stores.registry import CACHES, KINDS, store_class
 
 KEYS: Final = 1000
 VALUE: Final = b"v" * 64
@@ -40,6 +41,7 @@ LOOP: Final = "loop"
 UNCOUNTED: Final = frozenset({"clover"})
 """Part of its work is done by a process of its own, which cannot do without valgrind's files."""
 CHANNELS: Final = {"lock": ("acquire and release",), "queue": ("put and get",)}
+EVICTING: Final = "insert when full"
 _COLLECTED: Final = re.compile(r"Collected : (\d+)")
 _SETTINGS: Final = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -56,7 +58,7 @@ def operations(subject: str) -> tuple[str, ...]:
     """The operations of a kind of store, or of a channel; ParameterError: it is neither."""
     if subject in CHANNELS:
         return CHANNELS[subject]
-    if subject not in KINDS or subject in UNCOUNTED:
+    if subject not in {*KINDS, *CACHES} or subject in UNCOUNTED:
         raise ParameterError(f"{subject!r} is not counted; {', '.join(subjects())} are")
     found = ["get", "update", "insert", "delete"]
     cls = store_class(subject)
@@ -64,12 +66,14 @@ def operations(subject: str) -> tuple[str, ...]:
         found.append("transaction")
     if cls.ordered:
         found.append("scan")
+    if subject in CACHES:
+        found.append(EVICTING)
     return tuple(found)
 
 
 def subjects() -> tuple[str, ...]:
     """All of them."""
-    return (*(kind for kind in KINDS if kind not in UNCOUNTED), *CHANNELS)
+    return (*(kind for kind in KINDS if kind not in UNCOUNTED), *CACHES, *CHANNELS)
 
 
 def missing() -> str:
@@ -168,6 +172,8 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
 
         return through
     sizes = {} if store_class(subject).grows else {"capacity": 2 * (KEYS + most)}
+    if operation == EVICTING:
+        sizes = {"max_items": KEYS}
     store = pool.store(subject, name="store", **sizes)
     keys = [b"key %016d" % number for number in range(KEYS)]
     for key in keys:
@@ -179,7 +185,7 @@ def _work(pool: limpet.Pool, subject: str, operation: str, most: int) -> Callabl
         return lambda number: store.get(keys[number % KEYS])
     if operation == "update":
         return lambda number: store.update(keys[number % KEYS], VALUE)
-    if operation == "insert":
+    if operation in ("insert", EVICTING):
         return lambda number: store.insert(b"new %016d" % number, VALUE)
     if operation == "delete":
         for number in range(most):

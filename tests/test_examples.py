@@ -29,6 +29,7 @@ BRIEF = {
     "bank": ["--seconds", "1"],
     "own_channel": ["--seconds", "1"],
     "own_store": ["--seconds", "1"],
+    "shared_cache": ["--seconds", "1"],
     "shared_parameters": ["--seconds", "1"],
     "web_workers": ["--seconds", "0.5"],
     "work_queue": ["--jobs", "60"],
@@ -41,6 +42,7 @@ SAYS = {
     "bank": r"[1-9]\d* kills.*\nsums of all accounts.*\[1000\]\n",
     "own_channel": r"[1-9]\d* loggers were killed.*\nit fell 0 times",
     "own_store": r"[1-9]\d* writers were killed.*\nvalues that are not .*: 0\ndropped",
+    "shared_cache": r"[1-9]\d* workers were killed; [1-9].*, 0 wrong\n[1-9].*, 0 of them twice",
     "shared_parameters": r"a trainer was killed(.|\n)* [1-9]\d* snapshots, and 0 torn ones",
     "web_workers": r"was killed, and replaced(.|\n)*\n[1-9]\d* answers, 0 wrong",
     "work_queue": r"[1-9]\d* workers were killed.*\n60 jobs; .*; 60 results\n",
@@ -62,6 +64,9 @@ module.HighWater.rise = rise
     "own_store": """
 write = module.Tiny._write
 module.Tiny._write = lambda self, key, value, mode: write(self, key, b"%d" % (int(value) + 5), mode)
+""",
+    "shared_cache": """
+module.limpet.Cache.get_or_compute = lambda self, key, compute, **how: compute()  # all compute
 """,
     "shared_parameters": """
 def publish(self, version, weights):

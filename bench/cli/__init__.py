@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from limpet.bench.cli.cache import cache_command
 from limpet.bench.cli.channels import channels_command, power_command
 from limpet.bench.cli.instructions import instructions_command
 from limpet.bench.cli.peers import peers_command
@@ -37,5 +38,6 @@ for command in (
     cuckoo_command,
     expiry_command,
     instructions_command,
+    cache_command,
 ):
     bench.add_command(command)

@@ -11,6 +11,7 @@ cdef u64 ADDRESS_MASK
 cdef u64 BORN_MASK
 cdef int BORN_SHIFT
 cdef u64 DEAD
+cdef u64 FLIGHT
 cdef u64 GROUP_MASK
 cdef u64 GROUP_SIZE
 cdef int GROUP_WORDS
@@ -18,7 +19,9 @@ cdef u64 HAND
 cdef int HAND_SIZE
 cdef u64 HITS_MASK
 cdef int LAP_AT
+cdef u64 LAP_MASK
 cdef u64 LAP_SHARE
+cdef int LAP_SHIFT
 cdef u64 LIFE
 cdef u64 OBJECT_MASK
 cdef u64 PREFIX
@@ -26,6 +29,7 @@ cdef int PREFIX_AT
 cdef u64 PREFIX_MASK
 cdef u64 REFERENCE_MASK
 cdef int ROOM
+cdef int STALE
 cdef int TABLE_AT
 cdef int UNDECIDED
 cdef u64 US_PER_MS
@@ -54,7 +58,7 @@ cdef class Hand:
     )
     cpdef u64 step(self, u64 want, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
     @cython.locals(
-        freed=u64, index=int, word=u64, head=u64, units=u64, life=u64, state=int, taken=u64, at=int
+        freed=u64, index=int, word=u64, head=u64, life=u64, state=int, taken=u64, at=int
     )
     cdef u64 _look(self, u64 group, u64 lap, bint ruthless) except? 0xFEEDFACEDEADBEA7
     @cython.locals(freed=u64, found=bint, best=int, taken=u64)
@@ -63,6 +67,8 @@ cdef class Hand:
     cdef int _oldest(self) except -2
     @cython.locals(number=int, life=u64, head=u64)
     cdef int _count_down(self) except -1
-    cdef u64 _unlink(self, u64 slot, u64 word, u64 units) except? 0xFEEDFACEDEADBEA7
+    cdef u64 _units(self, u64 head) except? 0xFEEDFACEDEADBEA7
+    @cython.locals(head=u64, units=u64)
+    cdef u64 _unlink(self, u64 slot, u64 word) except? 0xFEEDFACEDEADBEA7
     @cython.locals(index=int, word=u64, head=u64, at=int)
     cpdef u64 evict_from(self, u64[::1] words, Place place) except? 0xFEEDFACEDEADBEA7

@@ -16,8 +16,8 @@ The hand moves last. A client that is killed before leaves it, and the next clie
 again; so nothing is passed over, which the ledger counts on. Several clients may be at one window:
 each unlinks by a CAS of the slot, and one of them wins.
 
-Of the entries of a flight that has no value yet (flight.py) the hand takes none, unless it has been
-told to be `ruthless`, as there is nothing else.
+The hand takes no entry whose value a client computes (flight.py), unless it has been told to be
+`ruthless`, as there is nothing else.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from limpet.stores.cache.layout import (
     BORN_MASK,
     BORN_SHIFT,
     DEAD,
+    FLIGHT,
     GROUP_MASK,
     HAND,
     HITS_MASK,
     LAP_AT,
+    LAP_MASK,
+    LAP_SHIFT,
     LIFE,
     PREFIX,
     PREFIX_AT,
@@ -42,7 +45,7 @@ from limpet.stores.cache.layout import (
     TABLE_AT,
     US_PER_MS,
 )
-from limpet.stores.cache.status import UNDECIDED, VOID
+from limpet.stores.cache.status import STALE, UNDECIDED, VOID
 from limpet.stores.race.index import is_frozen, is_split, is_valid
 from limpet.stores.race.layout import OBJECT_MASK
 from limpet.stores.race.parameters import GROUP_SIZE, GROUP_WORDS
@@ -70,8 +73,8 @@ class Hand:
         self.validity = validity
         self.counts_hits = counts_hits
         self.row = array("Q", bytes(8 * GROUP_WORDS))
-        self.window = array("Q", bytes(32 * ROOM))
-        """Of each entry of the window: slot, its word, life, units."""
+        self.window = array("Q", bytes(24 * ROOM))
+        """Of each entry of the window: slot, its word, life."""
         self.seen = 0
         self.rounds = 0
         """How often this client has seen the hand at the end of the table."""
@@ -140,24 +143,30 @@ class Hand:
             if not index & 7 or not is_valid(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            units = self.objects.units_of(self.endpoint.load(head + PREFIX))
             life = self.endpoint.load(head + LIFE)
-            life = self.ledger.restamp(head, life, units, lap)
+            if life >> LAP_SHIFT & LAP_MASK != lap:
+                life = self.ledger.restamp(head, life, self._units(head), lap)
             if life & DEAD or is_frozen(word):
                 continue
             state = self.validity.state(head, life)
+            if state == STALE and self.endpoint.load(head + FLIGHT):
+                state = UNDECIDED
             if state == VOID:
-                taken = self._unlink(group + 8 * index, word, units)
-                self.expired += taken != 0
+                taken = self._unlink(group + 8 * index, word)
+                if taken:
+                    self.expired += 1
                 freed += taken
-            elif (state != UNDECIDED or ruthless) and self.seen < ROOM:
-                at = 4 * self.seen
+            elif self.seen < ROOM and (ruthless or state != UNDECIDED):
+                at = 3 * self.seen
                 self.window[at] = group + 8 * index
                 self.window[at + 1] = word
                 self.window[at + 2] = life
-                self.window[at + 3] = units
                 self.seen += 1
         return freed
+
+    def _units(self, head: int) -> int:
+        """What the object whose head is here counts for."""
+        return self.objects.units_of(self.endpoint.load(head + PREFIX))
 
     def _choose(self, want: int) -> int:
         """Unlink the oldest entries of the window that have no hits, until there are `want` units;
@@ -168,11 +177,10 @@ class Hand:
             best = self._oldest()
             found = best >= 0
             if found:
-                taken = self._unlink(
-                    self.window[best], self.window[best + 1], self.window[best + 3]
-                )
+                taken = self._unlink(self.window[best], self.window[best + 1])
                 self.window[best + 1] = 0
-                self.evicted += taken != 0
+                if taken:
+                    self.evicted += 1
                 freed += taken
         if not freed:
             self._count_down()
@@ -184,22 +192,22 @@ class Hand:
         best = -1
         most = 0
         for number in range(self.seen):
-            life = self.window[4 * number + 2]
-            if self.window[4 * number + 1] and not (self.counts_hits and life & HITS_MASK):
+            life = self.window[3 * number + 2]
+            if self.window[3 * number + 1] and not (self.counts_hits and life & HITS_MASK):
                 age = now - (life >> BORN_SHIFT) & BORN_MASK
                 if best < 0 or age > most:
-                    best = 4 * number
+                    best = 3 * number
                     most = age
         return best
 
     def _count_down(self) -> None:
         for number in range(self.seen):
-            life = self.window[4 * number + 2]
-            if self.window[4 * number + 1] and life & HITS_MASK:
-                head = self.window[4 * number + 1] & OBJECT_MASK & ADDRESS_MASK
+            life = self.window[3 * number + 2]
+            if self.window[3 * number + 1] and life & HITS_MASK:
+                head = self.window[3 * number + 1] & OBJECT_MASK & ADDRESS_MASK
                 self.endpoint.cas(head + LIFE, life, life - 1)
 
-    def _unlink(self, slot: int, word: int, units: int) -> int:
+    def _unlink(self, slot: int, word: int) -> int:
         """Unlink the object of a slot with this word; its units, or 0: another client was faster,
         or this operation has as many in its journal as it can."""
         if self.client.held >= HAND_SIZE - 1:
@@ -209,7 +217,9 @@ class Hand:
         if self.endpoint.cas(slot, word, 0) != word:
             return 0
         # A kill here: the object is in the hand and no longer linked.
-        self.ledger.account(word & OBJECT_MASK & ADDRESS_MASK, units)
+        head = word & OBJECT_MASK & ADDRESS_MASK
+        units = self._units(head)
+        self.ledger.account(head, units)
         return units
 
     def evict_from(self, words: Any, place: Any) -> int:
@@ -220,10 +230,9 @@ class Hand:
             if not index & 7 or not is_valid(word) or is_frozen(word):
                 continue
             head = word & OBJECT_MASK & ADDRESS_MASK
-            at = 4 * self.seen
+            at = 3 * self.seen
             self.window[at] = self.index.address(place, index)
             self.window[at + 1] = word
             self.window[at + 2] = self.endpoint.load(head + LIFE)
-            self.window[at + 3] = self.objects.units_of(self.endpoint.load(head + PREFIX))
             self.seen += 1
         return self._choose(1)

@@ -14,12 +14,12 @@ linked within the bounds at all times.
 
 Steps
     admit     faa(bank of this lap, +units); over the bounds: faa back, and evict first
-    account   of an unlinked object: swap its life to DEAD, which says its lap; faa(that bank, -)
+    account   of an unlinked object: set DEAD in its life, which says its lap; faa(that bank, -)
     restamp   faa(bank of this lap, +); CAS the life to this lap; faa(its old bank, -)
     end of a lap   see below
 
-`account` and `restamp` meet at the life: the CAS fails on a DEAD one, and the swap says which bank
-has the object. An object whose lap is not counted any more is not taken away from anything.
+`account` and `restamp` meet at the life: the CAS fails on a DEAD one, and the client that sets DEAD
+learns which bank has the object. An object whose lap is not counted any more is not taken away from anything.
 
 The lap ends, at the end of the table, only when every operation that may have begun in an earlier
 one has ended: a client could be about to link an object with that lap. `period` has the epoch that
@@ -110,7 +110,8 @@ class Ledger:
 
     def account(self, head: int, units: int) -> None:
         """An object was unlinked by this client: it is DEAD, and accounted for no more."""
-        life = self.endpoint.swap(head + LIFE, DEAD)
+        # ORDER: the other bits stay: a client that has found the object still goes by them.
+        life = self.endpoint.fetch_or(head + LIFE, DEAD)
         # A kill here: the bank has an object too many until it is not counted any more.
         # ORDER: the lap after the life, so it is no earlier one than the object's.
         lap = self.endpoint.load(self.words + HAND) >> LAP_AT

@@ -8,7 +8,7 @@ STALE: Final = 1
 VOID: Final = 2
 """To be missed, and removed by whoever wants to."""
 UNDECIDED: Final = 3
-"""Its first value is being computed."""
+"""Its value is being computed, and there is none, or none that may be served."""
 
 OVER: Final = 16
 """How a write ended: there would be too much in the cache."""

@@ -531,6 +531,7 @@ class CacheStore(HashStore):
                         hopeless = in_vain > HOPELESS
                         freed = self.evict_once(units, hopeless, hopeless)
                         in_vain = 0 if freed else in_vain + 1
+                        enough = freed != 0 and self.ledger.has_room(units)
                 finally:
                     self.client.leave()
                 if in_vain and in_vain % HOPELESS == 0:

@@ -4,6 +4,8 @@ from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
 cdef u64 BIRTH
 cdef u64 DEADLINE
+cdef u64 FLIGHT
+cdef u64 FLIGHT_US
 cdef u64 INVALIDATIONS
 cdef u64 PENDING
 cdef u64 SLIDE_SHARE
@@ -24,7 +26,7 @@ cdef class Validity:
     cdef public u64 words
     cdef public u64 tags
 
-    @cython.locals(endpoint=Endpoint, birth=u64, deadline=u64, late=bint, grace=u64)
+    @cython.locals(endpoint=Endpoint, birth=u64, deadline=u64, late=bint, now=u64, end=u64, flies=bint)
     cpdef int state(self, u64 head, u64 life) except -1
     cdef bint _is_invalidated(self, u64 tags, u64 birth) except -1
     @cython.locals(endpoint=Endpoint, span=u64, deadline=u64)

@@ -13,11 +13,12 @@ by hosts. A clock that is set back makes entries live longer by as much.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.stores.cache.layout import (
     BIRTH,
     DEADLINE,
+    FLIGHT,
     INVALIDATIONS,
     PENDING,
     SLIDE_SHARE,
@@ -29,6 +30,9 @@ from limpet.stores.cache.layout import (
     US_PER_MS,
 )
 from limpet.stores.cache.status import FRESH, STALE, UNDECIDED, VOID
+
+FLIGHT_US: Final = 60_000_000
+"""For so long an entry whose time is over stays there if a client computes another value."""
 
 
 class Validity:
@@ -54,8 +58,12 @@ class Validity:
             return VOID if late else UNDECIDED
         if not late:
             return FRESH
-        grace = (endpoint.load(head + TIMES) >> 32) * US_PER_MS
-        return STALE if endpoint.microseconds() < deadline + grace else VOID
+        now = endpoint.microseconds()
+        end = deadline + (endpoint.load(head + TIMES) >> 32) * US_PER_MS
+        if now < end:
+            return STALE
+        flies = now < end + FLIGHT_US and endpoint.load(head + FLIGHT) != 0
+        return UNDECIDED if flies else VOID
 
     def _is_invalidated(self, tags: int, birth: int) -> bool:
         """Whether one of these tags was invalidated since."""

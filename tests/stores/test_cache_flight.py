@@ -16,6 +16,7 @@ from kit.processes import end, fork, gather
 from kit.stores import sound
 
 import limpet
+from limpet.stores.cache.status import MINE, OTHERS, UNDECIDED, VOID
 from limpet.stores.cache.store import CacheStore
 
 
@@ -280,3 +281,55 @@ def test_placeholder_is_no_entry(pools: Any) -> None:
     assert cache.add("k", 1)
     assert not store.finish_flight(name, cache.codec.encode(2), store.usual)
     assert cache["k"] == 1
+
+
+def test_reader_that_is_late_does_not_take_a_placeholder_for_a_value(pools: Any) -> None:
+    """It has found the placeholder, which is replaced before it looks whether it counts."""
+    pool = pools(clients=8)
+    store = pools.again(pool).cache("test").store
+    reader = pool.cache("test").store
+    store.begin_flight(b"k", 0, 60_000)
+    head = int(store.checker.linked_all()[0][0]) & ((1 << 48) - 16)
+    reader.client.enter()
+    try:
+        assert reader.index.look_up(reader.place, b"k")
+        assert store.finish_flight(b"k", b"value", store.usual)
+        assert reader.state(head) == UNDECIDED
+    finally:
+        reader.client.leave()
+    assert reader.get(b"k") == b"value"
+
+
+def test_reader_that_is_late_heeds_the_tags_of_what_was_replaced(pools: Any) -> None:
+    pool = pools(clients=8)
+    cache = pools.again(pool).cache("test", codec="bytes")
+    reader = pool.cache("test").store
+    cache.set(b"k", b"old", tags=["tag"])
+    head = int(reader.checker.linked_all()[0][0]) & ((1 << 48) - 16)
+    reader.client.enter()
+    try:
+        assert reader.index.look_up(reader.place, b"k")
+        cache.invalidate("tag")
+        cache.set(b"k", b"new")
+        assert reader.state(head) == VOID
+    finally:
+        reader.client.leave()
+
+
+def test_flight_of_a_stale_value_outlives_it(pools: Any) -> None:
+    """While one client computes, the old value's time is over, and the cache is full of others."""
+    pool = clocked(pools, clients=8)
+    cache = pool.cache("test", max_items=20)
+    name = cache.codec.encode_key("k")
+    cache.set("k", "old", ttl=1000, stale=1000)
+    pool.sleep_ms(1500)
+    assert cache.store.begin_flight(name, 0, 1000)[0] == MINE
+    for number in range(100):
+        cache[number] = number
+    assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, cache.codec.encode("old"))
+    pool.sleep_ms(1000)
+    for number in range(100):
+        cache[number] = number
+    assert cache.store.begin_flight(name, 0, 1000)[:2] == (OTHERS, None)
+    assert cache.store.finish_flight(name, cache.codec.encode("new"), cache.store.usual)
+    assert cache["k"] == "new"
