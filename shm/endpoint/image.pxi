@@ -61,7 +61,7 @@ cdef class Image:
             return endpoint.read_words(addr, self.words, count)
         if unlikely(is_lost(endpoint, addr, mapped), 0):
             self.forget()
-            endpoint._mourn(addr >> 40)
+            return endpoint._mourn(addr >> 40)
         endpoint._reads(addr, size)
         self._at = mapped.base + (addr & OFFSET_MASK)
         self._size = size
@@ -88,11 +88,11 @@ cdef class Image:
 
     cpdef u64 word(self, Py_ssize_t index) except? 0xFEEDFACEDEADBEA7:
         """A word of it."""
-        if not has_words(self, index, 1):
-            self._refuse_words(index, 1)
+        if unlikely(not has_words(self, index, 1), 0):
+            return outside_of_image(self, index, 1)
         cdef u64 found = (<const u64*>self._at)[index]
         if unlikely(is_gone(self), 0):
-            self._mourn()
+            return lost_word(self.endpoint, self._addr)
         return found
 
     cpdef bint equal(self, Py_ssize_t offset, bytes data) except -1:

@@ -25,6 +25,10 @@
 #include <arm_acle.h>
 #endif
 
+/* Where a class overrides a method that has defaults, Cython's wrapper for Python calls it with the
+ * subclass's own struct of defaults, which is laid out as the base class's. */
+#pragma GCC diagnostic ignored "-Wincompatible-pointer-types"
+
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "limpet's layouts are little-endian"
 #endif
@@ -81,19 +85,45 @@ static inline limpet_word limpet_mcas(void *p, limpet_word compare, limpet_word 
 
 /* ---- copies: whole aligned words at small sizes, memcpy above ------------------------------- */
 
-#define LIMPET_WORDWISE 512
+#define LIMPET_WORDWISE 64
+
+/* Two words at once. Each of them is whole: no CPU that we know takes eight aligned bytes of a vector
+ * apart. `volatile`, so that each is accessed once and no loop becomes a call of memcpy. */
+typedef long long limpet_pair __attribute__((vector_size(16), aligned(8), may_alias));
+typedef limpet_word limpet_loose __attribute__((aligned(1), may_alias));
+typedef long long limpet_loose_pair __attribute__((vector_size(16), aligned(1), may_alias));
+
+/* Whole aligned words out of memory that others write. */
+static inline void limpet_words_out(void *to, const void *from, size_t words) {
+    const char *end = (const char *)from + 8 * (words & ~(size_t)1);
+#pragma GCC unroll 4
+    for (; (const char *)from != end; from = (const char *)from + 16, to = (char *)to + 16)
+        *(limpet_loose_pair *)to = *(const volatile limpet_pair *)from;
+    if (words & 1)
+        *(limpet_loose *)to = __atomic_load_n((const limpet_word *)from, __ATOMIC_RELAXED);
+}
+
+/* The same into it. */
+static inline void limpet_words_in(void *to, const void *from, size_t words) {
+    const char *end = (const char *)from + 8 * (words & ~(size_t)1);
+#pragma GCC unroll 4
+    for (; (const char *)from != end; from = (const char *)from + 16, to = (char *)to + 16)
+        *(volatile limpet_pair *)to = *(const limpet_loose_pair *)from;
+    if (words & 1)
+        __atomic_store_n((limpet_word *)to, *(const limpet_loose *)from, __ATOMIC_RELAXED);
+}
+
+/* At most LIMPET_WORDWISE words. */
+static inline void limpet_copy_words(void *to, const void *from, size_t words) {
+    limpet_words_out(to, from, words);
+    /* ORDER: what is read next must not be read before this copy. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+}
 
 static inline void limpet_copy_out(void *to, const void *from, size_t n) {
-    if (n <= LIMPET_WORDWISE && (((uintptr_t)from) & 7) == 0) {
-        size_t words = n >> 3;
-        const limpet_word *source = (const limpet_word *)from;
-        char *target = (char *)to;
-#pragma GCC unroll 8
-        for (size_t i = 0; i < words; i++) {
-            limpet_word word = __atomic_load_n(source + i, __ATOMIC_RELAXED);
-            memcpy(target + 8 * i, &word, 8);
-        }
-        memcpy(target + 8 * words, (const char *)from + 8 * words, n & 7);
+    if (n <= 8 * LIMPET_WORDWISE && (((uintptr_t)from) & 7) == 0) {
+        limpet_words_out(to, from, n >> 3);
+        memcpy((char *)to + (n & ~(size_t)7), (const char *)from + (n & ~(size_t)7), n & 7);
     } else {
         memcpy(to, from, n);
     }
@@ -110,19 +140,24 @@ static inline void limpet_used(void) {
 static inline void limpet_copy_in(void *to, const void *from, size_t n) {
     /* ORDER: what was written before must not become visible after this copy. */
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    if (n <= LIMPET_WORDWISE && (((uintptr_t)to) & 7) == 0) {
-        size_t words = n >> 3;
-        limpet_word *target = (limpet_word *)to;
-        const char *source = (const char *)from;
-#pragma GCC unroll 8
-        for (size_t i = 0; i < words; i++) {
-            limpet_word word;
-            memcpy(&word, source + 8 * i, 8);
-            __atomic_store_n(target + i, word, __ATOMIC_RELAXED);
-        }
-        memcpy((char *)to + 8 * words, source + 8 * words, n & 7);
+    if (n <= 8 * LIMPET_WORDWISE && (((uintptr_t)to) & 7) == 0) {
+        limpet_words_in(to, from, n >> 3);
+        if (n & 7)
+            memcpy((char *)to + (n & ~(size_t)7), (const char *)from + (n & ~(size_t)7), n & 7);
     } else {
         memcpy(to, from, n);
+    }
+}
+
+/* `n` bytes, and zeros up to the next whole word, to an aligned address. */
+static inline void limpet_copy_padded(void *to, const void *from, size_t n) {
+    size_t whole = n & ~(size_t)7;
+    limpet_word last = 0;
+    limpet_copy_in(to, from, whole);
+    if (n & 7) {
+        for (size_t i = n; i > whole; i--)
+            last = last << 8 | ((const unsigned char *)from)[i - 1];
+        __atomic_store_n((limpet_word *)((char *)to + whole), last, __ATOMIC_RELAXED);
     }
 }
 
@@ -135,9 +170,18 @@ static inline limpet_word limpet_tagged(const void *p, size_t n, uint8_t tag) {
     size_t i = 0;
 #if defined(__x86_64__)
     __m128i tags = _mm_set1_epi8((char)tag);
-    for (; i + 2 <= n; i += 2) {
-        __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(words + i)), tags);
-        found |= (limpet_word)_mm_movemask_pd(_mm_castsi128_pd(same)) << i;
+    for (; i + 16 <= n; i += 16) {
+        const float *at = (const float *)(words + i);
+        __m128i quads[4]; /* the upper bytes of four words each, in 32 bits each */
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; k++)
+            quads[k] = _mm_srli_epi32(
+                _mm_castps_si128(_mm_shuffle_ps(_mm_loadu_ps(at + 8 * k),
+                                                _mm_loadu_ps(at + 8 * k + 4), 0xDD)),
+                24);
+        __m128i upper = _mm_packus_epi16(_mm_packs_epi32(quads[0], quads[1]),
+                                         _mm_packs_epi32(quads[2], quads[3]));
+        found |= (limpet_word)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(upper, tags)) << i;
     }
 #endif
     for (; i < n; i++)
@@ -472,7 +516,7 @@ static void limpet_watch_forks(void) {
     }
 }
 
-static void limpet_die(void) {
+static __attribute__((noreturn)) void limpet_die(void) {
     kill(getpid(), SIGKILL);
     for (;;) /* another thread may have taken the signal; not one step more here */
         pause();

@@ -52,8 +52,13 @@ Threads
     `abandoned`, which the client sets, has ended it.
 
 `portable.py` is the same class without C; tests let both work on the same words. The files that are
-included at their places (words.pxi, watched.pxi, image.pxi) are one module with this one, so that
-nothing of a verb is a call into another.
+included at their places (words.pxi, watched.pxi, rare.pxi, hot_verbs.pxi, image.pxi) are one module
+with this one, so that nothing of a verb is a call into another.
+
+Verbs that can be overridden, and verbs that cannot
+    A method of `Endpoint` looks whether a class in Python overrides it, which takes about as long
+    as the verb. So an endpoint that is of no such class has the methods of `Direct`, which are the
+    same lines, in its table of C methods from the beginning.
 """
 
 from cpython.buffer cimport (
@@ -65,7 +70,9 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.object cimport PyObject
 from libc.string cimport memcmp, memcpy, memmove, memset
+cimport cython
 
 import os
 
@@ -91,6 +98,9 @@ cdef extern from "native.h":
     u64 limpet_mcas(void*, u64, u64, u64, u64) noexcept nogil
     void limpet_copy_out(void*, const void*, size_t) noexcept nogil
     void limpet_copy_in(void*, const void*, size_t) noexcept nogil
+    void limpet_copy_words(void*, const void*, size_t) noexcept nogil
+    void limpet_copy_padded(void*, const void*, size_t) noexcept nogil
+    Py_ssize_t LIMPET_WORDWISE
     void limpet_used() noexcept nogil
     u64 limpet_tagged(const void*, size_t, unsigned char) noexcept nogil
     u64 limpet_hash64(const unsigned char*, size_t, u64) noexcept nogil
@@ -143,6 +153,15 @@ _SCOPES = ("foreground", "background")
 
 cdef int _has_crc = limpet_has_crc()
 
+cdef void* DIRECT = NULL
+"""The table of C methods of `Direct`."""
+
+
+cdef inline void** table_of(Endpoint endpoint) noexcept:
+    """Where an endpoint has its table of C methods: Cython puts it behind the object's head."""
+    return <void**>(<char*><void*>endpoint + sizeof(PyObject))
+
+
 limpet_watch_forks()
 
 
@@ -190,6 +209,8 @@ cdef inline bint is_lost(Endpoint endpoint, u64 addr, Mapped* mapped) noexcept:
 
 
 include "watched.pxi"
+include "rare.pxi"
+include "hot_verbs.pxi"
 
 
 cdef class Endpoint:
@@ -210,6 +231,8 @@ cdef class Endpoint:
         self._features = limpet_flush_features()
         self._incoherent = False
         self._plain = self.hints = type(self) is Endpoint
+        if self._plain and DIRECT != NULL:
+            table_of(self)[0] = DIRECT
         self._era = 0
         self._busy = False
         self._owner = 0
@@ -395,10 +418,6 @@ cdef class Endpoint:
             return False
         return self._map[node].lost[0] == LIMPET_LOST
 
-    cpdef bint failed(self, u64 addr) noexcept:
-        """A hint, not a verb: whether one on this address would find that its node was marked."""
-        return addr < CONTROL and self._states[addr >> 40] != self._map[addr >> 40].state
-
     cdef inline Counters* _scope(self, u64 addr) noexcept:
         # what goes to the control segment is no verb on a memory node: never in the foreground
         return &self._scopes[1] if addr >= CONTROL else self._here
@@ -433,6 +452,89 @@ cdef class Endpoint:
 
     # ---- verbs ------------------------------------------------------------------------------
 
+    cpdef bint failed(self, u64 addr) noexcept:
+        """A hint, not a verb: whether one on this address would find that its node was marked."""
+        return do_failed(self, addr)
+
+    cpdef int read_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
+        """A hint, not a verb: `size` bytes from `addr` may be read soon, or, if `writes`, written.
+        Any address will do."""
+        do_prefetch(self, addr, size, writes)
+
+    cpdef int write_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        """One write from a gather list: `count` words, then `first`, then `second`.
+
+        `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
+        """
+        return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
+
+    cpdef int write_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        """Write `count` of `words`, from `start` on: `write` without the buffer protocol."""
+        return do_write_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        """The word at `addr`."""
+        return do_load(self, addr)
+
+    cpdef int store(self, u64 addr, u64 value) except -1:
+        """Set the word at `addr`."""
+        return do_store(self, addr, value)
+
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr`; the old one. A full barrier."""
+        return do_swap(self, addr, value)
+
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
+        return do_cas(self, addr, expected, desired)
+
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
+        return do_faa(self, addr, delta)
+
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        """Set `bits` in the word at `addr`; what it was."""
+        return do_fetch_or(self, addr, bits)
+
+    cpdef u64 mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        """Masked CAS as RDMA NICs define it; what the word was.
+
+        If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
+        replaced by those of `swap`.
+        """
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
+
+    cpdef int wait(self) except -1:
+        """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
+        return do_wait(self)
+
+    cpdef bint begin(self) except -1:
+        """Enter an operation. True: this is a forked child that needs an identity of its own.
+
+        Waits while another thread is inside; raises ReentrantUse when this thread is.
+        """
+        return do_begin(self)
+
+    cpdef int end(self) except -1:
+        """Leave the operation that `begin` entered, and the accounting scope that it has set."""
+        return do_end(self)
+
+    cpdef bint background(self, bint on) noexcept:
+        """Count the verbs from here on as background work, or not; what was counted before."""
+        return do_background(self, on)
+
     cpdef bytes read(self, u64 addr, Py_ssize_t size):
         """`size` bytes from `addr`; aligned words of it are whole, the rest is not."""
         cdef const char* at = self._at(addr, <u64>size)
@@ -462,49 +564,9 @@ cdef class Endpoint:
             PyBuffer_Release(&view)
         return 0
 
-    cpdef int read_words(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
-    ) except -1:
-        """Fill `count` of `words`, from `start` on: `read_into` without the buffer protocol."""
-        cdef const char* at
-        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start, 0):
-            raise AddressError(
-                f"cannot read {count} words into a buffer of {words.shape[0]} from word {start} on"
-            )
-        cdef Mapped* mapped = bytes_at(self, addr, <u64>count * 8)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, <u64>count * 8)
-        at = mapped.base + (addr & OFFSET_MASK)
-        if self._incoherent and (addr & OFFSET_MASK) + <u64>count * 8 > self._map[addr >> 40].coherent:
-            self.invalidate(addr, count * 8)
-        limpet_copy_out(&words[start], at, count * 8)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._reads(addr, count * 8)
-        return 0
-
     def image(self, Py_ssize_t size, bint in_place=False) -> Image:
         """A place for `size` bytes, a multiple of 8, that are read and looked at (see `Image`)."""
         return Image(self, size, in_place)
-
-    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
-        """A hint, not a verb: `size` bytes from `addr` may be read soon, or, if `writes`, written.
-        Any address will do."""
-        cdef u64 node = addr >> 40
-        cdef u64 offset = addr & OFFSET_MASK
-        cdef const char* line
-        cdef const char* end
-        if node < 256 and offset < self._map[node].size:
-            line = self._map[node].base + (offset & ~63ULL)
-            end = self._map[node].base + offset + min(size, self._map[node].size - offset)
-            if writes:
-                while line < end:
-                    prefetch_line(line, 1)
-                    line += 64
-            else:
-                while line < end:
-                    prefetch_line(line, 0)
-                    line += 64
 
     cpdef void foresee(self, u64 addr, u64 start, u64 size) noexcept:
         """A hint, not a verb: `prefetch` of `size` bytes, from byte `start` on, of the object to
@@ -546,72 +608,6 @@ cdef class Endpoint:
             PyBuffer_Release(&view)
         return 0
 
-    cpdef int write_gather(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
-    ) except -1:
-        """One write from a gather list: `count` words, then `first`, then `second`.
-
-        `second` begins at the next 8-byte boundary after `first`; the gap is written as zeros.
-        """
-        if unlikely(first is None or second is None, 0):
-            raise TypeError("expected bytes, not None")
-        cdef u64 head = <u64>count * 8
-        cdef u64 n1 = PyBytes_GET_SIZE(first)
-        cdef u64 n2 = PyBytes_GET_SIZE(second)
-        cdef u64 gap = -n1 & 7
-        cdef u64 size = head + n1 + gap + n2
-        cdef u64 zero = 0
-        cdef u64 last = 0
-        cdef int i
-        cdef char* at
-        if unlikely(count < 0 or count > words.shape[0] or addr & 7, 0):
-            raise AddressError(f"cannot gather {count} words to {addr:#x}")
-        cdef Mapped* mapped = bytes_at(self, addr, size)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, size)
-        at = mapped.base + (addr & OFFSET_MASK)
-        self._renew_edges(addr, size)
-        if count:
-            self._copy(at, <char*>&words[0], head)
-        if gap:
-            # whole words of `first`, then its tail and the zeros as one word
-            self._copy(at + head, PyBytes_AS_STRING(first), n1 & ~7ULL)
-            for i in range(<int>(n1 & 7)):
-                last |= <u64><unsigned char>PyBytes_AS_STRING(first)[(n1 & ~7ULL) + i] << (8 * i)
-            self._copy(at + head + (n1 & ~7ULL), <char*>&last, 8)
-        else:
-            self._copy(at + head, PyBytes_AS_STRING(first), n1)
-        self._copy(at + head + n1 + gap, PyBytes_AS_STRING(second), n2)
-        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
-            self.write_back(addr, size)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._writes(addr, size)
-        return 0
-
-    cpdef int write_words(
-        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
-    ) except -1:
-        """Write `count` of `words`, from `start` on: `write` without the buffer protocol."""
-        cdef u64 size = <u64>count * 8
-        cdef char* at
-        if unlikely(count < 1 or start < 0 or count > words.shape[0] - start or addr & 7, 0):
-            raise AddressError(
-                f"cannot write {count} words, from word {start} on of {words.shape[0]}, to {addr:#x}"
-            )
-        cdef Mapped* mapped = bytes_at(self, addr, size)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, size)
-        at = mapped.base + (addr & OFFSET_MASK)
-        self._renew_edges(addr, size)
-        self._copy(at, <char*>&words[start], size)
-        if self._incoherent and (addr & OFFSET_MASK) + size > self._map[addr >> 40].coherent:
-            self.write_back(addr, size)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._writes(addr, size)
-        return 0
-
     cpdef int write_back(self, u64 addr, u64 size) except -1:
         """Push the cache lines of these bytes to memory. Every write that needs it calls it."""
         if self._incoherent:
@@ -622,115 +618,6 @@ cdef class Endpoint:
         """Drop the cache lines of these bytes, written back. Every verb that needs it calls it."""
         if self._incoherent:
             limpet_invalidate(self._at(addr, size), size)
-        return 0
-
-    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
-        """The word at `addr`."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        cdef u64 value = limpet_load(at)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._reads(addr, 8)
-        return value
-
-    cpdef int store(self, u64 addr, u64 value) except -1:
-        """Set the word at `addr`."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        limpet_store(at, value)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._writes(addr, 8)
-        return 0
-
-    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr`; the old one. A full barrier."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        cdef u64 old = limpet_swap(at, value)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._atomics(addr)
-        return old
-
-    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
-        """Set the word at `addr` to `desired` if it is `expected`; what it was."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        cdef u64 old = limpet_cas(at, expected, desired)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._cas(addr, old != expected)
-        return old
-
-    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
-        """Add `delta`, modulo 2**64, to the word at `addr`; what it was."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        cdef u64 old = limpet_faa(at, delta)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._atomics(addr)
-        return old
-
-    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
-        """Set `bits` in the word at `addr`; what it was."""
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        cdef u64 old = limpet_fetch_or(at, bits)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._atomics(addr)
-        return old
-
-    cpdef u64 mcas(
-        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
-    ) except? 0xFEEDFACEDEADBEA7:
-        """Masked CAS as RDMA NICs define it; what the word was.
-
-        If the word equals `compare` in the bits of `compare_mask`, its bits in `swap_mask` are
-        replaced by those of `swap`.
-        """
-        cdef Mapped* mapped = word_at(self, addr)
-        if unlikely(mapped == NULL, 0):
-            self._refuse(addr, 8)
-        cdef char* at = mapped.base + (addr & OFFSET_MASK)
-        if unlikely(self._armed, 0):
-            self._burn()
-        cdef u64 old = limpet_mcas(at, compare, swap, compare_mask, swap_mask)
-        if unlikely(is_lost(self, addr, mapped), 0):
-            self._mourn(addr >> 40)
-        self._cas(addr, ((old ^ compare) & compare_mask) != 0)
-        return old
-
-    cpdef int wait(self) except -1:
-        """End a phase: the verbs since the last `wait` were one round trip, FIFO per node."""
-        self._here.round_trips += 1
-        if self.latency_ns and self._here == &self._scopes[0]:
-            limpet_spin_ns(self.latency_ns)
         return 0
 
     cpdef int pause(self, u64 attempt) except -1:
@@ -784,26 +671,6 @@ cdef class Endpoint:
 
     # ---- one operation at a time --------------------------------------------------------------
 
-    cpdef bint begin(self) except -1:
-        """Enter an operation. True: this is a forked child that needs an identity of its own.
-
-        Waits while another thread is inside; raises ReentrantUse when this thread is.
-        """
-        if unlikely(self._forks != limpet_forks, 0):
-            return True
-        while unlikely(self._busy, 0):
-            if self._take_over():
-                return False
-            if self._owner == pthread_self():
-                raise ReentrantUse("a limpet handle was used from inside one of its own operations")
-            with nogil:
-                limpet_sleep_ns(20_000)
-            PyErr_CheckSignals()
-        self._busy = True
-        self._owner = pthread_self()
-        self._outside = self._here
-        return False
-
     cdef bint _take_over(self) except -1:
         """Be inside in place of an operation that was cut off (inside.py); False: it was not."""
         cdef object frame = self.frame
@@ -823,12 +690,6 @@ cdef class Endpoint:
             raise
         self._here = self._outside
         return True
-
-    cpdef int end(self) except -1:
-        """Leave the operation that `begin` entered, and the accounting scope that it has set."""
-        self._here = self._outside
-        self._busy = False
-        return 0
 
     def begin_last(self) -> bool:
         """Enter an operation without waiting, to end the handle; False: another thread is inside.
@@ -852,12 +713,6 @@ cdef class Endpoint:
 
     # ---- accounting ---------------------------------------------------------------------------
 
-    cpdef bint background(self, bint on) noexcept:
-        """Count the verbs from here on as background work, or not; what was counted before."""
-        cdef bint before = self._here != &self._scopes[0]
-        self._here = &self._scopes[1 if on else 0]
-        return before
-
     def counters(self, scope="foreground") -> dict:
         """Counts since the endpoint was made: verbs, round trips, bytes."""
         cdef Counters c = self._scopes[_SCOPES.index(scope)]
@@ -870,6 +725,70 @@ cdef class Endpoint:
         zero.cas = zero.cas_lost = zero.bytes_read = zero.bytes_written = 0
         self._scopes[0] = zero
         self._scopes[1] = zero
+
+
+@cython.final
+cdef class Direct(Endpoint):
+    """An endpoint whose verbs are not overridden. Only its table of C methods is used."""
+
+    cpdef bint failed(self, u64 addr) noexcept:
+        return do_failed(self, addr)
+
+    cpdef int read_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_read_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef void prefetch(self, u64 addr, u64 size, bint writes=False) noexcept:
+        do_prefetch(self, addr, size, writes)
+
+    cpdef int write_gather(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, bytes first, bytes second
+    ) except -1:
+        return do_write_gather(self, addr, &words[0], words.shape[0], count, first, second)
+
+    cpdef int write_words(
+        self, u64 addr, u64[::1] words, Py_ssize_t count, Py_ssize_t start=0
+    ) except -1:
+        return do_write_words(self, addr, &words[0], words.shape[0], count, start)
+
+    cpdef u64 load(self, u64 addr) except? 0xFEEDFACEDEADBEA7:
+        return do_load(self, addr)
+
+    cpdef int store(self, u64 addr, u64 value) except -1:
+        return do_store(self, addr, value)
+
+    cpdef u64 swap(self, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+        return do_swap(self, addr, value)
+
+    cpdef u64 cas(self, u64 addr, u64 expected, u64 desired) except? 0xFEEDFACEDEADBEA7:
+        return do_cas(self, addr, expected, desired)
+
+    cpdef u64 faa(self, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+        return do_faa(self, addr, delta)
+
+    cpdef u64 fetch_or(self, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+        return do_fetch_or(self, addr, bits)
+
+    cpdef u64 mcas(
+        self, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+    ) except? 0xFEEDFACEDEADBEA7:
+        return do_mcas(self, addr, compare, swap, compare_mask, swap_mask)
+
+    cpdef int wait(self) except -1:
+        return do_wait(self)
+
+    cpdef bint begin(self) except -1:
+        return do_begin(self)
+
+    cpdef int end(self) except -1:
+        return do_end(self)
+
+    cpdef bint background(self, bint on) noexcept:
+        return do_background(self, on)
+
+
+DIRECT = table_of(Direct())[0]
 
 
 include "image.pxi"

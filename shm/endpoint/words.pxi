@@ -68,8 +68,8 @@ cpdef int words_compare(u64[::1] words, Py_ssize_t offset, Py_ssize_t size, byte
 
 cpdef u64 words_tagged(u64[::1] words, Py_ssize_t start, Py_ssize_t count, u64 tag) except? 0:
     """Which of `count` words, at most 64, from `start` on have `tag` in bits 56-63: as bits."""
-    if not 0 <= count <= 64 or start < 0 or count > words.shape[0] - start:
-        raise AddressError(f"{count} words from word {start} on are outside of the buffer, or many")
+    if unlikely(not 0 <= count <= 64 or start < 0 or count > words.shape[0] - start, 0):
+        return no_tags(start, count)
     return limpet_tagged(&words[0] + start, count, <unsigned char>tag) if count else 0
 
 

@@ -1,0 +1,215 @@
+# Part of verbs.pyx: the verbs that operations are made of. `Endpoint` and `Direct` have them both as
+# methods. Each is checked, done, checked and counted. What is rare is left by `return`, to a function
+# of its own (rare.pxi), so that the usual way has no call in it and saves no register.
+
+cdef inline bint do_failed(Endpoint endpoint, u64 addr) noexcept:
+    return addr < CONTROL and endpoint._states[addr >> 40] != endpoint._map[addr >> 40].state
+
+
+cdef inline int do_read_words(
+    Endpoint endpoint, u64 addr, u64* words, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start
+) except -1:
+    if unlikely(count < 1 or start < 0 or count > room - start, 0):
+        return no_buffer(addr, room, count, start, False)
+    cdef u64 size = <u64>count * 8
+    cdef Mapped* mapped = bytes_at(endpoint, addr, size)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, size)
+    if unlikely(endpoint._incoherent or count > LIMPET_WORDWISE or addr & 7, 0):
+        return read_at_length(endpoint, addr, mapped, <char*>(words + start), size)
+    limpet_copy_words(words + start, mapped.base + (addr & OFFSET_MASK), count)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._reads(addr, size)
+    return 0
+
+
+cdef inline void do_prefetch(Endpoint endpoint, u64 addr, u64 size, bint writes) noexcept:
+    cdef u64 node = addr >> 40
+    cdef u64 offset = addr & OFFSET_MASK
+    cdef const char* line
+    cdef const char* end
+    if node < 256 and offset < endpoint._map[node].size:
+        line = endpoint._map[node].base + (offset & ~63ULL)
+        end = endpoint._map[node].base + offset + min(size, endpoint._map[node].size - offset)
+        if writes:
+            while line < end:
+                prefetch_line(line, 1)
+                line += 64
+        else:
+            while line < end:
+                prefetch_line(line, 0)
+                line += 64
+
+
+cdef inline int do_write_gather(
+    Endpoint endpoint, u64 addr, u64* words, Py_ssize_t room, Py_ssize_t count, bytes first, bytes second
+) except -1:
+    if unlikely(first is None or second is None or count < 0 or count > room or addr & 7, 0):
+        return no_gather(addr, count, first, second)
+    cdef u64 head = <u64>count * 8
+    cdef u64 n1 = PyBytes_GET_SIZE(first)
+    cdef u64 n2 = PyBytes_GET_SIZE(second)
+    cdef u64 size = head + (n1 + 7 & ~7ULL) + n2
+    cdef Mapped* mapped = bytes_at(endpoint, addr, size)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, size)
+    cdef char* at = mapped.base + (addr & OFFSET_MASK)
+    if unlikely(endpoint._incoherent or endpoint._armed, 0):
+        gather_step_by_step(endpoint, addr, at, <char*>words, head, first, second)
+    else:
+        limpet_copy_in(at, words, head)
+        limpet_copy_padded(at + head, PyBytes_AS_STRING(first), n1)
+        limpet_copy_in(at + (size - n2), PyBytes_AS_STRING(second), n2)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._writes(addr, size)
+    return 0
+
+
+cdef inline int do_write_words(
+    Endpoint endpoint, u64 addr, u64* words, Py_ssize_t room, Py_ssize_t count, Py_ssize_t start
+) except -1:
+    if unlikely(count < 1 or start < 0 or count > room - start or addr & 7, 0):
+        return no_buffer(addr, room, count, start, True)
+    cdef u64 size = <u64>count * 8
+    cdef Mapped* mapped = bytes_at(endpoint, addr, size)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, size)
+    cdef char* at = mapped.base + (addr & OFFSET_MASK)
+    if unlikely(endpoint._incoherent, 0):
+        endpoint._renew_edges(addr, size)
+        endpoint._copy(at, <char*>(words + start), size)
+        if (addr & OFFSET_MASK) + size > mapped.coherent:
+            endpoint.write_back(addr, size)
+    else:
+        endpoint._copy(at, <char*>(words + start), size)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._writes(addr, size)
+    return 0
+
+
+cdef inline u64 do_load(Endpoint endpoint, u64 addr) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    cdef u64 value = limpet_load(mapped.base + (addr & OFFSET_MASK))
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._reads(addr, 8)
+    return value
+
+
+cdef inline int do_store(Endpoint endpoint, u64 addr, u64 value) except -1:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return endpoint._refuse(addr, 8)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    limpet_store(mapped.base + (addr & OFFSET_MASK), value)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return endpoint._mourn(addr >> 40)
+    endpoint._writes(addr, 8)
+    return 0
+
+
+cdef inline u64 do_swap(Endpoint endpoint, u64 addr, u64 value) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    cdef u64 old = limpet_swap(mapped.base + (addr & OFFSET_MASK), value)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._atomics(addr)
+    return old
+
+
+cdef inline u64 do_cas(
+    Endpoint endpoint, u64 addr, u64 expected, u64 desired
+) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    cdef u64 old = limpet_cas(mapped.base + (addr & OFFSET_MASK), expected, desired)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._cas(addr, old != expected)
+    return old
+
+
+cdef inline u64 do_faa(Endpoint endpoint, u64 addr, u64 delta) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    cdef u64 old = limpet_faa(mapped.base + (addr & OFFSET_MASK), delta)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._atomics(addr)
+    return old
+
+
+cdef inline u64 do_fetch_or(Endpoint endpoint, u64 addr, u64 bits) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    cdef u64 old = limpet_fetch_or(mapped.base + (addr & OFFSET_MASK), bits)
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._atomics(addr)
+    return old
+
+
+cdef inline u64 do_mcas(
+    Endpoint endpoint, u64 addr, u64 compare, u64 swap, u64 compare_mask, u64 swap_mask
+) except? 0xFEEDFACEDEADBEA7:
+    cdef Mapped* mapped = word_at(endpoint, addr)
+    if unlikely(mapped == NULL, 0):
+        return no_word(endpoint, addr)
+    if unlikely(endpoint._armed, 0):
+        endpoint._burn()
+    cdef u64 old = limpet_mcas(
+        mapped.base + (addr & OFFSET_MASK), compare, swap, compare_mask, swap_mask
+    )
+    if unlikely(is_lost(endpoint, addr, mapped), 0):
+        return lost_word(endpoint, addr)
+    endpoint._cas(addr, ((old ^ compare) & compare_mask) != 0)
+    return old
+
+
+cdef inline int do_wait(Endpoint endpoint) except -1:
+    endpoint._here.round_trips += 1
+    if unlikely(endpoint.latency_ns and endpoint._here == &endpoint._scopes[0], 0):
+        limpet_spin_ns(endpoint.latency_ns)
+    return 0
+
+
+cdef inline bint do_begin(Endpoint endpoint) except -1:
+    if unlikely(endpoint._forks != limpet_forks, 0):
+        return True
+    if unlikely(endpoint._busy, 0) and await_turn(endpoint):
+        return False
+    endpoint._busy = True
+    endpoint._owner = pthread_self()
+    endpoint._outside = endpoint._here
+    return False
+
+
+cdef inline int do_end(Endpoint endpoint) except -1:
+    endpoint._here = endpoint._outside
+    endpoint._busy = False
+    return 0
+
+
+cdef inline bint do_background(Endpoint endpoint, bint on) noexcept:
+    cdef bint before = endpoint._here != &endpoint._scopes[0]
+    endpoint._here = &endpoint._scopes[1 if on else 0]
+    return before
