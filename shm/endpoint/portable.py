@@ -160,7 +160,6 @@ class Endpoint:
         self._views = {}
         self._scopes = (dict.fromkeys(_COUNTERS, 0), dict.fromkeys(_COUNTERS, 0))
         self._background = self._outside = False
-        self._background = self._outside = False
         self._inside = {}
         self._waiting = set()
         self._looking = threading.RLock()
@@ -644,6 +643,7 @@ class Endpoint:
 
     def adopted(self) -> None:
         """The forked child has an identity now: `begin` works again."""
+        self._background = self._outside = False
         self._inside = {}
         self._waiting = set()
         self._looking = threading.RLock()

@@ -16,7 +16,7 @@ cdef u64 GROUP_MASK
 cdef u64 GROUP_SIZE
 cdef int GROUP_WORDS
 cdef u64 HAND
-cdef int HAND_SIZE
+cdef int CLIENT_JOURNAL_SIZE
 cdef u64 HITS_MASK
 cdef int LAP_AT
 cdef u64 LAP_MASK

@@ -25,7 +25,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from limpet.shm.endpoint.slots import HAND_SIZE
+from limpet.shm.endpoint.slots import CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK
 from limpet.stores.cache.layout import (
     BORN_MASK,
@@ -210,9 +210,9 @@ class Hand:
     def _unlink(self, slot: int, word: int) -> int:
         """Unlink the object of a slot with this word; its units, or 0: another client was faster,
         or this operation has as many in its journal as it can."""
-        if self.client.held >= HAND_SIZE - 1:
+        if self.client.held >= CLIENT_JOURNAL_SIZE - 1:
             return 0
-        self.client.hold(word & REFERENCE_MASK, slot)
+        self.client.log(word & REFERENCE_MASK, slot)
         # LINEARIZES: eviction
         if self.endpoint.cas(slot, word, 0) != word:
             return 0

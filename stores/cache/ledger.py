@@ -19,7 +19,8 @@ Steps
     end of a lap   see below
 
 `account` and `restamp` meet at the life: the CAS fails on a DEAD one, and the client that sets DEAD
-learns which bank has the object. An object whose lap is not counted any more is not taken away from anything.
+learns which bank has the object. An object whose lap is not counted any more is not taken away from
+anything.
 
 The lap ends, at the end of the table, only when every operation that may have begun in an earlier
 one has ended: a client could be about to link an object with that lap. `period` has the epoch that

@@ -119,7 +119,7 @@ cdef class CacheStore(HashStore):
     cpdef tuple take_once(self, Place place, bytes key)
     @cython.locals(slot=u64, head=u64, units=u64)
     cpdef bint purge_once(self, Place place, bytes key) except -1
-    @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, lane=bint)
+    @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, scope=bint)
     cpdef int make_room(self, u64 units) except -1
     cpdef u64 evict_once(self, u64 units, bint ruthless, bint ends) except? 0xFEEDFACEDEADBEA7
     cdef int _count_evicted(self) except -1

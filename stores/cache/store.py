@@ -520,7 +520,7 @@ class CacheStore(HashStore):
         """Evict until there is room for an object of so many units. StoreFull: that is in vain."""
         in_vain = 0
         enough = False
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             while not enough:
                 self.client.enter()
@@ -537,7 +537,7 @@ class CacheStore(HashStore):
                 if in_vain and in_vain % HOPELESS == 0:
                     self._wait_for_lap(in_vain)
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
 
     def evict_once(self, units: int, ruthless: bool, ends: bool) -> int:
         """One step of the hand. Within an operation."""
@@ -585,7 +585,7 @@ class CacheStore(HashStore):
     def _evict_units(self, units: int) -> int:
         """Evict about so many units, or all that there is; what was freed."""
         freed = in_vain = 0
-        lane = self.endpoint.background(True)
+        scope = self.endpoint.background(True)
         try:
             while freed < units and in_vain < GIVE_UP and (in_vain < HOPELESS or self._any()):
                 self.client.enter()
@@ -597,7 +597,7 @@ class CacheStore(HashStore):
                 freed += step
                 in_vain = 0 if step else in_vain + 1
         finally:
-            self.endpoint.background(lane)
+            self.endpoint.background(scope)
         return freed
 
     def _any(self) -> bool:
