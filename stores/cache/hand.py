@@ -216,7 +216,7 @@ class Hand:
         # LINEARIZES: eviction
         if self.endpoint.cas(slot, word, 0) != word:
             return 0
-        # A kill here: the object is in the hand and no longer linked.
+        # A kill here: the object is in the client journal and no longer linked.
         head = word & OBJECT_MASK & ADDRESS_MASK
         units = self._units(head)
         self.ledger.account(head, units)

@@ -1,0 +1,129 @@
+"""A cache backend of Django: all processes of a site share one `pool.cache`.
+
+    CACHES = {
+        "default": {
+            "BACKEND": "limpet.adapters.django.LimpetCache",
+            "LOCATION": "shm://site/pages",  # pool and cache, by default "cache"
+            "OPTIONS": {"MAX_ENTRIES": 100_000, "max_bytes": "64MiB", "node_size": "256MiB"},
+        }
+    }
+
+The first process that needs the pool makes it, with `nodes` and `node_size`; the others open it. A
+pool stays until `limpet destroy site`. `MAX_ENTRIES` is a bound at all times, and `CULL_FREQUENCY`
+means nothing: a full cache evicts one entry for each new one. Without `MAX_ENTRIES` there is no
+bound but `max_bytes`. Sessions: `SESSION_ENGINE = "django.contrib.sessions.backends.cache"`.
+
+Values are pickled, so processes that may write to the pool must trust each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Any, Final
+
+from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
+
+import limpet
+from limpet.stores.cache.cache import Cache
+from limpet.stores.cache.parameters import TTL_MAX_MS
+
+NAME: Final = "cache"
+POOL_OPTIONS: Final = ("nodes", "node_size", "clients")
+CACHE_OPTIONS: Final = ("max_bytes", "policy")
+
+_lock = threading.Lock()
+_pools: Final[dict[str, limpet.Pool]] = {}
+"""Of this process, by URL: Django makes a backend for each thread."""
+
+
+def _pool(url: str, options: dict[str, Any]) -> limpet.Pool:
+    """The pool, opened once in this process; made if it is not there."""
+    with _lock:
+        while url not in _pools or _pools[url].closed:
+            try:
+                _pools[url] = limpet.open(url)
+            except limpet.PoolNotFound:
+                with contextlib.suppress(limpet.PoolExists):  # another process was faster
+                    _pools[url] = limpet.create(url, **options)
+        return _pools[url]
+
+
+class LimpetCache(BaseCache):
+    """The backend. Each call is one operation on the shared cache."""
+
+    def __init__(self, location: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        options = params.get("OPTIONS", {})
+        head, _, name = location.rpartition("/")
+        bare = "//" not in location or head.endswith("/")
+        self._url, self._name = (location, NAME) if bare else (head, name)
+        self._pool_options = {key: options[key] for key in POOL_OPTIONS if key in options}
+        self._cache_options = {key: options[key] for key in CACHE_OPTIONS if key in options}
+        if "MAX_ENTRIES" in options or "max_entries" in params:
+            self._cache_options["max_items"] = int(self._max_entries)
+        self._made: Cache[str, Any] | None = None
+
+    @property
+    def shared(self) -> Cache[str, Any]:
+        """The cache in the pool."""
+        if self._made is None or self._made.store.pool.closed:
+            pool = _pool(self._url, self._pool_options)
+            self._made = pool.cache(self._name, **self._cache_options)
+        return self._made
+
+    def _ttl(self, timeout: Any) -> int | None:
+        """ms that an entry lives; 0: for ever; None: it has expired already."""
+        end = self.get_backend_timeout(timeout)
+        if end is None:
+            return 0
+        left = int((end - time.time()) * 1000)
+        return min(left, TTL_MAX_MS) if left > 0 else None
+
+    def add(
+        self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> bool:
+        name = self.make_and_validate_key(key, version=version)
+        ttl = self._ttl(timeout)
+        if ttl is None:
+            return name not in self.shared
+        return self.shared.add(name, value, ttl=ttl)
+
+    def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
+        return self.shared.get(self.make_and_validate_key(key, version=version), default)
+
+    def set(
+        self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
+    ) -> None:
+        name = self.make_and_validate_key(key, version=version)
+        ttl = self._ttl(timeout)
+        if ttl is None:
+            self.shared.delete(name)
+        else:
+            self.shared.set(name, value, ttl=ttl)
+
+    def touch(self, key: str, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        name = self.make_and_validate_key(key, version=version)
+        ttl = self._ttl(timeout)
+        return self.shared.delete(name) if ttl is None else self.shared.touch(name, ttl)
+
+    def delete(self, key: str, version: int | None = None) -> bool:
+        return self.shared.delete(self.make_and_validate_key(key, version=version))
+
+    def has_key(self, key: str, version: int | None = None) -> bool:
+        return self.make_and_validate_key(key, version=version) in self.shared
+
+    def get_many(self, keys: Any, version: int | None = None) -> dict[str, Any]:
+        names = {self.make_and_validate_key(key, version=version): key for key in keys}
+        return {names[name]: value for name, value in self.shared.get_many(names).items()}
+
+    def incr(self, key: str, delta: int = 1, version: int | None = None) -> int:
+        name = self.make_and_validate_key(key, version=version)
+        try:
+            return self.shared.incr(name, delta)
+        except KeyError:
+            raise ValueError(f"Key {key!r} not found") from None
+
+    def clear(self) -> None:
+        self.shared.clear()

@@ -1,0 +1,162 @@
+"""`limpet.adapters.django`: Django's promises of a cache backend, and what processes share.
+
+Django's own tests of backends (tests/cache in its repository) are not in its package, so these are
+written after its documentation of the cache framework.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kit.processes import gather
+
+import limpet
+
+django = pytest.importorskip(
+    "django", reason="Django is not installed: pip install 'limpet[django]'"
+)
+
+pytestmark = pytest.mark.exhaustive_in_pure("the backend is not compiled", quick=[])
+
+
+@pytest.fixture
+def backend(make_url: Any) -> Iterator[Any]:
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+    from limpet.adapters.django import LimpetCache, _pools
+
+    url = make_url()
+    made = LimpetCache(
+        f"{url}/site", {"OPTIONS": {"MAX_ENTRIES": 50, "node_size": "4MiB", "clients": 16}}
+    )
+    try:
+        yield made
+    finally:
+        if url in _pools:
+            _pools.pop(url).close()
+            limpet.destroy(url)
+
+
+def test_values_come_back_under_their_version(backend: Any) -> None:
+    backend.set("k", [1], version=1)
+    backend.set("k", [2], version=2)
+    assert backend.get("k") == [1]
+    assert backend.get("k", version=2) == [2]
+    assert backend.incr_version("k") == 2
+    assert backend.get("k", version=2) == [1]
+    assert backend.get("k", "default") == "default"
+    backend.set("none", None)
+    assert backend.get("none", "default") is None
+    assert "none" in backend
+
+
+def test_add_and_delete_say_what_was_there(backend: Any) -> None:
+    assert backend.add("k", 1)
+    assert not backend.add("k", 2)
+    assert backend.get("k") == 1
+    assert backend.delete("k")
+    assert not backend.delete("k")
+    assert backend.add("k", 3)
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_timeout_that_is_over_keeps_nothing(backend: Any, timeout: int) -> None:
+    backend.set("k", 1)
+    backend.set("k", 2, timeout)
+    assert not backend.has_key("k")
+    assert backend.add("k", 3, timeout)
+    assert "k" not in backend
+    backend.set("k", 4)
+    assert backend.touch("k", timeout)
+    assert backend.get("k") is None
+
+
+def test_timeouts_are_in_seconds(backend: Any) -> None:
+    backend.set("k", 1, 100)
+    left = backend.shared.expires_in(backend.make_key("k"))
+    assert 90_000 < left <= 100_000
+    assert backend.touch("k", None)
+    assert backend.shared.expires_in(backend.make_key("k")) is None
+    backend.set("default", 1)
+    assert 290_000 < backend.shared.expires_in(backend.make_key("default")) <= 300_000
+    assert not backend.touch("other")
+
+
+def test_incr_and_decr(backend: Any) -> None:
+    backend.set("n", 41)
+    assert backend.incr("n") == 42
+    assert backend.decr("n", 2) == 40
+    assert backend.incr("n", -40) == 0
+    with pytest.raises(ValueError, match="not found"):
+        backend.incr("missing")
+    with pytest.raises(ValueError, match="not found"):
+        backend.decr("missing")
+
+
+def test_many_at_once(backend: Any) -> None:
+    assert backend.set_many({"a": 1, "b": 2}) == []
+    assert backend.get_many(["a", "b", "c"]) == {"a": 1, "b": 2}
+    backend.delete_many(["a", "c"])
+    assert backend.get_many(["a", "b"]) == {"b": 2}
+    backend.clear()
+    assert backend.get_many(["a", "b"]) == {}
+
+
+def test_get_or_set(backend: Any) -> None:
+    assert backend.get_or_set("k", lambda: 7) == 7
+    assert backend.get_or_set("k", 8) == 7
+    assert backend.get_or_set("none", None) is None
+
+
+def test_asynchronous_calls(backend: Any) -> None:
+    import asyncio
+
+    async def use() -> Any:
+        await backend.aset("k", 1)
+        await backend.aincr("k")
+        return await backend.aget("k"), await backend.aget_many(["k", "l"])
+
+    assert asyncio.run(use()) == (2, {"k": 2})
+
+
+def test_keys_that_memcached_refuses_are_warned_of(backend: Any) -> None:
+    from django.core.cache import CacheKeyWarning
+
+    with pytest.warns(CacheKeyWarning):
+        backend.set("a key with spaces", 1)
+
+
+def test_full_cache_stays_within_its_entries(backend: Any) -> None:
+    for number in range(200):
+        backend.set(f"k{number}", number)
+    assert backend.shared.stats()["items"] == 50
+
+
+def test_processes_share_one_cache(backend: Any) -> None:
+    backend.set("n", 0)
+    backend.set("pids", [os.getpid()])
+
+    def use() -> Any:
+        for _ in range(20):
+            backend.incr("n")
+        return backend.get("pids")
+
+    assert gather(use, use, use) == [[os.getpid()]] * 3
+    assert backend.get("n") == 60
+
+
+def test_sessions_are_kept_in_it(backend: Any, monkeypatch: Any) -> None:
+    from django.contrib.sessions.backends import cache as sessions
+
+    monkeypatch.setattr(sessions, "caches", {"default": backend})
+    session = sessions.SessionStore()
+    session["user"] = 7
+    session.save()
+    assert sessions.SessionStore(session.session_key)["user"] == 7
+    session.delete()
+    assert "user" not in sessions.SessionStore(session.session_key)
