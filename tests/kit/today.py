@@ -88,8 +88,14 @@ UNDECLARED: Final = {
     "limpet.stores.race.locked": """
         INCARNATION_BITS PIN
     """,
+    "limpet.stores.rtx.parts": """
+        COUNT_MAX
+    """,
     "limpet.stores.rtx.race": """
         SLOTS_PER_OBJECT
+    """,
+    "limpet.stores.rtx.transaction": """
+        OPTIMISTIC
     """,
     "limpet.stores.sherman.routes": """
         HINTS_MIN
