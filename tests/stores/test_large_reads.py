@@ -12,9 +12,9 @@ from kit.stores import sound
 
 import limpet
 from limpet.shm.endpoint.fabric import BUILD
-from limpet.stores.rtx import transaction as module
 from limpet.stores.rtx.cut import Cut
 from limpet.stores.rtx.transaction import OPTIMISTIC, Transaction
+from limpet.stores.status import NO_MEMORY
 
 TREE: Final = "rtx-sherman"
 SMALL: Final = {"node_size": 384, "key_size": 16, "value_size": 32}
@@ -165,7 +165,7 @@ def test_without_memory_for_a_log_it_goes_on_as_before(
     def full(cut: Cut, sparing: int = 0) -> None:
         raise limpet.StoreFull("test")
 
-    monkeypatch.setattr(Cut, "take", lambda cut: (module.NO_MEMORY, {}))
+    monkeypatch.setattr(Cut, "take", lambda cut: (NO_MEMORY, {}))
     monkeypatch.setattr(Cut, "replenish", full)
     with pytest.raises(limpet.TransactionConflict):
         store.pool.transaction(lambda tx: tx.scan(store), attempts=OPTIMISTIC + 2)
