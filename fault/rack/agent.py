@@ -6,6 +6,7 @@ A command is a line of JSON on TTY (machine.py). Clients are forked children, so
 once; each reports its end by a line on a pipe, which the agent hands on. A child ends with the
 agent, and the agent with the machine.
 
+    count       many atomic additions, while the other machine makes them, too
     create      a pool on this machine's devices, and a store in it
     work        clients on the slots of the record that are named
     kill        SIGKILL to one of them
@@ -85,6 +86,11 @@ class Agent:
         ) as pool:
             pool.store(**self.store)
         return {"uuid": pool.uuid.hex()}
+
+    def count(self, times: int) -> dict[str, Any]:
+        """Add so many ones to a word of the record."""
+        self.record.count_up(times)
+        return {}
 
     def use(self, url: str, kind: str, keys: int) -> dict[str, Any]:
         """Take that pool and store for the commands that follow."""

@@ -8,6 +8,10 @@ which is a Unix socket here. A command is a line of JSON with a number, and so i
     {"number": 3, "ok": true, ...}          its reply; `error` says why, if it is not ok
     {"event": "ended", "slot": 2, ...}      what it tells by itself; kept in `events`
 
+A machine may have one processor, but is made for two or more (`maxcpus`). For one that can have no
+second, qemu emulates a locked instruction by a plain load and a plain store, since nothing of that
+machine could come in between; the other machine could. `Rack.prove_atomic` looks whether it does.
+
 `kill` is a power cut: SIGKILL to qemu. `freeze` is SIGSTOP to qemu: every processor of the machine
 stops between two instructions, and its clocks go on. `pause` asks qemu to stop the machine: its
 clocks stop, too, so that a program in it cannot know how long it was away. The kernel ends qemu
@@ -57,7 +61,8 @@ def arguments(
     found = [
         str(needs.qemu), "-nodefaults", "-no-reboot", "-display", "none",
         "-accel", "tcg,thread=multi", "-machine", "pc,nvdimm=on", "-cpu", "max",
-        "-smp", str(processors), "-m", f"{MEMORY_MB}M,slots=8,maxmem=8G",
+        "-smp", f"{processors},maxcpus={max(2, processors)}",
+        "-m", f"{MEMORY_MB}M,slots=8,maxmem=8G",
         "-kernel", str(needs.kernel), "-initrd", str(initial),
         "-append", f"console=ttyS0 quiet panic=1 tsc=reliable clocksource=tsc rack.name={name}",
         "-serial", f"file:{folder / name}.console",
@@ -209,11 +214,19 @@ class Machine:
 
     def ask(self, do: str, timeout_s: float = REPLY_S, **arguments: Any) -> dict[str, Any]:
         """Have the agent do something; its reply. Raises RackError when it cannot, or is late."""
+        self.tell(do, **arguments)
+        return self.reply(do, timeout_s)
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """Have the agent do something; `reply` waits for it."""
         self._number += 1
         line = json.dumps({"number": self._number, "do": do, **arguments}) + "\n"
         if self._socket is None:
             raise RackError(f"machine {self.name} does not run")
         self._socket.sendall(line.encode())
+
+    def reply(self, do: str, timeout_s: float = REPLY_S) -> dict[str, Any]:
+        """The agent's reply to what it was told last, which was `do`."""
         end = time.monotonic() + timeout_s
         while True:
             found = self._read_line(end, do)

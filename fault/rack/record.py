@@ -9,6 +9,7 @@ The memory is one file of the host, which each machine has as the memory of a PC
 
     offset              size    what
     0                   8       tickets given out
+    64                  8       counted up by all machines at once, to see whether that is atomic
     4096 + i * PART     PART    the log of slot i (fault/check/recorder.py)
 
 A log has room for `NOTES_MAX` notes; a client ends when its log is full. The one writer of a slot
@@ -38,6 +39,7 @@ from limpet.fault.check.recorder import (
 from limpet.shm.endpoint.fabric import Endpoint
 
 PAGE: Final = 4096
+COUNTED: Final = 64
 PART: Final = HEADER_SIZE + CHUNK_SIZE
 NOTES_MAX: Final = NOTES_PER_CHUNK
 SLOTS: Final = 16
@@ -77,6 +79,16 @@ class Record:
     def ticket(self) -> int:
         """The next ticket, from 1 on."""
         return self._endpoint.faa(0, 1) + 1
+
+    def count_up(self, times: int) -> None:
+        """Add so many ones to the word that is there for that."""
+        for _ in range(times):
+            self._endpoint.faa(COUNTED, 1)
+
+    @property
+    def counted(self) -> int:
+        """What was added up."""
+        return self._endpoint.load(COUNTED)
 
     def log(self, slot: int, client: int) -> Log:
         """The log of `slot`, to be continued by `client`."""

@@ -33,9 +33,10 @@ NODES: Final = 3
 NODE_SIZE: Final = 64 << 20
 CLIENTS: Final = 3
 """Of machine "b" when it is lost: two that work, and one that watches."""
+COUNT: Final = 300_000
 FINAL_SLOT: Final = SLOTS - 1
 POLL_S: Final = 0.01
-JOINING_S: Final = 60.0
+JOINING_S: Final = 180.0
 """How long a client may take to open the pool and begin."""
 ENDING_S: Final = 20.0
 """How long the clients of a machine that goes on may take to find out that they are none."""
@@ -90,6 +91,21 @@ class Rack:
             f"{time.monotonic() - began:.0f} s (by its own clock {found['uptime_s']:.0f} s); "
             f"{devices}"
         )
+
+    def prove_atomic(self) -> None:
+        """Raise RackError unless additions of both machines to one word all count."""
+        before = self.record.counted
+        for machine in (self.a, self.b):
+            machine.tell("count", times=COUNT)
+        for machine in (self.a, self.b):
+            machine.reply("count")
+        added = self.record.counted - before
+        if added != 2 * COUNT:
+            raise RackError(
+                f"of {2 * COUNT} atomic additions of two machines to one word only {added} count: "
+                "their memory is not one memory, and nothing that is run on it proves anything"
+            )
+        self.tell(f"{added} atomic additions of both machines to one word at a time, none is lost")
 
     def wait(
         self, seconds: float, slots: tuple[int, ...], until: Callable[[], bool] = lambda: False
@@ -277,6 +293,7 @@ def rack_of(needs: Needs, parameters: RackParameters, tell: Tell) -> Generator[R
             for machine in machines:  # "a" first: it formats the NVDIMMs
                 stack.callback(machine.stop)
                 rack.boot(machine)
+            rack.prove_atomic()
             yield rack
     finally:
         shutil.rmtree(folder, ignore_errors=True)

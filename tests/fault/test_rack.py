@@ -22,9 +22,10 @@ from kit.processes import gather
 from limpet.__main__ import main
 from limpet.fault.check.recorder import NOTE, Operation, Result
 from limpet.fault.check.self_check import identity
-from limpet.fault.rack import image, record, verdicts
+from limpet.fault.rack import image, record, scenarios, verdicts
 from limpet.fault.rack.image import Needs, RackError
 from limpet.fault.rack.machine import Machine, Memory, arguments
+from limpet.fault.rack.scenarios import Rack, RackParameters
 from limpet.fault.rack.verdicts import Outcome
 
 pytestmark = pytest.mark.either_build("processes and files", but=["test_tickets*", "test_log*"])
@@ -128,6 +129,8 @@ def test_machine_only_emulates_and_shares_its_memory(tmp_path: Path) -> None:
     assert text.count("-device nvdimm,") == 2
     assert "readonly=on" in command[command.index("-fsdev") + 1]
     assert "rack.name=b" in text
+    # With one processor at most, atomics of the machine would be none to the other one.
+    assert command[command.index("-smp") + 1] == "1,maxcpus=2"
 
 
 # ---- a machine -----------------------------------------------------------------------------------
@@ -213,6 +216,36 @@ def test_tickets_of_several_processes_are_in_real_order(tmp_path: Path) -> None:
         assert all(one == sorted(one) for one in found)
         assert sorted(itertools.chain(*found)) == list(range(1, 301))
         assert made.ticket() == 301
+
+
+class FakeMachine:
+    """Counts up in place of a machine, `lost` fewer times than it is told."""
+
+    def __init__(self, made: record.Record, lost: int) -> None:
+        self.record, self.lost = made, lost
+
+    def tell(self, do: str, times: int) -> None:
+        self.record.count_up(times - self.lost)
+
+    def reply(self, do: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_machines_whose_atomics_are_none_are_refused(
+    tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scenarios, "COUNT", 100)
+    said: list[str] = []
+    with record.made(tmp_path / "record") as made:
+        machines: Any = (FakeMachine(made, 0), FakeMachine(made, lost))
+        rack = Rack(RackParameters(), machines, made, said.append)
+        if lost:
+            with pytest.raises(RackError, match=r"of 200 atomic additions .* only 199 count"):
+                rack.prove_atomic()
+        else:
+            rack.prove_atomic()
+            assert "200 atomic additions" in said[0]
 
 
 def test_log_outlives_its_writer_and_is_stamped_with_tickets(tmp_path: Path) -> None:
