@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from limpet.shm.errors import NodeFailed, StoreFull, StoreStuck
+from limpet.shm.errors import NodeFailed, StoreFull
 from limpet.stores.sherman.in_place_commit import InPlaceCommit
 from limpet.stores.sherman.layout import SPARED_BLOCKS, SPARSE, UNTIDY
 from limpet.stores.sherman.leaf_writer import is_sparse
@@ -60,8 +60,7 @@ class InPlaceWriter:
     def _link_all_above(self, commit: InPlaceCommit) -> None:
         """Have the nodes above link to those that splits have made. If that fails, siblings do."""
         above = commit.above
-        # The write has taken effect: what stands in the way of links is no error of it.
-        with contextlib.suppress(StoreFull, StoreStuck, NodeFailed):
+        with contextlib.suppress(StoreFull, NodeFailed):
             while above:
                 above += self._link_above(commit.tree, *above.pop()).above
 

@@ -228,18 +228,6 @@ def test_a_remembered_leaf_may_be_an_extent_of_zeros_now(pools: Any) -> None:
     assert store.get_many(keys) == [b"again"] * 100
 
 
-def test_a_write_that_took_effect_is_no_error_when_the_node_above_is_locked_by_a_dead_client(
-    pools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stuck(*_: Any) -> None:
-        raise StoreStuck("the node above is locked by a client that died")
-
-    monkeypatch.setattr(InPlaceWriter, "_link_above", stuck)
-    store = grown(pools, "sherman", 100, **SMALL)
-    assert store.get_many([b"%04d" % number for number in range(100)]) == [OLD8] * 100
-    sound(store)
-
-
 # ---- locks of the dead ---------------------------------------------------------------------------
 
 
