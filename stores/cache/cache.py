@@ -30,6 +30,7 @@ from limpet.stores.cache.parameters import TTL_MAX_MS
 from limpet.stores.cache.status import SWAP
 from limpet.stores.cache.store import Terms
 from limpet.stores.codecs import Codec
+from limpet.stores.dict import MISSING
 from limpet.stores.status import DONE, INSERT, PUT, UPDATE
 
 if TYPE_CHECKING:
@@ -42,13 +43,6 @@ F = TypeVar("F", bound=Callable[..., object])
 
 PATIENCE_MS: Final = 60_000
 TOKEN_OF_NOTHING: Final = -1
-
-
-class _Missing:
-    """What no caller gives as a default."""
-
-
-MISSING: Final = _Missing()
 
 
 def tags_word(tags: Iterable[str]) -> int:

@@ -66,7 +66,7 @@ cdef u64 UNITS_MASK
 cdef u64 US_PER_MS
 
 cdef class Terms:
-    cdef public u64 ttl
+    cdef readonly u64 span
     cdef public u64 slide
     cdef public u64 stale
     cdef public u64 tags
@@ -75,6 +75,8 @@ cdef class Terms:
     cdef public u64 checksum
     cdef public bint keep
     cdef public bint pending
+
+    cdef u64 deadline(self, u64 now) noexcept
 
 cdef class CacheStore(HashStore):
     cdef readonly CacheObjects cached
@@ -89,11 +91,12 @@ cdef class CacheStore(HashStore):
     cpdef int hold_ledger(self, Ledger ledger) except -1
     cpdef int count(self, u64 what, u64 number) except -1
     cdef int _find_counter(self) except -1
-    @cython.locals(head=u64, life=u64)
     cdef object search_once(self, Place place, bytes key)
+    @cython.locals(head=u64, life=u64)
+    cdef object read_entry(self, bint found)
     cpdef int meet(self, u64 head, u64 life) except -1
     cpdef int state(self, u64 head) except -1
-    @cython.locals(row=int, key=bytes, index=Index, head=u64, life=u64)
+    @cython.locals(row=int, key=bytes, index=Index)
     cdef bint search_batch(self, Place place, list keys, list found) except -1
     @cython.locals(head=u64)
     cpdef object entry_once(self, Place place, bytes key)
@@ -109,15 +112,17 @@ cdef class CacheStore(HashStore):
     ) except -1
     @cython.locals(state=int, counts=bint)
     cdef int _refused(self, u64 head, int mode, Terms terms) except -1
-    @cython.locals(endpoint=Endpoint, now=u64, born=u64, span=u64, life=u64)
+    @cython.locals(endpoint=Endpoint, now=u64, born=u64, life=u64)
     cdef int _head(self, Terms terms, u64 lap, u64 head) except -1
-    @cython.locals(slot=u64, head=u64, units=u64, counts=bint, outcome=int)
+    @cython.locals(slot=u64, counts=bint, outcome=int)
     cdef int delete_once(self, Place place, bytes key) except -1
-    @cython.locals(endpoint=Endpoint, head=u64, span=u64, deadline=u64, stale=u64, life=u64)
+    @cython.locals(head=u64, units=u64, outcome=int)
+    cdef int unlink(self, Place place, u64 slot) except -1
+    @cython.locals(endpoint=Endpoint, head=u64, deadline=u64, stale=u64, life=u64)
     cpdef bint touch_once(self, Place place, bytes key, Terms terms) except -1
-    @cython.locals(slot=u64, head=u64, units=u64, outcome=int)
+    @cython.locals(slot=u64, outcome=int)
     cpdef tuple take_once(self, Place place, bytes key)
-    @cython.locals(slot=u64, head=u64, units=u64)
+    @cython.locals(slot=u64)
     cpdef bint purge_once(self, Place place, bytes key) except -1
     @cython.locals(in_vain=u64, enough=bint, hopeless=bint, freed=u64, scope=bint)
     cpdef int make_room(self, u64 units) except -1
@@ -126,5 +131,5 @@ cdef class CacheStore(HashStore):
     cpdef int evict_near(self, Place place, bytes key) except -1
     @cython.locals(endpoint=Endpoint, head=u64, state=int, birth=u64, pilot=u64, found=u64)
     cpdef object board(self, Place place, bytes key, u64 dead)
-    @cython.locals(slot=u64, head=u64, units=u64, pending=u64)
+    @cython.locals(slot=u64, head=u64, pending=u64)
     cpdef bint alight(self, Place place, bytes key) except -1

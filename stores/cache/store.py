@@ -113,7 +113,8 @@ class Terms:
     ) -> None:
         """`ttl`: 0 for ever. `slide`: likewise, and put off at each read. `birth`: -1, now. `keep`:
         deadline, times and tags are those of the entry that is replaced."""
-        self.ttl = ttl
+        self.span = slide or ttl
+        """From a write to the deadline; 0: there is none."""
         self.slide = slide
         self.stale = stale
         self.tags = tags
@@ -122,6 +123,10 @@ class Terms:
         self.checksum = checksum
         self.keep = keep
         self.pending = False
+
+    def deadline(self, now: int) -> int:
+        """The deadline of an entry that is written or touched now; 0: never."""
+        return now + self.span * US_PER_MS if self.span else 0
 
 
 class CacheStore(HashStore):
@@ -190,7 +195,12 @@ class CacheStore(HashStore):
 
     def search_once(self, place: Place, key: bytes) -> Any:
         self.index.choose(place, key)
-        if self.index.find(place, key):
+        return self.read_entry(self.index.find(place, key) != 0)
+
+    def read_entry(self, found: bool) -> Any:
+        """The value of the entry in the image, a hit; None, a miss, if it does not count or no
+        entry was `found`."""
+        if found:
             head = self.cached.at()
             life = self.endpoint.load(head + LIFE)
             if self.validity.state(head, life) == FRESH:
@@ -224,28 +234,16 @@ class CacheStore(HashStore):
         self.endpoint.wait()
         for row, key in enumerate(keys):
             index.select(place, row)
-            value = None
-            if index.match(place, key, row, False):
-                head = self.cached.at()
-                life = self.endpoint.load(head + LIFE)
-                if self.validity.state(head, life) == FRESH:
-                    self.meet(head, life)
-                    value = self.cached.value()
-            if value is None:
-                self.count(MISSES, 1)
-            found.append(value)
+            found.append(self.read_entry(index.match(place, key, row, False) != 0))
         self.endpoint.wait()
         return True
 
     def entry(self, key: Any) -> tuple[bytes, int, int, int] | None:
         """Value, checksum, deadline and times of an entry that counts; it is not a hit."""
-        data = as_bytes("key", key)
-        self.client.enter()
-        try:
-            self.require_there()
-            return self.entry_once(self.place, data)
-        finally:
-            self.client.leave()
+        found: tuple[bytes, int, int, int] | None = self.within(
+            self.entry_once, self.place, as_bytes("key", key)
+        )
+        return found
 
     def entry_once(self, place: Place, key: bytes) -> Any:
         self.index.choose(place, key)
@@ -379,12 +377,11 @@ class CacheStore(HashStore):
             heading[3] = endpoint.load(head + BIRTH)
             heading[4] = endpoint.load(head + TAGS)
         else:
-            span = terms.slide if terms.slide else terms.ttl
             if terms.slide:
                 life |= SLIDES
             if terms.tags:
                 life |= TAGGED
-            heading[1] = now + span * US_PER_MS if span else 0
+            heading[1] = terms.deadline(now)
             heading[2] = terms.slide | terms.stale << 32
             heading[3] = self.validity.birth() if terms.born_now else terms.birth
             heading[4] = terms.tags
@@ -396,27 +393,28 @@ class CacheStore(HashStore):
         slot = self.index.find(place, key)
         if not slot:
             return MISSING
-        head = self.cached.at()
-        units = self.cached.units()
-        counts = self.state(head) == FRESH
-        outcome = self.slots.remove(place, slot)
+        counts = self.state(self.cached.at()) == FRESH
+        outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.ledger.account(head, units)
             self.count(DELETES if counts else EXPIRATIONS, 1)
             if not counts:
                 return MISSING
         return outcome
 
+    def unlink(self, place: Place, slot: int) -> int:
+        """Remove the entry in the image, which is in that slot: as `Slots.remove`."""
+        head = self.cached.at()
+        units = self.cached.units()
+        outcome = self.slots.remove(place, slot)
+        if outcome == DONE:
+            self.ledger.account(head, units)
+        return outcome
+
     def touch(self, key: Any, terms: Terms) -> bool:
         """Give an entry that counts another deadline; whether there was one."""
         data = as_bytes("key", key)
-        self.client.enter()
-        try:
-            self.require_there()
-            self.operations += 1
-            return self.touch_once(self.place, data, terms)
-        finally:
-            self.client.leave()
+        self.operations += 1
+        return bool(self.within(self.touch_once, self.place, data, terms))
 
     def touch_once(self, place: Place, key: bytes, terms: Terms) -> bool:
         endpoint = self.endpoint
@@ -426,8 +424,7 @@ class CacheStore(HashStore):
         head = self.cached.at()
         if self.state(head) != FRESH:
             return False
-        span = terms.slide if terms.slide else terms.ttl
-        deadline = endpoint.microseconds() + span * US_PER_MS if span else 0
+        deadline = terms.deadline(endpoint.microseconds())
         stale = endpoint.load(head + TIMES) >> 32
         # ORDER: a sliding expiry goes before its deadline, and comes after the new one.
         endpoint.store(head + TIMES, stale << 32)
@@ -445,12 +442,7 @@ class CacheStore(HashStore):
         self.operations += 1
         attempt = 0
         while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                outcome, value = self.take_once(self.place, data)
-            finally:
-                self.client.leave()
+            outcome, value = self.within(self.take_once, self.place, data)
             if outcome in (DONE, MISSING):
                 return value
             if outcome == FULL:
@@ -463,56 +455,35 @@ class CacheStore(HashStore):
         slot = self.index.find(place, key)
         if not slot:
             return MISSING, None
-        head = self.cached.at()
-        if self.state(head) != FRESH:
+        if self.state(self.cached.at()) != FRESH:
             return MISSING, None
-        units = self.cached.units()
         value = self.cached.value()
-        outcome = self.slots.remove(place, slot)
+        outcome = self.unlink(place, slot)
         if outcome == DONE:
-            self.ledger.account(head, units)
             self.count(DELETES, 1)
         return outcome, value
 
     def purge(self, key: bytes) -> bool:
         """Remove an entry that does not count; whether there was one."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return self.purge_once(self.place, key)
-        finally:
-            self.client.leave()
+        return bool(self.within(self.purge_once, self.place, key))
 
     def purge_once(self, place: Place, key: bytes) -> bool:
         self.index.choose(place, key)
         slot = self.index.find(place, key)
         if not slot:
             return False
-        head = self.cached.at()
-        units = self.cached.units()
-        if self.state(head) != VOID or self.slots.remove(place, slot) != DONE:
+        if self.state(self.cached.at()) != VOID or self.unlink(place, slot) != DONE:
             return False
-        self.ledger.account(head, units)
         self.count(EXPIRATIONS, 1)
         return True
 
     def birth(self) -> int:
         """The birth of a value that is begun now."""
-        self.client.enter()
-        try:
-            self.require_there()
-            return self.validity.birth()
-        finally:
-            self.client.leave()
+        return int(self.within(self.validity.birth))
 
     def invalidate(self, tag: int) -> None:
         """From now on no entry with this tag counts that was begun before; 0: no entry at all."""
-        self.client.enter()
-        try:
-            self.require_there()
-            self.validity.invalidate(tag)
-        finally:
-            self.client.leave()
+        self.within(self.validity.invalidate, tag)
 
     # ---- room -------------------------------------------------------------------------------
 
@@ -588,12 +559,7 @@ class CacheStore(HashStore):
         scope = self.endpoint.background(True)
         try:
             while freed < units and in_vain < GIVE_UP and (in_vain < HOPELESS or self._any()):
-                self.client.enter()
-                try:
-                    self.require_there()
-                    step = self.evict_once(units - freed, in_vain > HOPELESS, False)
-                finally:
-                    self.client.leave()
+                step = self.within(self.evict_once, units - freed, in_vain > HOPELESS, False)
                 freed += step
                 in_vain = 0 if step else in_vain + 1
         finally:
@@ -611,12 +577,7 @@ class CacheStore(HashStore):
         except StoreFull:
             if misses >= SPLIT_MISSES:
                 raise
-        self.client.enter()
-        try:
-            self.require_there()
-            self.evict_near(self.place, key)
-        finally:
-            self.client.leave()
+        self.within(self.evict_near, self.place, key)
         return 1
 
     def evict_near(self, place: Place, key: bytes) -> None:
@@ -641,12 +602,7 @@ class CacheStore(HashStore):
         terms = Terms(patience)
         terms.pending = True
         while True:
-            self.client.enter()
-            try:
-                self.require_there()
-                found = self.board(self.place, key, dead)
-            finally:
-                self.client.leave()
+            found: tuple[int, Any, int] | None = self.within(self.board, self.place, key, dead)
             if found is not None:
                 return found
             birth = self.birth()
@@ -682,18 +638,12 @@ class CacheStore(HashStore):
         """Set the value that this client has computed; False: the entry was set, deleted, evicted
         or invalidated meanwhile, and the value is not kept."""
         done = self.write(key, value, FINISH, terms) == DONE
-        self.within(self._count_computation)
+        self.within(self.count, COMPUTATIONS, 1)
         return done
 
     def abandon_flight(self, key: bytes) -> None:
         """This client does not compute the value after all."""
-        self.within(self._alight, key)
-
-    def _count_computation(self) -> None:
-        self.count(COMPUTATIONS, 1)
-
-    def _alight(self, key: bytes) -> None:
-        self.alight(self.place, key)
+        self.within(self.alight, self.place, key)
 
     def alight(self, place: Place, key: bytes) -> bool:
         """End this client's flight of a key; False: it has none."""
@@ -702,13 +652,10 @@ class CacheStore(HashStore):
         if not slot:
             return False
         head = self.cached.at()
-        units = self.cached.units()
         if self.endpoint.load(head + FLIGHT) != self.client.ident:
             return False
         pending = self.endpoint.load(head + LIFE) & PENDING
-        if pending and self.slots.remove(place, slot) == DONE:
-            self.ledger.account(head, units)
-        else:
+        if not pending or self.unlink(place, slot) != DONE:
             self.endpoint.cas(head + FLIGHT, self.client.ident, 0)
         return True
 
