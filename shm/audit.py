@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from limpet.shm.clients.membership import journal_of, slot_address
-from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK
+from limpet.shm.clients.membership import journal_of
+from limpet.shm.endpoint.layout import NODE_SHIFT, OFFSET_MASK, slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, client_id
 from limpet.shm.endpoint.words import (
     BACKUP,
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from limpet.shm.clients.membership import Membership
     from limpet.shm.contents import Contents
 
-_MIRRORS: Final = (BACKUP, STRAY)
-_HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_MIRRORS)
+_BACKUPS: Final = (BACKUP, STRAY)
+_HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_BACKUPS)
 _HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
 log: Final = logging.getLogger("limpet")
 TOLD_MAX: Final = 16
@@ -247,7 +247,7 @@ class Audit:
             astray = head >> 60 not in _HEADS or not self._lives(head)
         elif kind == REGION:
             astray = owner not in {mark for _, _, mark in self.regions.extents(node)}
-        elif kind in _MIRRORS:
+        elif kind in _BACKUPS:
             owning = self._owning_word(node, self._block_of(at), word)
             astray = owning is not None and not self._lives(owning)
         elif kind in _HOLDERS:
@@ -313,7 +313,7 @@ class Audit:
         """Whether the word of a block with objects cannot be."""
         kind, size_class = word >> 60, class_of(word)
         fits = {SLAB: size_class != LARGE_CLASS, LARGE: size_class == LARGE_CLASS}
-        possible = kind in _MIRRORS or self.blocks.groups.possible(block, word)
+        possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
     def _hands(self) -> tuple[set[int], Words]:
@@ -392,7 +392,7 @@ class Audit:
         kind, owner = word >> 60, word & OWNER_MASK
         if kind == PENDING:
             return HELD if owner in live else ASTRAY
-        if kind not in _MIRRORS:
+        if kind not in _BACKUPS:
             return SOUND if owner == 0 or owner in live or kind == LIMBO else ASTRAY
         owning = self._owning_word(node, block, word)
         if owning is None:
@@ -404,7 +404,7 @@ class Audit:
 
     def _head_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
         """Node and block of the objects' first replica, and which replica this is."""
-        if word >> 60 not in _MIRRORS:
+        if word >> 60 not in _BACKUPS:
             return node, block, 0
         return self.heap.placement.head(node, block, replicas_of(word)) or (node, block, 0)
 
@@ -415,7 +415,7 @@ class Audit:
         return word >> 60 == PENDING and word & OWNER_MASK in live
 
     def _tails(self, words: Words, first: int) -> int:
-        backups = int(words[first]) >> 60 in _MIRRORS
+        backups = int(words[first]) >> 60 in _BACKUPS
         return (self.blocks.groups if backups else self.blocks).tails(words, first)
 
     def _account_objects(

@@ -61,7 +61,7 @@ def close_handle(
     """The end of a handle: give up its place in the pool, and unmap.
 
     It may run in the midst of anything, since the garbage collector calls it: also while this very
-    thread fills a node through another handle. So it waits for no client, unless `close` asks for
+    thread fills a node through another handle. So it waits for no thread, unless `close` asks for
     it. What cannot be given back at once is left to others, who find a dead client: its life lock
     is gone. When the process ends with a thread inside, that is all that happens.
     """

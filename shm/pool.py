@@ -310,7 +310,6 @@ class PoolCore:
                 self.allocator.forget()
                 self.clock.forget()
                 self.client.assume(0, 0, 0)
-                self.endpoint.background(False)
                 # Without a free slot this raises, and the next operation tries again.
                 self.membership.join()
                 self._finalizer.detach()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.shm.backends.location import parse_url
 from limpet.shm.clients.hosts import NAMED, name_of
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
     BEAT,
     BOOT,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CAPACITY_MAX: Final = 1 << 36
 PAIR_SIZE: Final = 512
-"""Bytes of the pool's blocks for each key, if no client says how many keys there are."""
+"""Bytes of the pool's blocks for each key, if a program does not say how many keys there are."""
 CAPACITY_MIN: Final = 64
 """Keys, likewise."""
 TABLES: Final = (1, 255)

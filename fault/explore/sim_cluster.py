@@ -32,8 +32,8 @@ from limpet.shm.backends.segments import destroy
 from limpet.shm.catalogue.regions import INTERNAL
 from limpet.shm.clients.epoch import NEVER
 from limpet.shm.clients.liveness import Watcher
-from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import Endpoint
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.simulated import (
     PID_FIRST,
     CachedEndpoint,

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.hooked import MUTATING, HookedEndpoint
+from limpet.shm.endpoint.layout import slot_address
 from limpet.stores.pool import Pool
 
 NEVER_STARTED: Final = 1

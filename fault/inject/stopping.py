@@ -4,7 +4,7 @@ The twin of the crash fuse.
 
 The steps are those of `Endpoint.fuse`: every mutating verb is one, and so is every 8-byte word of
 a write. So `stop_at = k` stops where `fuse = k` kills, in place of the k-th step, and the process
-goes on from there when a client sends SIGCONT.
+goes on from there when a process sends SIGCONT.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from limpet.stores.pool import Pool
 
 
 def stop() -> None:
-    """Stop this process until a client wakes it."""
+    """Stop this process until another one wakes it."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from limpet.shm.catalogue.directory import CLAIMED, PLANNED
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE, DYING, JOINING, client_id
 from limpet.shm.endpoint.words import (
     BACKUP,

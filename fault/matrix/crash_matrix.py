@@ -45,7 +45,7 @@ from limpet.fault.matrix.node_loss import WAYS, crowded, one_run
 from limpet.fault.matrix.operations import KEY, NEW, OPERATIONS, RIVAL, Operation, demand
 from limpet.fault.matrix.testbed import PATIENCE_S, StoreTestbed, short, within
 from limpet.shm.backends.segments import destroy
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.errors import LimpetError
 from limpet.stores.registry import kind_named
 

@@ -256,8 +256,7 @@ class Heap:
             self.endpoint.background(scope)
 
     def settle(self, reference: int, link_address: int) -> bool:
-        """Free the object unless the word at `link_address` names it; True when it was
-        freed.
+        """Free the object unless the word at `link_address` names it; True when it was freed.
 
         `link_address` 0 is no link at all. A tentative link is taken back first. This is both the
         end of every operation and the recovery of a dead client's last one: for an object that was

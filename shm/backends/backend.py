@@ -10,7 +10,7 @@ the place of one pool. Its segments are one for each memory node and the control
                place      where a segment is that may be there
                removable  the segments that are there, if this process may remove them
                usage      what is there, as far as the backend sees it
-    SegmentPlace      open, size, read, owner, back, remove: one segment
+    SegmentPlace  open, size, read, owner, back, remove: one segment
 
 node.py, probe.py, superblock.py, segments.py and inventory.py are written with these and know no
 backend. `tests/shm/test_backends.py` is the suite that every backend passes.
@@ -124,8 +124,8 @@ class Location(abc.ABC):
     several_hosts: ClassVar[bool] = False
     """Whether another host may have the same memory, so that `multi_host` is the default there."""
     reuses_memory: ClassVar[bool] = False
-    """New memory for a node that was lost is the memory that it had: no other client may have
-    it."""
+    """New memory for a node that was lost is the memory that it had: no other process may
+    have it."""
 
     @classmethod
     @abc.abstractmethod

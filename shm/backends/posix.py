@@ -81,7 +81,7 @@ class PosixShm(Files):
             raise PoolPermission(f"{where} may not be created by this user") from error
 
     def check_folder(self, any_owner: bool) -> None:
-        """Nothing: /dev/shm has the sticky bit, and every client's files."""
+        """Nothing: /dev/shm has the sticky bit, and the files of every user."""
 
     def warning(self) -> str | None:
         return remove_ipc_warning()

@@ -164,7 +164,7 @@ def unlink_quietly(url: str) -> None:
 def destroy(url: str, *, any_owner: bool = False) -> list[str]:
     """Remove a pool, also a half-created or damaged one; the names of what was removed.
 
-    Processes that have it open go on with what they have mapped; no client can open it any more.
+    Processes that have it open go on with what they have mapped; no process can open it any more.
     Raises PoolNotFound, PoolPermission, and PoolForeign for what is not limpet's.
     """
     location = nodes.parse_url(nodes.full_url(url))

@@ -1,5 +1,5 @@
-"""One client of a pool: its slot in the control segment, its pin, and what it has in the client
-journal.
+"""One client of a pool: its slot in the control segment, its pin, and its journal of what is
+unfinished.
 
 The client journal names what is unfinished. An object is in it from before its used bit is set
 until it is linked or freed, and from before it is unlinked until it is freed. Invariants:

@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from limpet.shm.endpoint.field_ends import A_SECOND_MAX, LASTS, Field
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, EPOCH, SLOT_SIZE, SLOTS_USED
+from limpet.shm.endpoint.layout import EPOCH, SLOTS_USED, slot_address
 from limpet.shm.endpoint.slots import DYING, ERA, ERA_SHIFT, LIVE, PIN, PIN_SHIFT
 from limpet.shm.endpoint.words import stamp
 
@@ -80,7 +80,7 @@ class Grace:
         endpoint = self.endpoint
         found = []
         for slot in range(endpoint.load(SLOTS_USED)):
-            at = CLIENT_SLOTS + slot * SLOT_SIZE
+            at = slot_address(slot)
             word = endpoint.load(at)
             if word >> 60 in (LIVE, DYING):
                 # ORDER: the era before the pin: that of an earlier pin is never a later one.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import STARTED
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Members(Protocol):
 def kill(membership: Members, slot: int, word: int, what: str) -> bool:
     """Kill the client of a slot, and wait until it is dead; False when that cannot be done."""
     endpoint, locks, pid = membership.endpoint, membership.locks, membership.pid(word)
-    at = CLIENT_SLOTS + slot * SLOT_SIZE
+    at = slot_address(slot)
 
     def sure() -> bool:
         # ORDER: asked when the pid cannot become another process's any more. The state word and the

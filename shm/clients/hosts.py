@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from limpet.shm.endpoint import slots
 from limpet.shm.endpoint.fabric import hash64
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import LIVE, STATE_SHIFT
 from limpet.shm.errors import ClientError
 
@@ -155,7 +155,7 @@ class Remote:
 
     def lost(self, slot: int, word: int) -> bool:
         """Whether the client of that slot and state word, of another host, is lost."""
-        members, at = self.membership, CLIENT_SLOTS + slot * SLOT_SIZE
+        members, at = self.membership, slot_address(slot)
         load = members.endpoint.load
         boot = load(at + slots.BOOT)
         if boot in self._off:
@@ -174,7 +174,7 @@ class Remote:
 
     def _earlier_run(self, slot: int) -> bool:
         """Whether the slot's client belongs to a run of this host that is over."""
-        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        at = slot_address(slot)
         load = self.membership.endpoint.load
         machine = load(at + slots.MACHINE)
         return bool(machine & NAMED) and (
@@ -183,7 +183,7 @@ class Remote:
         )
 
     def _switched_off(self, slot: int, word: int, boot: int) -> bool:
-        at = CLIENT_SLOTS + slot * SLOT_SIZE
+        at = slot_address(slot)
         load = self.membership.endpoint.load
         if self.fencer is None or boot == self.membership.here.boot:  # a container of this host
             self.membership.suspend(slot, word, "what may be taken once its host is switched off")
@@ -205,14 +205,14 @@ class Remote:
         members = self.membership
         load = members.endpoint.load
         suspects = {
-            slot: (word, load(CLIENT_SLOTS + slot * SLOT_SIZE + slots.BEAT))
+            slot: (word, load(slot_address(slot) + slots.BEAT))
             for slot, word in members.occupied()
             if word >> STATE_SHIFT == LIVE and self._earlier_run(slot)
         }
         attempt, end = 0, members.now() + members.lease_s
         while suspects and members.now() < end:
             for slot, (word, beat) in list(suspects.items()):
-                at = CLIENT_SLOTS + slot * SLOT_SIZE
+                at = slot_address(slot)
                 if load(at) != word:
                     del suspects[slot]
                 elif load(at + slots.BEAT) != beat:

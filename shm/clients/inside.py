@@ -7,8 +7,8 @@ a look for signals in between (CPython 3.11 and later; 3.10 has places of one by
 build `enter` and `leave` themselves are Python, and can be cut.
 
 So an operation that is entered from Python notes the frame that it belongs to. When the next one
-finds a client inside, it looks whether that frame is still on the stack of the thread that it was
-on. If it is not, no client is inside: the operation was cut off. Then its client journal is settled
+finds a thread inside, it looks whether that frame is still on the stack of the thread that it was
+on. If it is not, no thread is inside: the operation was cut off. Then its client journal is settled
 and its pin taken back, as its end would have done, and the next one goes on in its place. Nothing
 else has to be restored: what an operation does between two verbs survives a kill, so it survives
 this.

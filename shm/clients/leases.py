@@ -4,7 +4,7 @@ It sets the client's beat to the wall clock four times a lease (hosts.py), and e
 own host that clients of other hosts, which no signal of theirs reaches, ask to have ended (the
 fence word).
 
-It keeps its client only while it looks, so a handle that no client has any more is collected, and
+It keeps its client only while it looks, so a handle that the program has dropped is collected, and
 the thread ends. `stop` is one call of a lock: a signal handler that raises cannot cut it in two,
 and it waits for nothing.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from limpet.shm.clients import fencing
 from limpet.shm.endpoint import slots
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.errors import AddressError, ClientError, NodeFailed
 
 if TYPE_CHECKING:
@@ -83,6 +83,6 @@ def _beat(client: weakref.ref[Members], running: threading.Lock, slot: int, word
 
 def _end_who_must(membership: Members) -> None:
     for slot, word in membership.occupied():
-        fence = CLIENT_SLOTS + slot * SLOT_SIZE + slots.FENCE
+        fence = slot_address(slot) + slots.FENCE
         if membership.endpoint.load(fence) and membership.is_local(slot):
             fencing.kill(membership, slot, word, "what it keeps from another host")

@@ -47,7 +47,13 @@ from limpet.shm.clients.liveness import (
 )
 from limpet.shm.clients.sightings import Sightings
 from limpet.shm.endpoint import slots
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, NODE_STATES, SLOT_SIZE, SLOTS_USED
+from limpet.shm.endpoint.layout import (
+    CLIENT_SLOTS,
+    NODE_STATES,
+    SLOT_SIZE,
+    SLOTS_USED,
+    slot_address,
+)
 from limpet.shm.endpoint.slots import DYING, FREE, JOINING, LIVE, client_id, state_word
 from limpet.shm.endpoint.states import FAILED, IN_SERVICE, node_word
 from limpet.shm.errors import ClientError, PoolCorrupt
@@ -68,10 +74,6 @@ SWEEP_SHARE: Final = 20
 """`sweep_sometimes` waits this many times as long as the last sweep took."""
 WAIT_GAP_S: Final = 1.0
 """Looks that are further apart than this, and than a lease, are of different waits."""
-
-
-def slot_address(slot: int) -> int:
-    return CLIENT_SLOTS + slot * SLOT_SIZE
 
 
 def journal_of(endpoint: Endpoint, slot: int) -> list[tuple[int, int]]:
@@ -135,7 +137,7 @@ class Membership:
         capacity = self.parameters.clients - 1
         attempt = 0
         while not self._take(range(capacity)):
-            # The last slot is kept for this: a client must be a client to recover the dead.
+            # The last slot is kept for this: a process must be a client to recover the dead.
             word = self._vacate(capacity)
             hopeless = self._all_live(capacity)
             swept = not hopeless and self._take(range(capacity, capacity + 1))

@@ -28,7 +28,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from limpet.shm.clients.membership import journal_of, slot_address
+from limpet.shm.clients.membership import journal_of
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import (
     DYING,
     ERA,

@@ -76,6 +76,11 @@ CLIENT_SLOTS: Final = address(CONTROL_NODE, 20480)
 assert EVENT_RING + EVENTS * EVENT_SIZE == CLIENT_SLOTS
 
 
+def slot_address(slot: int) -> int:
+    """Address of a client's slot."""
+    return CLIENT_SLOTS + slot * SLOT_SIZE
+
+
 def _round_up(value: int, to: int) -> int:
     return -(-value // to) * to
 

@@ -121,20 +121,8 @@ class Endpoint:
     """One client's view of the pool's memory nodes. See verbs.pyx for what a verb promises."""
 
     __slots__ = (
-        "_background",
-        "_fork",
-        "_guard",
-        "_inside",
-        "_looking",
-        "_nodes",
-        "_outside",
-        "_scopes",
-        "_states",
-        "_views",
-        "_waiting",
-        "abandoned",
-        "fuse",
-        "latency_ns",
+        "_background", "_fork", "_guard", "_inside", "_looking", "_nodes", "_outside", "_scopes",
+        "_states", "_views", "_waiting", "abandoned", "fuse", "latency_ns",
     )  # fmt: skip
 
     hints = False
@@ -300,7 +288,7 @@ class Endpoint:
         return found
 
     def _state(self, node: int) -> int | None:
-        """The node's state word; None when there is no client to say."""
+        """The node's state word; None when there are no state words."""
         if self._states is None or not 0 <= node < NODES:
             return None
         table, first = self._states
@@ -558,7 +546,7 @@ class Endpoint:
             time.sleep(min(left, attempt * 20_000, 1_000_000) / 1e9)
 
     def futex_wake(self, addr: int, count: int) -> int:
-        """How many were woken: none, since no client sleeps for longer than 1 ms."""
+        """How many were woken: none, since no waiter sleeps for longer than 1 ms."""
         node, _ = self._word(addr)
         self._settled(node)
         return 0

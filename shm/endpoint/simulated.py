@@ -85,7 +85,7 @@ class Crashed(BaseException):
 
 
 def at_once(endpoint: SimulatedEndpoint, verb: str, addr: int, words: int) -> int:
-    """The turn of a client that no client schedules."""
+    """The turn of a client without a scheduler."""
     return words
 
 

@@ -42,9 +42,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from limpet.shm.clients.events import NODE_EXCLUDED
-from limpet.shm.clients.membership import journal_of, slot_address
+from limpet.shm.clients.membership import journal_of
 from limpet.shm.endpoint.field_ends import WRAPS, Field
-from limpet.shm.endpoint.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW
+from limpet.shm.endpoint.layout import LEADER, NODE_STATES, SLOTS_USED, VIEW, slot_address
 from limpet.shm.endpoint.slots import (
     FREE,
     INCARNATION_BITS,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.errors import StoreCorrupt, StoreStuck
 from limpet.stores.race.check import Check

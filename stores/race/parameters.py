@@ -23,9 +23,9 @@ FILL_PERCENT: Final = 70
 TABLE_GROUPS_MAX: Final = 1 << 31
 GROUPS_MIN: Final = 32
 GROUPS_MAX: Final = 256
-"""Groups of a subtable that can be split, if no client asks for others: 6 to 48 KiB."""
+"""Groups of a subtable that can be split, if a program does not ask for others: 6 to 48 KiB."""
 SUBTABLES_MAX: Final = 1 << 18
-"""About as many subtables a node, at most, if no client asks: on a large one they have more
+"""About as many subtables a node, at most, if a program does not ask: on a large one they have more
 groups."""
 DEPTH_MAX: Final = 24
 SPREAD: Final = 4

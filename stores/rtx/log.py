@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK, LARGE_CLASS, REFERENCE_MASK
 from limpet.shm.errors import NodeFailed, StoreCorrupt
 from limpet.stores.rtx.layout import (

@@ -29,7 +29,7 @@ or if it was aborted the one before, whether the slot still is held or not. So w
     to read               goes by the log if that is decided; else waits
     to write              waits until it is let go of
     to freeze             has it let go of at once, if the split is decided; else waits
-    to settle a client journal      leaves the objects of both words to the transaction (`concerns`)
+    to settle a client journal   leaves the objects of both words to the transaction (`concerns`)
 
 and who waits sees to the log when the lease is over (repair.py). A slot that is held is not frozen,
 so its subtable is not split meanwhile (rtx/race.py); nor is one held that is frozen, as its

@@ -20,7 +20,7 @@ REPLICAS: Final = 3
 REPLICAS_MAX: Final = 7
 WRITERS: Final = 8
 REGISTER_SIZE: Final = 2048
-"""Bytes of a node's blocks for each key, if no client says how many keys there are."""
+"""Bytes of a node's blocks for each key, if a program does not say how many keys there are."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,8 @@ from limpet.fault.drill.damage import OUTCOMES, Draw, Drill, kinds, run
 from limpet.fault.drill.damage_work import Findings, StoreSubject
 from limpet.fault.matrix.fault_profile import Checksum, profile_of
 from limpet.shm.backends.location import SHM_DIR
-from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import CLOCK
 from limpet.stores.registry import KINDS, UNPROVED, UNRECOVERED
 

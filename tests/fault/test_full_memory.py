@@ -105,14 +105,14 @@ def test_full_memory_refuses_writes_and_nothing_else(kind: str, url: str) -> Non
 def namespace(script: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script where `folder` is a tmpfs of 12 MiB of its own; skip if we may not."""
     if shutil.which("unshare") is None:
-        pytest.skip("needs unshare(1), to mount a tmpfs that no other client sees")
+        pytest.skip("needs unshare(1), to mount a tmpfs that no other process sees")
     if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a tmpfs that no other client sees")
+        pytest.skip("needs root, to mount a tmpfs that no other process sees")
     mount = 'mount -t tmpfs -o size=12m tmpfs "$1" && exec "${@:2}"'
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", mount, "mount"]
     probe = subprocess.run([*command, folder, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
-        pytest.skip(f"this machine lets no client mount a tmpfs: {probe.stderr.strip()}")
+        pytest.skip(f"this machine lets no process mount a tmpfs: {probe.stderr.strip()}")
     return subprocess.run(
         [*command, folder, sys.executable, "-c", script, folder, *arguments],
         capture_output=True, text=True, check=False, timeout=100,

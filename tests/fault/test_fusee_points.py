@@ -11,8 +11,7 @@ from kit.mutants.uncompiled import backup_of, room_of
 from kit.puppets import PuppetPool, Where, dies_before, verb_on, verb_on_address
 
 from limpet.fault.matrix.testbed import look_away
-from limpet.shm.clients.membership import slot_address
-from limpet.shm.endpoint.layout import LEADER, NODE_STATES
+from limpet.shm.endpoint.layout import LEADER, NODE_STATES, slot_address
 from limpet.shm.endpoint.slots import PARKED
 from limpet.shm.endpoint.states import EXCLUDED, FAILED
 

@@ -27,8 +27,8 @@ from limpet.fault.matrix.operations import KEY, NEW, Operation
 from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator, Slab
 from limpet.shm.clients.epoch import NEVER
-from limpet.shm.clients.membership import slot_address
 from limpet.shm.endpoint.fabric import BUILD, hash64
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN
 from limpet.shm.endpoint.words import ADDRESS_MASK, REFERENCE_MASK, TENTATIVE
 from limpet.shm.errors import NodeFailed

@@ -36,7 +36,7 @@ from kit.transactions import LATER, NEW, OLD, Actor, Clients, look_after, put_al
 
 import limpet
 from limpet.fault.matrix.testbed import look_away
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.words import ADDRESS_MASK
 from limpet.stores.rtx.layout import COUNT, OBJECT_SIZE, POINTER, STATE, TX_LOG
 from limpet.stores.rtx.lllock import is_vacant

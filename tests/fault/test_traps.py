@@ -24,8 +24,9 @@ from limpet.fault.matrix.crash_matrix import Matrix
 from limpet.fault.matrix.operations import OLD, OPERATIONS, Operation
 from limpet.shm.backends.location import SHM_DIR
 from limpet.shm.clients.liveness import Watcher, exists
-from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint.fabric import BUILD
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.simulated import SimulatedProcesses
 from limpet.shm.endpoint.slots import INCARNATION_BITS, LOCKED, NAMESPACE, STARTED
 from limpet.shm.pool import PoolCore

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS
 from limpet.stores.pool import Pool
 from limpet.stores.race.parameters import GROUP_SIZE, GROUPS_MIN

@@ -17,7 +17,7 @@ def until(condition: Callable[[], object], otherwise: str = "", within_s: float 
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether a process is gone, or a zombie: no client may reap those whose parent has died."""
+    """Whether a process is gone, or a zombie: no process may reap those whose parent has died."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

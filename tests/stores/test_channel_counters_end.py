@@ -15,7 +15,7 @@ from kit.processes import children, dies_at, gather, start
 from kit.waiting import until
 
 import limpet
-from limpet.shm.endpoint.layout import CLIENT_SLOTS, SLOT_SIZE
+from limpet.shm.endpoint.layout import slot_address
 from limpet.stores.channels.layout import LINE, WAKE
 from limpet.stores.channels.lock import ticket_layout as ticket_fields
 from limpet.stores.channels.queue import layout as queues
@@ -121,7 +121,7 @@ def test_a_dead_owners_ticket_that_looks_like_a_living_ones_is_passed_over(pools
     other = limpet.open(pool.url)
     slot, life = other.client_id >> 36, other.client_id & (1 << 36) - 1
     other.close()
-    at = CLIENT_SLOTS + slot * SLOT_SIZE
+    at = slot_address(slot)
     pool.endpoint.store(at, life)
 
     def waits() -> None:

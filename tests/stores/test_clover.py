@@ -126,7 +126,7 @@ def test_clients_that_begin_at_once_have_one(store: Any) -> None:
 
 @pytest.mark.exhaustive("seconds of processes")
 def test_nobody_waits_for_the_end_of_its_output(store: Any) -> None:
-    """It was forked by a process whose output a client reads to the end."""
+    """It was forked by a process whose output another one reads to the end."""
     code = (
         "import limpet, sys; pool = limpet.open(sys.argv[1])\n"
         "store = pool.store('clover', name='test'); store.put(b'k', b'v'); print(store.remote.pid)"

@@ -29,7 +29,7 @@ class Recovery:
     """Recovery by one handle of a store. The store gives
 
     value_log(reference)    the log there
-    is_log(link_address)            whether a pair of a client journal with this link_address is a
+    is_log(link_address)    whether a pair of a client journal with this link_address is a
     log of it
     stop_words()            addresses of the words by which each table is stopped (stop.py)
     """

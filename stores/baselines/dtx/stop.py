@@ -27,7 +27,7 @@ import contextlib
 import functools
 from typing import Any
 
-from limpet.shm.clients.membership import slot_address
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import INCARNATION_BITS, PIN, client_id
 from limpet.shm.errors import NodeFailed
 

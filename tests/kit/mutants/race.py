@@ -16,8 +16,8 @@ from limpet.shm import pool as pool_module
 from limpet.shm.alloc.allocator import Allocator
 from limpet.shm.alloc.reclaim import end_limbo
 from limpet.shm.clients.epoch import NEVER, Grace
-from limpet.shm.clients.membership import slot_address
 from limpet.shm.clients.recovery import recover_client
+from limpet.shm.endpoint.layout import slot_address
 from limpet.shm.endpoint.slots import CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE
 from limpet.shm.endpoint.words import REFERENCE_MASK, TENTATIVE
 from limpet.stores import registry

@@ -15,8 +15,9 @@ from unittest import mock
 import pytest
 
 import limpet
-from limpet.shm.clients.membership import Membership, slot_address
+from limpet.shm.clients.membership import Membership
 from limpet.shm.endpoint import slots
+from limpet.shm.endpoint.layout import slot_address
 from limpet.stores import pool as stores_pool
 
 FOLDER: Final = Path(limpet.__file__).parent
