@@ -314,11 +314,15 @@ def test_scheme_has_one_backend() -> None:
 
 
 class NotExclusive(Memfds):
-    """Whoever creates a segment gets one, in the place of the one that was there."""
+    """Each creator of a segment gets one, in the place of the one that was there."""
+
+    turn = threading.Lock()
+    """Held from the removal to the creation: no other creator comes in between and loses."""
 
     def create(self, index: int, size: int, options: Any, generation: int = 0) -> Any:
-        self.place(index, generation).remove()
-        return super().create(index, size, options, generation)
+        with self.turn:
+            self.place(index, generation).remove()
+            return super().create(index, size, options, generation)
 
 
 class WritableToReaders(Memfds):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import limpet
 from limpet.shm.endpoint import layout, slots
 from limpet.shm.endpoint.layout import (
     CLIENT_SLOTS,
@@ -21,7 +20,7 @@ from limpet.shm.endpoint.layout import (
 )
 from limpet.shm.parameters import NODES_MAX, PoolParameters
 
-DOCUMENT = Path(limpet.__file__).parents[1] / "docs" / "memory.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "memory.md"
 
 
 class Row(NamedTuple):
