@@ -1,3 +1,5 @@
+cimport cython
+
 from limpet.shm.clients.client cimport Client
 from limpet.shm.endpoint.verbs cimport Endpoint, u64
 
@@ -16,7 +18,9 @@ cdef class Clock:
 
     cpdef int forget(self) except -1
     cpdef u64 guess(self) except 0
+    @cython.locals(now=u64)
     cpdef u64 after(self, u64 time) except 0
+    @cython.locals(now=u64)
     cdef u64 _now(self) except? 0
     cdef u64 _use(self, u64 time) except 0
     cdef int _raise(self, u64 time) except -1

@@ -95,8 +95,10 @@ class Buffers:
         """Write what is prepared, of a new register, to every replica in service."""
         for k in range(self.register.replicas):
             if not self.endpoint.failed(self.register.beside(buffer.reference, k)):
-                with contextlib.suppress(NodeFailed):
+                try:
                     self.write(buffer, k)
+                except NodeFailed:
+                    continue
 
     def read(self, reference: int, stamp: int, first: int) -> Any:
         """The value with this stamp, from a buffer's replica, `first` first; or None."""

@@ -14,7 +14,9 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from limpet.shm.endpoint.fabric import words_bytes
 from limpet.stores.swarm.abd import Abd
+from limpet.stores.swarm.layout import IN_PLACE_WORDS
 from limpet.stores.swarm.max_register import MaxRegister
 from limpet.stores.swarm.protocol import Protocol
 from limpet.stores.swarm.quorum import Quorum
@@ -42,6 +44,9 @@ class KeyRegister:
         self.protocol = protocol(self.max_register, self.quorum, self.row, pool.clock)
         self.tombstone = Tombstone(self.max_register, self.quorum, self.row)
         self.recycling = Recycling(pool, self.quorum)
+        before = 2 + parameters.buffers + 2 * parameters.writers + IN_PLACE_WORDS
+        self.words = array("Q", bytes(8 * before))
+        """The words of a new register that are before its value."""
 
     def select(self, reference: int, area: int, ident: int, capacity: int, first: int) -> None:
         """Have that register be the current one, with all that there is to know of it; it is read
@@ -54,20 +59,23 @@ class KeyRegister:
     def begin(self, word: int, reference: int, value: bytes) -> bytes:
         """Write the first value of the current register, which is new, to its buffer; the words of
         the register."""
-        place, buffer = self.place, self.row.buffer
+        place, buffer, words = self.place, self.row.buffer, self.words
         buffer.reference = reference
         buffer.prepare(place.ident, word, value)
         self.quorum.buffers.write_first(buffer)
-        empty = [place.ident] * (2 * place.writers)
-        empty[2 * row_of(word) + side_of(word)] = reference
-        in_place = [0, 0, 0]
-        stored = b""
-        if len(value) <= place.capacity:
-            in_place = [buffer.header[0], buffer.header[2], buffer.header[3]]
-            stored = value
-        words = [place.ident, place.capacity, *[word] * place.buffers, *empty, *in_place]
-        return (
-            array("Q", words).tobytes()
-            + stored.ljust(place.capacity, b"\0")
-            + bytes(8 * place.writers)
-        )
+        fits = len(value) <= place.capacity
+        words[0] = place.ident
+        words[1] = place.capacity
+        for group in range(place.buffers):
+            words[2 + group] = word
+        pointers = 2 + place.buffers
+        for pointer in range(2 * place.writers):
+            words[pointers + pointer] = place.ident
+        words[pointers + 2 * row_of(word) + side_of(word)] = reference
+        in_place = pointers + 2 * place.writers
+        words[in_place] = buffer.header[0] if fits else 0
+        words[in_place + 1] = buffer.header[2] if fits else 0
+        words[in_place + 2] = buffer.header[3] if fits else 0
+        stored = value if fits else b""
+        rest = place.capacity - len(stored) + 8 * place.writers
+        return words_bytes(words, 0, 8 * (in_place + IN_PLACE_WORDS)) + stored + bytes(rest)
