@@ -75,13 +75,13 @@ rack: .venv/tools
 # By turns, until SOAK_MINUTES are over or one of them fails (what has begun is ended): demos and
 # drills with many kills, damage, cuts, clients that end or stand still, long explorations (also with
 # lost nodes, scarce memory, and memory without coherence where the CPU can flush it), the whole
-# crash matrix, the tests with other random choices.
+# crash matrix, the tests of both builds with other random choices.
 RECOVERED := race rtx-race dtx-race fusee fusee-cr fusee-nc clover rcuckoo loco rtx-sherman \
     dtx-sherman pdpm swarm dm-abd
 CHANNELS := counter array array-d atomic_var owned_var sst shared_region power_controller event barrier \
     barrier-continue rendezvous lock lock-recursive condition queue ring ring-skip
 EXPLORE := drill explore race --schedules 20000 --crashes 2
-soak: .venv/tools
+soak: .venv/tools .venv-pure/built
 	set -e; end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
 	over() { [ $$(date +%s) -ge $$end ]; }; \
 	while ! over; do \
@@ -134,6 +134,8 @@ soak: .venv/tools
 	    over || $(BIN)/limpet drill full; \
 	    over || LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=compiled $(BIN)/python -m pytest -q \
 	        --ignore tests/test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s); \
+	    over || (cd tests && LIMPET_TEST_LONG=1 LIMPET_EXPECT_BUILD=pure ../$(PURE)/pytest $(PYTEST) -q \
+	        --ignore test_packaging.py -p no:cacheprovider --hypothesis-seed=$$(date +%s)); \
 	done; echo "soak: $(SOAK_MINUTES) minutes without a failure"
 
 # Removes what was built, never a pool.

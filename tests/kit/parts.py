@@ -3,14 +3,16 @@
 | part | run by | has |
 | --- | --- | --- |
 | quick | `make test` | what shows each fault at least once |
-| rest | `make test-rest` | exhaustive repetitions: more kinds, steps, seeds, longer runs |
-| soak | `make soak` (LIMPET_TEST_LONG=1) | what takes minutes |
+| rest | `make test-rest` | repetitions on the compiled build: more kinds, steps, seeds, longer runs |
+| soak | `make soak` (LIMPET_TEST_LONG=1) | what takes minutes, and these repetitions on the pure build |
 
 A marker beside the test says where it belongs, and why:
 
-- `exhaustive(reason, quick=[...])`: in the rest, but for the cases that `quick` names;
-- `exhaustive_in_pure(reason, quick=[...])`: the same, on the pure build only. A test is in the rest
-  if one of the markers that it has, or that its module has, says so;
+- `exhaustive(reason, quick=[...])`: in the rest on the compiled build and in the soak on the pure
+  one, but for the cases that `quick` names: on the pure build each case takes several times as
+  long, and runs the same lines of the protocols;
+- `exhaustive_in_pure(reason, quick=[...])`: quick on the compiled build, in the rest on the pure
+  one, but for the cases that `quick` names. One of the markers of a test or its module is enough;
 - `either_build(reason, but=[...])`: does not depend on the build. The compiled build runs it in its
   parts; the pure build runs only the cases that `but` names;
 - `soak(reason, cases=[...])`: for the soak, or the cases are that it names.
@@ -37,8 +39,8 @@ PATTERNS: Final = {
 }
 """The markers, and the argument of each that has patterns."""
 HELP: Final = (
-    "exhaustive(reason, quick=[]): in `make test-rest`, but for the cases in `quick`",
-    "exhaustive_in_pure(reason, quick=[]): the same, on the pure build",
+    "exhaustive(reason, quick=[]): in `make test-rest` (pure: soak), but for the cases in `quick`",
+    "exhaustive_in_pure(reason, quick=[]): in `make test-rest` on the pure build, but for `quick`",
     "either_build(reason, but=[]): on the compiled build, and the cases in `but` on the pure one",
     "soak(reason, cases=[]): with LIMPET_TEST_LONG=1 only",
 )
@@ -75,8 +77,9 @@ def part_of(item: Any, build: str) -> str:
         return SOAK
     if build == "pure" and not all_name("either_build"):
         return OTHER_BUILD
-    in_pure = ("exhaustive_in_pure",) if build == "pure" else ()
-    return "quick" if all_name("exhaustive", *in_pure) else "rest"
+    if not all_name("exhaustive"):
+        return SOAK if build == "pure" else "rest"
+    return "rest" if build == "pure" and not all_name("exhaustive_in_pure") else "quick"
 
 
 def complaints(items: Iterable[Any], build: str) -> list[str]:
