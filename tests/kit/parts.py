@@ -3,8 +3,8 @@
 | part | run by | has |
 | --- | --- | --- |
 | quick | `make test` | what shows each fault at least once |
-| rest | `make test-rest` | repetitions on the compiled build: more kinds, steps, seeds, longer runs |
-| soak | `make soak` (LIMPET_TEST_LONG=1) | what takes minutes, and these repetitions on the pure build |
+| rest | `make test-rest` | repetitions, compiled: more kinds, steps, seeds, longer runs |
+| soak | `make soak` (LIMPET_TEST_LONG=1) | what takes minutes; repetitions on the pure build |
 
 A marker beside the test says where it belongs, and why:
 
