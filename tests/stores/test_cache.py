@@ -297,6 +297,7 @@ def test_parameters_that_cannot_be(pools: Any, given: dict[str, Any], says: str)
         pools().cache("test", **given)
 
 
+@pytest.mark.either_build("thousands of evictions by the same lines")
 def test_what_is_read_stays_and_a_scan_goes(pools: Any) -> None:
     cache = pools().cache("test", max_items=200)
     hot = range(100)

@@ -72,11 +72,12 @@ def renew(store: Any) -> None:
 
 def test_full_cache_evicts_and_raises_nothing(pools: Any) -> None:
     cache = pools().cache("test", max_items=50)
-    for number in range(1000):
+    count = 1000 if COMPILED else 200
+    for number in range(count):
         cache[number] = number
         assert cache[number] == number
     assert len(cache) == cache.stats()["items"] == 50
-    assert cache.stats()["evictions"] == 950
+    assert cache.stats()["evictions"] == count - 50
     sound(cache.store)
 
 

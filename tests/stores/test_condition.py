@@ -25,7 +25,7 @@ def sleeps(pool: Any, condition: Any) -> None:
         time.sleep(0.001)
 
 
-def test_a_process_is_woken_by_another_one(pools: Any) -> None:
+def test_processes_are_woken_by_another_one(pools: Any) -> None:
     pool = pools()
     condition, ready = pool.condition("c"), pool.counter("ready")
 
@@ -37,7 +37,7 @@ def test_a_process_is_woken_by_another_one(pools: Any) -> None:
         sleeps(pool, condition)
         with condition:
             ready.add(1)
-            condition.notify()
+            condition.notify(2)
 
     assert gather(waiter, waiter, notifier)[:2] == [True, True]
     assert not condition.lock.locked()
