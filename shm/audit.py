@@ -3,26 +3,27 @@
     reachable  objects in use that some store links to
     free       free blocks; objects not in use in blocks that a client has, or that may be adopted
     reserved   superblocks, directories, tables, bitmaps, named regions, rounding in blocks
-    held       objects in use and not linked that a living client has in the client journal; blocks
-               being claimed; what was on its way from one place to another while we looked
-    leaked     what no client will ever find again, and what a dead client has until it is recovered
+    held       objects in use and not linked that a living client has in its client journal; blocks
+               being claimed; objects that moved from one place to another while we looked
+    leaked     memory that no client will ever find again, and that of a dead client until recovery
     failed     nodes that are lost
 
 Clients may be at work meanwhile, and a look is no snapshot. It reads, in this order, the blocks and
-used bits, the client journals, the links, the client journals again, and the bits of what was found
-nowhere. An object in use is linked, or in the client journal of who links it until it is linked, or
-in the client journal of who unlinks it from before it is unlinked until its bit is cleared. So if
-its bit is set in the end as it was at first, and it was in no client journal either time, it was
-linked all the while between, and was found.
+used bits, the client journals, the links, the client journals again, and the bits of the objects
+that were found nowhere. An object in use is linked, or in a client journal: that of the client that
+links it, until it is linked; and that of the client that unlinks it, from before it is unlinked
+until its bit is cleared. So if its bit is set at the end as at the beginning, and it was in no
+client journal either time, it was linked all the while between, and was found.
 
-That takes for granted that the bit was not cleared and set again. No client can while the auditor
-is pinned, since what is freed then is not used again (epoch.py). So what looks leaked at first is
-looked at again under a pin, and only what is found nowhere then either is reported. The pin's
-counter goes on meanwhile, so that no client in need of memory takes us for one who stands still.
+This assumes that the bit was not cleared and set again. No client can do that while the auditor is
+pinned, since memory that is freed then is not used again (epoch.py). So the auditor looks again,
+under a pin, at the objects that seem leaked, and reports only those that are found nowhere then
+either. The pin's counter goes on meanwhile, so that no client in need of memory takes the auditor
+for a stopped client.
 
-A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its head: an
-object with three replicas is three times its bytes, and a bit that only one replica has set can
-leak, too.
+A backup (replica_sets.py) counts on its own node, by its own used bits, as objects of its primary:
+an object with three replicas counts three times its bytes, and a bit that only one replica has set
+can leak, too.
 
 A store that moves its links may hide an object from one such look. Hence there are some more, each
 after every operation that ran during the last one has ended.
@@ -77,7 +78,7 @@ _HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
 log: Final = logging.getLogger("limpet")
 TOLD_MAX: Final = 16
 LOOKS_MAX: Final = 3
-"""Looks under a pin until what is still found nowhere is called leaked."""
+"""Looks under a pin; objects that are found in none of them are leaked."""
 HELD, SOUND, ASTRAY = range(3)
 Suspect = tuple[int, int, int]
 """A reference, or the address of a block's word; its bytes; which replica."""
@@ -87,7 +88,8 @@ KEYS: Final = ("total", "reachable", "free", "reserved", "held", "leaked", "fail
 class Audit:
     """One audit of a pool, whose `contents` know what stores link to.
 
-    While a store is being dropped, what it had is linked no more, and is held until it is free.
+    While a store is being dropped, its objects are not linked any more, and count as held until
+    they are free.
     """
 
     def __init__(
@@ -163,8 +165,8 @@ class Audit:
         """References to objects that no store links to and no client has in the client journal, the
         dead included.
 
-        For a leader, all others parked: so one look is enough. They are of no use to any client if
-        every store could be read.
+        For a leader, with all others parked: so one look is enough. No client can use these objects
+        if every store could be read.
         """
         _, suspects = self._look()
         in_hands: set[int] = set()
@@ -236,7 +238,7 @@ class Audit:
         return confirmed
 
     def _astray(self, at: int) -> bool:
-        """Whether the block with its word at `at` belongs to nothing that there is."""
+        """Whether the block with its word at `at` belongs to no region, span or primary."""
         word = self.endpoint.load(at)
         kind, owner = word >> 60, word & OWNER_MASK
         node, offset = at >> NODE_SHIFT, at & OFFSET_MASK
@@ -261,7 +263,8 @@ class Audit:
         return ((at & OFFSET_MASK) - self.heap.layout.block_table) // 8
 
     def _owning_word(self, node: int, block: int, word: int) -> int | None:
-        """The word that says whose a BACKUP or STRAY is; FREE if none does, None: its head is lost.
+        """The word that names the owner of a BACKUP or STRAY; FREE if none does, None: its primary
+        is lost.
 
         For a backup of a tail it is the word of the first block of the span.
         """
@@ -327,7 +330,7 @@ class Audit:
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
     def _in_hand(self, slot: int) -> list[int]:
-        """The references in a client's journal, and what its pairs stand for."""
+        """The references in a client's journal, and those that its pairs stand for."""
         found = []
         for reference, link_address in journal_of(self.endpoint, slot):
             found.append(reference)
@@ -388,7 +391,7 @@ class Audit:
             block += length
 
     def _standing(self, node: int, block: int, word: int, live: set[int]) -> int:
-        """Whether a block with objects or a pending one is a client's who lives, or being made."""
+        """Whether a block with objects, or a pending one, has a living owner or is being made."""
         kind, owner = word >> 60, word & OWNER_MASK
         if kind == PENDING:
             return HELD if owner in live else ASTRAY
