@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 _BACKUPS: Final = (BACKUP, STRAY)
 _HOLDERS: Final = (SLAB, LARGE, TAKEN, LIMBO, *_BACKUPS)
-_HEADS: Final = (PENDING, LARGE, TAKEN, LIMBO)
+_PRIMARIES: Final = (PENDING, LARGE, TAKEN, LIMBO)
 log: Final = logging.getLogger("limpet")
 TOLD_MAX: Final = 16
 LOOKS_MAX: Final = 3
@@ -245,8 +245,8 @@ class Audit:
         if kind == TAIL:
             # ORDER: the tail, its first block, the tail again: a tail is given back before that.
             first = self.heap.table_word(node, word & TAIL_FIRST_MASK)
-            head = self.endpoint.load(first) if first & OFFSET_MASK < offset else 0
-            astray = head >> 60 not in _HEADS or not self._lives(head)
+            primary = self.endpoint.load(first) if first & OFFSET_MASK < offset else 0
+            astray = primary >> 60 not in _PRIMARIES or not self._lives(primary)
         elif kind == REGION:
             astray = owner not in {mark for _, _, mark in self.regions.extents(node)}
         elif kind in _BACKUPS:
@@ -268,15 +268,19 @@ class Audit:
 
         For a backup of a tail it is the word of the first block of the span.
         """
-        groups = self.blocks.groups
-        head = groups.head_of(node, block, word)
-        if head is None:
+        replica_sets = self.blocks.groups
+        primary = replica_sets.primary_of(node, block, word)
+        if primary is None:
             return FREE
         try:
-            found = groups.head_word(head, word)
+            found = replica_sets.primary_word(primary, word)
             if found >> 60 == TAIL:
                 first = found & TAIL_FIRST_MASK
-                found = groups.head_word((head[0], first), word) if first < head[1] else FREE
+                found = (
+                    replica_sets.primary_word((primary[0], first), word)
+                    if first < primary[1]
+                    else FREE
+                )
             return found if word >> 60 == BACKUP else FREE
         except NodeFailed:
             return None
@@ -376,7 +380,7 @@ class Audit:
                 if class_of(word) == LARGE_CLASS:
                     length += self._tails(words, block)
                 self._account_objects(
-                    self._head_of(node, block, word),
+                    self._primary_of(node, block, word),
                     length,
                     word,
                     used[block],
@@ -405,11 +409,11 @@ class Audit:
         # A backup of a tail counts with the first of its span; met alone, it has come just now.
         return HELD if owning >> 60 == PENDING or class_of(word) == TAIL_CLASS else SOUND
 
-    def _head_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
+    def _primary_of(self, node: int, block: int, word: int) -> tuple[int, int, int]:
         """Node and block of the objects' first replica, and which replica this is."""
         if word >> 60 not in _BACKUPS:
             return node, block, 0
-        return self.heap.placement.head(node, block, replicas_of(word)) or (node, block, 0)
+        return self.heap.placement.primary(node, block, replicas_of(word)) or (node, block, 0)
 
     @staticmethod
     def _is_being_made(words: Words, first: int, live: set[int]) -> bool:
@@ -423,7 +427,7 @@ class Audit:
 
     def _account_objects(
         self,
-        head: tuple[int, int, int],
+        primary: tuple[int, int, int],
         length: int,
         word: int,
         used: Words,
@@ -432,8 +436,8 @@ class Audit:
         found: dict[str, int],
         suspects: set[Suspect],
     ) -> None:
-        """Account for the objects in use of `length` blocks with this word; `head`: `_head_of`."""
-        node, block, k = head
+        """Account for the objects in use of `length` blocks with this word; as `primary`."""
+        node, block, k = primary
         size_class = class_of(word)
         count = self.heap.object_count(size_class)
         size = (

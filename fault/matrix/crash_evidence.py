@@ -156,4 +156,4 @@ def _of_group(pool: Pool, node: int, block: int, word: int) -> str:
         if not table.groups.failed(other)
     )
     whole = there == table.groups.backups_in_service(node, block, word)
-    return "group-claimed" if whole else "group-in-part"
+    return "replica_set-claimed" if whole else "replica_set-in-part"

@@ -26,7 +26,7 @@ CRASH_POINTS: Final[dict[str, frozenset[str]]] = {
     "shm/clients/recovery.py": frozenset({"blocks-returned", "dying", "leaving", "settled"}),
     "shm/pool.py": frozenset({"node-created"}),
     "shm/replicas/replacement.py": frozenset({"node-filled", "node-restoring"}),
-    "shm/replicas/replica_sets.py": frozenset({"group-claimed", "group-in-part", "stray"}),
+    "shm/replicas/replica_sets.py": frozenset({"set-claimed", "set-in-part", "stray"}),
     "shm/replicas/view.py": frozenset({"parked", "reconciled"}),
     "stores/baselines/clover/store.py": frozenset({"appended", "retired"}),
     "stores/baselines/dtx/log.py": frozenset({"noted"}),

@@ -13,7 +13,7 @@ from typing import Any, Final
 OF_REPLACEMENT: Final = frozenset({"node-restoring", "node-created", "node-filled"})
 """The named crash points of a client that replaces a node: tests/stores/test_replaced_nodes.py."""
 OF_REPLICAS: Final = OF_REPLACEMENT | {
-    "group-claimed", "group-in-part", "stray", "used-in-part", "parked", "reconciled",
+    "set-claimed", "set-in-part", "stray", "used-in-part", "parked", "reconciled",
 }  # fmt: skip
 """These, and those that only clients of kinds with replicated objects come by."""
 

@@ -49,7 +49,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed
-from limpet.shm.replicas.replica_sets import Groups
+from limpet.shm.replicas.replica_sets import ReplicaSets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ class BlockTable:
         by the pool."""
         self.unbacked = False
         """Whether the last claim has met blocks for which the file system has no pages."""
-        self.groups = Groups(self)
+        self.groups = ReplicaSets(self)
 
     def words(self, node: int) -> Words:
         """A copy of the node's block table."""
@@ -174,8 +174,8 @@ class BlockTable:
         if not fresh:
             return None
         if replicas > 1:
-            head = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
-            return None if head is None else (head, False)
+            primary = self.groups.claim_slab(node, size_class, replicas, client, horizon, limit)
+            return None if primary is None else (primary, False)
         free = np.flatnonzero(self.claimable(words, horizon))[::-1]
         bare = words[free] & _BACKED == 0
         for block in np.concatenate((free[~bare], free[bare])).tolist():

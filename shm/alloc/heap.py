@@ -211,22 +211,22 @@ class Heap:
         Raises NodeFailed when the primary is not in service; nothing is changed then.
         """
         index = self.index_of(reference)
-        head = self._used_bits(reference)
+        primary = self._used_bits(reference)
         scope = self.endpoint.background(True)
         try:
             # ORDER: the primary first; when it is lost, no client allocates here any more.
-            self.endpoint.fetch_or(head, bit(index & 63))
+            self.endpoint.fetch_or(primary, bit(index & 63))
             if reference & REPLICAS_BITS:
                 # CRASH(used-in-part): in use on some replicas, and in the client journal; settling
                 # frees them.
-                self._take_backups(reference, head, bit(index & 63))
+                self._take_backups(reference, primary, bit(index & 63))
         finally:
             self.endpoint.background(scope)
 
-    def _take_backups(self, reference: int, head: int, mask: int) -> None:
+    def _take_backups(self, reference: int, primary: int, mask: int) -> None:
         row = self.row(reference)
         for k in range(1, self.replicas(reference)):
-            at = head + self.bit_steps[row + k] & MASK
+            at = primary + self.bit_steps[row + k] & MASK
             try:
                 if not self.endpoint.failed(at):
                     self.endpoint.fetch_or(at, mask)
@@ -239,14 +239,14 @@ class Heap:
         Replicas on a lost node are passed over.
         """
         index = self.index_of(reference)
-        head = self._used_bits(reference)
+        primary = self._used_bits(reference)
         row = self.row(reference) if reference & REPLICAS_BITS else 0
         scope = self.endpoint.background(True)
         try:
             for k in range(self.replicas(reference)):
                 # CRASH(used-in-part): free on some replicas, in the client journal; settling frees
                 # the others.
-                at = head + self.bit_steps[row + k] & MASK
+                at = primary + self.bit_steps[row + k] & MASK
                 try:
                     if not self.endpoint.failed(at):
                         self.endpoint.mcas(at, 0, 0, 0, bit(index & 63))

@@ -71,7 +71,7 @@ class Grace:
         return self.endpoint.load(EPOCH)
 
     def close_period(self) -> int:
-        """The epoch E of memory that is unlinked so far; a client that pins now pins a later one."""
+        """The epoch E of memory unlinked so far; a client that pins now pins a later one."""
         epoch = self.endpoint.faa(EPOCH, 1)
         # The stamp 0 means long ago (words.py), so no period has it.
         return epoch if stamp(epoch) else self.endpoint.faa(EPOCH, 1)

@@ -70,7 +70,7 @@ from limpet.shm.endpoint.words import (
     tail_word,
 )
 from limpet.shm.errors import NodeFailed, ParameterError, StoreFull
-from limpet.shm.replicas.replica_sets import HEAD_KINDS, MIRROR_KINDS
+from limpet.shm.replicas.replica_sets import BACKUP_KINDS, PRIMARY_KINDS
 from limpet.shm.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class Replacement:
         uninterrupted(lambda: nodes.finish(segment, memory.parameters, memory.uuid))
 
 
-class Group(NamedTuple):
+class ReplicaSet(NamedTuple):
     """A replica set with a place on the lost node.
 
     Number of replicas; which of them the place is; size class, or TAIL_CLASS; node and block of the
@@ -280,7 +280,7 @@ class Group(NamedTuple):
     replicas: int
     part: int
     size_class: int
-    head: tuple[int, int]
+    primary: tuple[int, int]
     source: tuple[int, int]
     backups: list[tuple[int, int, int]]
 
@@ -319,20 +319,20 @@ class Filling:
     def run(self) -> dict[str, int]:
         """Make all of them; the numbers of objects, blocks and bytes that were copied."""
         for block in range(self.table.count):
-            group = self._group_at(block)
-            if group is None or not self._make(block, group):
+            replica_set = self._set_at(block)
+            if replica_set is None or not self._make(block, replica_set):
                 self.first = -1
             self.memory.membership.progress()
         return self.found
 
     # ---- what belongs there ---------------------------------------------------------------------
 
-    def _group_at(self, block: int) -> Group | None:
+    def _set_at(self, block: int) -> ReplicaSet | None:
         """The replica set that has a place at that block of the node."""
         found = [
-            group
+            replica_set
             for replicas in range(2, self.heap.placement.replicas_max + 1)
-            if (group := self._group_of(block, replicas)) is not None
+            if (replica_set := self._set_of(block, replicas)) is not None
         ]
         if len(found) > 1:
             raise StoreFull(
@@ -341,7 +341,7 @@ class Filling:
             )
         return found[0] if found else None
 
-    def _group_of(self, block: int, replicas: int) -> Group | None:
+    def _set_of(self, block: int, replicas: int) -> ReplicaSet | None:
         members = self.groups.members(self.node, block, replicas)
         if not members:
             return None
@@ -351,13 +351,13 @@ class Filling:
             if there in self.words
         }
         if 0 in left:
-            head = left[0]
-            if head >> 60 not in HEAD_KINDS or replicas_of(head) != replicas:
+            primary = left[0]
+            if primary >> 60 not in PRIMARY_KINDS or replicas_of(primary) != replicas:
                 return None
-            size_class = TAIL_CLASS if head >> 60 == TAIL else class_of(head)
+            size_class = TAIL_CLASS if primary >> 60 == TAIL else class_of(primary)
         else:
             shapes = {
-                (word >> 60 in MIRROR_KINDS, replicas_of(word), class_of(word))
+                (word >> 60 in BACKUP_KINDS, replicas_of(word), class_of(word))
                 for word in left.values()
             }
             if len(shapes) != 1:
@@ -369,51 +369,57 @@ class Filling:
             return None  # damaged; an audit shows it
         part = members.index((self.node, block))
         backups = [(*members[k], word) for k, word in left.items() if k]
-        return Group(replicas, part, size_class, members[0], members[min(left)], backups)
+        return ReplicaSet(replicas, part, size_class, members[0], members[min(left)], backups)
 
     # ---- making it ------------------------------------------------------------------------------
 
-    def _make(self, block: int, group: Group) -> bool:
+    def _make(self, block: int, replica_set: ReplicaSet) -> bool:
         """Make the set's member here; whether it belongs to a span with its primary here."""
-        if group.part == 0:
-            word = self._head_word(block, group)
-            if not word or not self._mark_anew(group):
+        if replica_set.part == 0:
+            word = self._primary_word(block, replica_set)
+            if not word or not self._mark_anew(replica_set):
                 return False  # its backups are swept
         else:
-            word = block_word(BACKUP, self.mark, group.size_class, group.replicas)
+            word = block_word(BACKUP, self.mark, replica_set.size_class, replica_set.replicas)
         if not self.table.back(self.node, block, FREE):
             raise StoreFull(
                 f"{self.memory.url}: the file system of node {self.node} has no room for what "
                 "belongs there; make room, and replace the node again"
             )
-        self._copy(block, group)
+        self._copy(block, replica_set)
         self.endpoint.store(self.heap.table_word(self.node, block), word)
         self.found["blocks"] += 1
         return self.first >= 0
 
-    def _head_word(self, block: int, group: Group) -> int:
+    def _primary_word(self, block: int, replica_set: ReplicaSet) -> int:
         """The word of a primary without an owner; 0: of a tail whose span has no beginning."""
-        if group.size_class == TAIL_CLASS:
-            return tail_word(self.first, self.client, group.replicas) if self.first >= 0 else 0
-        is_span = group.size_class == LARGE_CLASS
+        if replica_set.size_class == TAIL_CLASS:
+            return (
+                tail_word(self.first, self.client, replica_set.replicas) if self.first >= 0 else 0
+            )
+        is_span = replica_set.size_class == LARGE_CLASS
         self.first = block if is_span else -1
-        return block_word(LARGE if is_span else SLAB, 0, group.size_class, group.replicas)
+        return block_word(
+            LARGE if is_span else SLAB, 0, replica_set.size_class, replica_set.replicas
+        )
 
-    def _mark_anew(self, group: Group) -> bool:
+    def _mark_anew(self, replica_set: ReplicaSet) -> bool:
         """Give the backups that are left a mark that no sweep has seen; False: one is gone."""
-        backup = block_word(BACKUP, self.mark, group.size_class, group.replicas)
-        return all(self.table.move(node, at, word, backup) for node, at, word in group.backups)
+        backup = block_word(BACKUP, self.mark, replica_set.size_class, replica_set.replicas)
+        return all(
+            self.table.move(node, at, word, backup) for node, at, word in replica_set.backups
+        )
 
-    def _copy(self, block: int, group: Group) -> None:
+    def _copy(self, block: int, replica_set: ReplicaSet) -> None:
         """Copy used bits, and contents if there can be any, from the first replica that is left."""
-        node, at = group.source
-        if group.size_class != TAIL_CLASS:
-            bits = self.table.bitmap(node, at, group.size_class)
+        node, at = replica_set.source
+        if replica_set.size_class != TAIL_CLASS:
+            bits = self.table.bitmap(node, at, replica_set.size_class)
             self.endpoint.write(self.heap.bitmap(self.node, block), bits.tobytes())
             used = int(np.unpackbits(bits.view(np.uint8)).sum())
             self.found["objects"] += used
             self.spans_used = bool(used)
-        if self.spans_used or group.head in self.in_hand:
+        if self.spans_used or replica_set.primary in self.in_hand:
             size = self.heap.layout.block_size
             source = self.heap.reference(node, at, LARGE_CLASS, 0)
             target = self.heap.reference(self.node, block, LARGE_CLASS, 0)

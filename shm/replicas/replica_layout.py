@@ -68,7 +68,7 @@ class ReplicaLayout:
             )
 
     def part(self, block: int, replicas: int) -> int:
-        """Which replica the block holds in groups of `replicas`; -1: it has no place in one."""
+        """Which replica the block has in sets of `replicas`; -1: it belongs to none."""
         region = (block - self.first) >> self.region_shift
         if block < self.first or region >= self.regions // replicas * replicas:
             return -1
@@ -77,24 +77,24 @@ class ReplicaLayout:
     def node_of(self, node: int, block: int, replicas: int, steps: int) -> int:
         """The node `steps` places after this one on the ring.
 
-        Raises PoolCorrupt for a block that has no place in a group of `replicas`.
+        Raises PoolCorrupt for a block that belongs to no set of `replicas`.
         """
         region = (block - self.first) >> self.region_shift
         known = node < self.nodes and replicas <= self.replicas_max and steps <= self.nodes
         if not known or block < self.first or region >= self.limits[replicas]:
             raise PoolCorrupt(
-                f"block {block} of node {node} is said to be in a group of {replicas} replicas, "
+                f"block {block} of node {node} is said to be in a set of {replicas} replicas, "
                 "which cannot be; destroy the pool"
             )
         there = node + steps
         return there - self.nodes if there >= self.nodes else there
 
     def backup(self, node: int, block: int, replicas: int, k: int) -> tuple[int, int]:
-        """Node and block of replica `k` of what has its head in (node, block)."""
+        """Node and block of replica `k` of what has its primary in (node, block)."""
         return self.node_of(node, block, replicas, k), block + k * self.region_blocks
 
-    def head(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
-        """Node and block of the head of which (node, block) holds replica k, and k; or None."""
+    def primary(self, node: int, block: int, replicas: int) -> tuple[int, int, int] | None:
+        """Node and block of the primary of which (node, block) holds replica k, and k; or None."""
         k = self.part(block, replicas)
         if k < 1:
             return None if k < 0 else (node, block, 0)
@@ -102,6 +102,6 @@ class ReplicaLayout:
         return there, block - k * self.region_blocks, k
 
     def starts(self, replicas: int) -> range:
-        """The first block of each region of a node that has the heads of groups of `replicas`."""
+        """The first block of each region of a node that has primaries of sets of `replicas`."""
         turn = replicas * self.region_blocks
         return range(self.first, self.first + self.regions // replicas * turn, turn)

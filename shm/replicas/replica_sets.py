@@ -83,12 +83,12 @@ if TYPE_CHECKING:
     Moves = list[tuple[int, int, int, int]]
     """Steps of a claim: node, block, word before, word after."""
 
-HEAD_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
-MIRROR_KINDS: Final = (BACKUP, STRAY)
-GROUP_KINDS: Final = (*HEAD_KINDS, *MIRROR_KINDS)
+PRIMARY_KINDS: Final = (SLAB, PENDING, LARGE, TAIL, TAKEN, LIMBO)
+BACKUP_KINDS: Final = (BACKUP, STRAY)
+SET_KINDS: Final = (*PRIMARY_KINDS, *BACKUP_KINDS)
 
 
-class Groups:
+class ReplicaSets:
     """The backups in the block tables of a pool."""
 
     def __init__(self, table: Table) -> None:
@@ -121,18 +121,18 @@ class Groups:
             not self.failed(there) for there, _ in self.backups(node, block, replicas_of(word))
         )
 
-    def head_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
+    def primary_of(self, node: int, block: int, word: int) -> tuple[int, int] | None:
         """Node and block of the primary of a BACKUP or STRAY; None when the word is damaged."""
         replicas = replicas_of(word)
         if not 1 < replicas <= self.placement.replicas_max:
             return None
-        head = self.placement.head(node, block, replicas)
-        return head[:2] if head is not None and head[2] else None
+        primary = self.placement.primary(node, block, replicas)
+        return primary[:2] if primary is not None and primary[2] else None
 
-    def head_word(self, head: tuple[int, int], word: int) -> int:
+    def primary_word(self, primary: tuple[int, int], word: int) -> int:
         """The word of a BACKUP's primary; 0 when the primary does not belong to it. NodeFailed."""
-        there = self.endpoint.load(self.table.heap.table_word(*head))
-        belongs = there >> 60 in HEAD_KINDS and replicas_of(there) == replicas_of(word)
+        there = self.endpoint.load(self.table.heap.table_word(*primary))
+        belongs = there >> 60 in PRIMARY_KINDS and replicas_of(there) == replicas_of(word)
         return there if belongs else 0
 
     # ---- claiming -------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Groups:
         return found
 
     def _claimable_of(self, node: int, horizon: int) -> Flags | None:
-        """Which blocks of another node may be claimed; None: it is lost, its backups are left out."""
+        """Which blocks of another node may be claimed; None: it is lost, and left out."""
         if self.failed(node):
             return None
         try:
@@ -178,7 +178,7 @@ class Groups:
         backup = block_word(BACKUP, mark, size_class, replicas)
         for block in usable:
             if self._claim(node, block, pending, backup, horizon, []):
-                # CRASH(group-claimed): PENDING with all of its backups; recovery gives them back.
+                # CRASH(set-claimed): PENDING with all of its backups; recovery gives them back.
                 self.table.move(node, block, pending, recast(pending, SLAB, client))
                 return int(block)
         return None
@@ -223,7 +223,7 @@ class Groups:
         try:
             well = self._step(node, block, pending, horizon, done)
             for there, at in self.backups(node, block, replicas_of(pending)):
-                # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
+                # CRASH(set-in-part): PENDING with some of its backups; recovery frees them.
                 try:
                     well = well and self._step(there, at, backup, horizon, done)
                 except NodeFailed:
@@ -241,10 +241,10 @@ class Groups:
         """Node and block of all members of the set of `replicas` with this place; [] if none."""
         if not 1 < replicas <= self.placement.replicas_max:
             return []
-        head = self.placement.head(node, block, replicas)
-        if head is None:
+        primary = self.placement.primary(node, block, replicas)
+        if primary is None:
             return []
-        return [head[:2], *self.backups(head[0], head[1], replicas)]
+        return [primary[:2], *self.backups(primary[0], primary[1], replicas)]
 
     def _promised(self, node: int, block: int, replicas: int) -> bool:
         """Whether a place on a lost node would belong to a set with other than `replicas`."""
@@ -264,7 +264,7 @@ class Groups:
             if not self.failed(node):
                 raise
             return False
-        return word >> 60 in GROUP_KINDS and replicas_of(word) == replicas
+        return word >> 60 in SET_KINDS and replicas_of(word) == replicas
 
     def _step(self, node: int, block: int, desired: int, horizon: int, done: Moves) -> bool:
         word = self.endpoint.load(self.table.heap.table_word(node, block))
@@ -298,7 +298,7 @@ class Groups:
         if word != pending:
             # Refused: another recoverer of the same client may have done it, and be dead by now.
             self.table.move(node, first, word, pending)
-        # CRASH(group-in-part): PENDING with some of its backups; recovery frees them.
+        # CRASH(set-in-part): PENDING with some of its backups; recovery frees them.
         words = self.table.words(node)
         # ORDER: the tails were read before the first block is seen unchanged, so they are its own.
         if self.endpoint.load(self.table.heap.table_word(node, first)) != pending:
@@ -336,12 +336,12 @@ class Groups:
         released = 0
         for block in found:
             word = int(words[block])
-            head = self.head_of(node, block, word)
-            if head is None:
+            primary = self.primary_of(node, block, word)
+            if primary is None:
                 continue  # damaged; an audit shows it
             if class_of(word) == TAIL_CLASS:
-                if self._is_astray(head, word) or (
-                    self.failed(head[0]) and not self._has_first(node, block, word)
+                if self._is_astray(primary, word) or (
+                    self.failed(primary[0]) and not self._has_first(node, block, word)
                 ):
                     free = free_word(self.grace.close_period())
                     released += self.table.move(node, block, word, free)
@@ -351,12 +351,12 @@ class Groups:
             if word >> 60 == STRAY:
                 if self.table.has_passed(word, horizon):
                     released += self._release_stray(node, block, words)
-            elif self.failed(head[0]):
+            elif self.failed(primary[0]):
                 # ORDER: the primary was seen lost before the period is closed.
                 stray = recast(word, STRAY, stamp(self.grace.close_period()))
                 # CRASH(stray): any client that looks for memory goes on with it.
                 self.table.move(node, block, word, stray)
-            elif self._is_astray(head, word):
+            elif self._is_astray(primary, word):
                 released += self._release_run(node, block, words)
         return released
 
@@ -394,17 +394,17 @@ class Groups:
         while before == word and block > 0:
             block -= 1
             before = self.endpoint.load(self.table.heap.table_word(node, block))
-        is_first = before >> 60 in MIRROR_KINDS and class_of(before) == LARGE_CLASS
+        is_first = before >> 60 in BACKUP_KINDS and class_of(before) == LARGE_CLASS
         return is_first and replicas_of(before) == replicas_of(word)
 
-    def _is_astray(self, head: tuple[int, int], word: int) -> bool:
+    def _is_astray(self, primary: tuple[int, int], word: int) -> bool:
         """Whether the primary, in service, does not belong to the backup with this word.
 
         Then it never will: the word was there before the look at the primary, and if it is there
         after it, it was there all the time.
         """
         try:
-            return not self.head_word(head, word)
+            return not self.primary_word(primary, word)
         except NodeFailed:
             return False
 
