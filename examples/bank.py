@@ -1,7 +1,8 @@
 """Bank transfers by several processes, one of which is killed again and again.
 
 `pool.transaction` calls a function: all its reads and writes happen at one moment, or nothing
-happens, also when its process is killed in the midst of it. So the sum of all accounts never changes.
+happens, also when its process is killed in the midst of it. So the sum of all accounts never
+changes.
 Transactions are for stores of the kinds `rtx-sherman` and `rtx-race`, whose keys and values are
 bytes.
 

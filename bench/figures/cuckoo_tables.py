@@ -39,8 +39,8 @@ COLUMNS: Final = (
     "path", "span", "ns",
 )  # fmt: skip
 """Columns for an insert: whether there was no room; its cost; groups of locks; whether they would
-be one if a masked CAS could be at any byte; bytes of the rows under the locks of the key's two rows; rows of
-its path, 0: none; how far the outermost of them are apart; its time."""
+be one if a masked CAS could be at any byte; bytes of the rows under the locks of the key's two
+rows; rows of its path, 0: none; how far the outermost of them are apart; its time."""
 MESSAGES: Final = ("reads", "writes", "cas", "atomics")
 
 _numbers = itertools.count()

@@ -16,7 +16,7 @@ from limpet.fault.inject.interrupt import Interrupted, ended_by_signals
 @click.argument("kinds_", nargs=-1, type=click.Choice(kinds()), metavar="[KIND]...")
 @click.option("--cases", type=click.IntRange(1), default=300, show_default=True,
               help="Cases of all kinds together, in equal parts.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), help="Seed of every random choice; printed if drawn.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of random choices; printed if drawn.")
 @click.option("--case", "only", type=click.IntRange(0), help="Only this one: repeats a failure.")
 @json_option
 def damage(

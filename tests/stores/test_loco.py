@@ -216,8 +216,7 @@ def test_a_writer_that_is_late_every_time_gets_on(pools: Any) -> None:
     store.check()
 
 
-# ---- no client is waited for (L1)
-# -------------------------------------------------------------------
+# ---- no client is waited for (L1) ---------------------------------------------------------------
 
 
 def test_a_stopped_process_holds_up_no_insert_and_reads_right_when_it_goes_on(pools: Any) -> None:

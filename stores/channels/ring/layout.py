@@ -28,7 +28,7 @@ POSITION_MAX: Final = (1 << 64) - 4 * SIZE_MAX
 """No position is greater: it lasts for 58 years at 10 GB a second. So a position plus the size of
 a ring or of a message does not wrap."""
 EVER: Final = 0xFFFF_FFFF_FFFF_FFFF
-"""A reader checks within this distance whether it was overtaken."""
+"""As `Reader.unsafe`: the writer may overtake the reader at every position."""
 
 FIELDS: Final = (
     Field(
