@@ -26,7 +26,7 @@ ABOVE: Final = {
     "stores": ("fault", "bench", "cli", "adapters"),
     "fault": ("bench", "cli", "adapters"),
 }
-"""What a folder imports nothing of, for type checking neither."""
+"""Packages that a folder does not import, not even for type checking."""
 LEVELS: Final = 3
 """Classes from one of stores/ to `object`, which is not counted."""
 

@@ -63,7 +63,7 @@ UPDATE: Final = OPERATIONS["update, same size"]
 
 
 def of_path(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What the matrix says of an insert that moves two entries."""
+    """The matrix's verdicts on an insert that moves two entries."""
     monkeypatch.setitem(
         FAULT_PROFILES, "rcuckoo", FaultProfile(dict(RING), matrix_nodes=1, matrix_capacity=64)
     )

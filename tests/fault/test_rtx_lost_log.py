@@ -64,7 +64,7 @@ class Scene(StillTestbed):
         self.owner.begin(work, where)
 
     def holds(self, value: bytes) -> None:
-        """What is left is so, at once, and nothing is leaked; and it can be changed."""
+        """The key has this value, at once, and can be changed; and nothing is leaked."""
         pauses = StillEndpoint.pauses
         assert self.store.get(KEPT) == value
         with pytest.raises(limpet.NodeFailed):

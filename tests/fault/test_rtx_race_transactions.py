@@ -140,7 +140,7 @@ MUTANTS: Final[dict[str, tuple[Change_, str, str]]] = {
          lambda tx, store, key, found: store.note(tx._reads, key, found)), "mab mab|s s|", "order",
     ),
 }  # fmt: skip
-"""What is changed, a program that shows it, and how what it says begins."""
+"""The changed lines, a program that shows the fault, and the beginning of the failure's text."""
 
 
 def _caught(name: str, kind: str, count: int = 3000) -> Explored:

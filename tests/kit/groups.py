@@ -202,7 +202,7 @@ def hoard(pool: LinkedPool, replicas: int) -> None:
 
 
 def everything_is_free(pool: LinkedPool) -> None:
-    """What is not reserved is free once no client has anything."""
+    """All memory that is not reserved is free once no client has any."""
     for _ in range(3):
         settled(pool)
         give_back(pool)

@@ -275,7 +275,7 @@ class Run:
             player.finished = True
 
     def _work(self, player: Player) -> None:
-        """What the lock protects: a word that is counted up without an atomic verb."""
+        """Count the word up, without an atomic verb, that the lock protects."""
         if self.holder is not None:
             if not self.holder.dead:
                 self.failure = self.failure or "two clients hold the lock"
@@ -328,6 +328,6 @@ class Run:
         return False
 
     def _wrong(self) -> str:
-        """What is wrong in the end; "": nothing."""
+        """The fault at the end; "": none."""
         counted = self.stage.setup_client.endpoint.load(self.stage.channel.address + PROTECTED)
         return "" if counted == self.done else f"{counted} was counted, {self.done} were done"

@@ -146,7 +146,7 @@ def test_owner_notices_at_its_next_operation(pools: Any) -> None:
 
 
 def test_block_that_comes_back_to_its_owner_begins_anew(pools: Any) -> None:
-    """What the owner knew of the block's objects was still there beside what it found out."""
+    """The owner's old knowledge of the block's objects was still there beside the new."""
     pool = pools(node_size="512KiB", lease_us=LEASE_US)
     owner = pools.again(pool)
     store, of_owner = stores(pool, owner)

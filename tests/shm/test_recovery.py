@@ -1,4 +1,4 @@
-"""What becomes of a dead client's belongings; and audits that can fail."""
+"""Recovery of a dead client's memory; and audits that can fail."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def leak_block(word: int) -> Any:
 
 
 def leak_hand_of_nobody(pool: limpet.Pool) -> None:
-    """What is in the client journal of a slot that is free is in no client's journal."""
+    """An object in the client journal of a free slot is in no client's journal."""
     leak_used_bit(pool)
     slot = slot_of(9 << 36)
     pool.endpoint.store(slot + CLIENT_JOURNAL, 1 << 48)

@@ -44,7 +44,7 @@ class StoppingLinkedPool(LinkedPool):
 
 
 def files(pool: Any) -> set[str]:
-    """What is behind the name of the pool in the names of its segments."""
+    """The suffixes of the names of the pool's segments."""
     prefix = f"limpet.{pool.url.removeprefix('shm://')}."
     return {
         path.name.removeprefix(prefix) for path in SHM_DIR.iterdir() if path.name.startswith(prefix)
@@ -379,7 +379,7 @@ def test_a_client_stands_still_while_it_claims(pools: Any, replicas: int) -> Non
 
 
 def test_a_client_stops_before_and_wakes_up_after(pools: Any) -> None:
-    """What it has mapped, and knows of its blocks, is of the memory that was lost."""
+    """Its mapping, and its knowledge of its blocks, are of the memory that was lost."""
     pool = roomy(pools)
     objects = put_some(pool, 2)
     mine = pools.keep(LinkedPool.open(pool.url))

@@ -252,7 +252,7 @@ def test_a_stopped_participant_is_neither_missed_nor_left_behind(pools: Any, on_
             told[turn] = 1 + barrier.wait()
 
     def both(timeout: float) -> list[Any]:
-        """What we and another thread are told."""
+        """The results, or errors, of this thread and another one."""
         other = in_thread(lambda: barrier.wait(timeout))
         try:
             return [barrier.wait(timeout), other()]

@@ -1,4 +1,4 @@
-"""What FUSEE's operations cost in round trips, alone and against each other, step by step."""
+"""Round trips of FUSEE's operations, alone and against each other, step by step."""
 
 from __future__ import annotations
 

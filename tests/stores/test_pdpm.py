@@ -106,7 +106,7 @@ def test_redo_copies_are_given_back(store: Any) -> None:
 
 
 def met_half_written(pools: Any, store: Any) -> bytes:
-    """What a reader returns when a writer is in the midst of its value as it first looks."""
+    """The value that a reader returns whose first look falls into the midst of a write."""
     watching = pools.keep(WatchedPool.open(store.pool.url))
     reading = watching.store(store.kind, name="test")
     (reference,) = store.references().tolist()

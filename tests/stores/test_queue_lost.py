@@ -102,7 +102,7 @@ def test_an_element_is_in_the_queue_or_lost_wherever_its_consumer_is_killed(
         there = q.get_many(2) if q.qsize() else []
         assert len(lost) + len(there) <= 1, "given twice"
         assert {*lost, *there} <= {item(fuse, size)}
-        # What is got from the queue meanwhile does not come again.
+        # An element that is got from the queue meanwhile does not come again.
         assert q.lost() == lost
         for _ in there:
             q.task_done()

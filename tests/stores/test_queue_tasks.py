@@ -222,7 +222,7 @@ def test_a_kill_at_any_step_of_get_and_task_done(pools: Any, large: bool) -> Non
 
 
 def test_a_row_is_taken_over_by_one_who_is_killed_in_that(pools: Any) -> None:
-    """What its dead participants had open is counted once, whatever was done of it."""
+    """The open elements of its dead participants are counted once, at every step of the fold."""
     pool = pools(clients=3)
     q = pool.queue("q", 3)
     fuse, lost, running = 0, 0, True

@@ -26,7 +26,7 @@ COMPILED = BUILD == "compiled"
 EVERY = 23
 """Of the steps of who dies first, when others die in turn."""
 POINTS = {"unsure", "locked", "committed", "torn", "moving", "written", "unlocking"}
-"""What a client shows that is killed at an insert."""
+"""The crash points of a client that is killed at an insert."""
 
 compiled_only = pytest.mark.skipif(not COMPILED, reason="many runs")
 INSERT = dataclasses.replace(

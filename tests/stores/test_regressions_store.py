@@ -87,7 +87,7 @@ def test_failed_creation_is_given_up_when_taking_it_back_fails_too(pools: Any) -
 
 
 def test_node_lost_while_an_insert_is_taken_back_leaves_nothing_in_hand(pools: Any) -> None:
-    """What was left in the client journal shifted the next operation's objects, and a linked one
+    """An object left in the client journal shifted the next operation's objects, and a linked one
     was freed."""
     pool = pools(nodes=2)
     working = pools.keep(WatchedPool.open(pool.url))

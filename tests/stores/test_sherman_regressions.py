@@ -1,5 +1,5 @@
-"""What was wrong with the tree store and its transactions once, step by step: clients that come
-late, are interrupted or killed; merges; routes and walks that are out of date; lost memory nodes.
+"""Old faults of the tree store and its transactions, step by step: clients that are late,
+interrupted or killed; merges; routes and walks that are out of date; lost memory nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 10
 
 
 def outcome(work: Callable[[], object]) -> object:
-    """What it returned, or the class of the error of limpet that it raised."""
+    """Its result, or the class of the LimpetError that it raised."""
     try:
         return work()
     except limpet.LimpetError as error:

@@ -1,4 +1,4 @@
-"""What SWARM-KV's operations cost in round trips: alone, in conflict, and with clocks that are off.
+"""Round trips of SWARM-KV's operations: alone, in conflict, and with wrong clocks.
 
 And what it refuses: parameters that cannot be, clients that have no number as a writer, sizes.
 """

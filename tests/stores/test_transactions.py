@@ -1,5 +1,5 @@
-"""What `pool.transaction` promises: all that a function reads and writes happens at one moment, or
-nothing does."""
+"""Promises of `pool.transaction`: all reads and writes of a function happen at one moment, or
+none does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY: Final = 200
 
 
 class Sudden(Exception):
-    """What a function of a user raises."""
+    """An exception of a user's function."""
 
 
 @pytest.fixture
