@@ -110,7 +110,7 @@ def test_imports_go_one_way() -> None:
 
 def test_memory_layer_names_no_store() -> None:
     """Papers are named, for what they invented; modules of stores/ are not imported, and no
-    attribute is there for one of them. `layout` may say who has words."""
+    attribute is there for one of them. `layout` may name stores with words."""
     wrong = []
     for module, path in sources().items():
         if not module.startswith("limpet.shm"):

@@ -49,7 +49,7 @@ class Outcome:
 
 
 def judge_ends(outcome: Outcome, ended: Iterable[Mapping[str, Any]]) -> None:
-    """The ends of clients that nobody froze."""
+    """The ends of clients that were not frozen."""
     for one in ended:
         if one["error"]:
             outcome.complain(ENDED, f"the client of slot {one['slot']}: {one['error']}")

@@ -10,7 +10,7 @@ Steps, each a CAS of the block's word from the whole word that was read:
     SLAB(owner, class) or LARGE(owner) -> TAKEN(taker, class)  by the taker
     pressure += 1, then the period E is closed (epoch.py)      by the taker, or its recoverer
     TAKEN(taker, class) -> LIMBO(E, class)                     by the same
-    LIMBO(E, class) -> FREE, SLAB(no client) or LARGE(no client)     by anyone, once E lies behind
+    LIMBO(E, class) -> FREE, SLAB(no client) or LARGE(no client) by any client, once E lies behind
 
 The owner looks at the pressure before each allocation, under its pin. When the pressure has
 changed, the owner reads the words of all its blocks and forgets those that are no longer its own;

@@ -1,7 +1,7 @@
 """A warning if logind deletes this user's shared memory at logout (`RemoveIPC=`).
 
-By default it does so when the last session of a user ends who is not a system user; it takes the
-pools in /dev/shm away from processes that still run. limpet warns when it makes a pool there.
+By default it does so when a user's last session ends, except for system users; it takes the pools
+in /dev/shm away from processes that still run. limpet warns when it makes a pool there.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Client:
 
     def _unpin(self) -> None:
         if self.remotely_fenced and self.endpoint.load(self.slot) != self.word:
-            self.held = 0  # it was settled by whoever declared us dead
+            self.held = 0  # the client that declared us dead has settled it
             self.disown()
         if self.held:
             self.settle()

@@ -26,7 +26,7 @@ taken, from 1 on, so an id is not used again while anything could still name it.
 begins with 1 again. If a word still has the id of a client from 2^36 clients ago (a lock's holder,
 say), the new client with that id is taken for its owner until it ends.
 
-States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says who makes each step).
+States: FREE -> JOINING -> LIVE -> DYING -> FREE (membership.py says which client makes each step).
 """
 
 import struct

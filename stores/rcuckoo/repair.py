@@ -221,8 +221,8 @@ class Repair:
         """Take the lease to repair the table; False: the journal there needs no repair any more."""
         me = self.membership.ident
         attempt = 0
-        # ORDER: before the lease, so that a waiting client does not take this repair for the last
-        # one.
+        # ORDER: before the lease, so that a waiting client does not take this
+        # repair for the last one.
         self.membership.progress()
         while True:
             holder = self.endpoint.cas(self.base, 0, me)

@@ -145,7 +145,7 @@ def test_who_lives_carries_out_what_was_decided(pools: Any, kind: str) -> None:
 def test_who_wakes_when_others_have_let_go_frees_nothing_that_is_linked(
     pools: Any, kind: str, then: str
 ) -> None:
-    """It had decided; who waited for it took that for undone, and found its pair freed."""
+    """It had decided; a waiting client took that for undone, and found its pair freed."""
     scene = Scene(pools, kind, LONG)
     scene.begin(scene.decides(scene.owner), LONG + NEW)
     scene.owner.go(on_second("cas", 1))

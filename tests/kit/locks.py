@@ -186,7 +186,7 @@ class Run:
         VAIN_S."""
         self._held = 0.0
         self.order: list[int] = []
-        """Of those who got the lock, what their locks have as `drawn`."""
+        """The attribute `drawn` of the locks of the clients that got the lock."""
         self._hub = getcurrent()
 
     # ---- the scheduler --------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Run:
             self._held = self.stage.clock
 
     def _vainly(self, addr: int) -> bool:
-        """Whether who slept there until the time was over could have gone on long ago."""
+        """Whether a client that slept there until its timeout could have gone on long ago."""
         if self.stage.clock - self._held <= VAIN_S:
             return False
         lock = self.players[0].lock
@@ -324,7 +324,7 @@ class Run:
         return self
 
     def _over(self) -> bool:
-        """Whether those who are left would wait for ever, and should."""
+        """Whether the clients that are left would wait for ever, and should."""
         return False
 
     def _wrong(self) -> str:

@@ -229,7 +229,7 @@ def test_of_two_recoverers_one_may_be_killed_at_any_step_while_the_other_is_at_a
     everything_is_free(pool)
 
 
-# ---- who comes late ------------------------------------------------------------------------------
+# ---- late clients --------------------------------------------------------------------------------
 
 
 def test_late_recoverer_leaves_the_backups_of_the_next_group_alone(pools: Any) -> None:

@@ -1,4 +1,4 @@
-"""Memory that living clients hoard: who needs it takes it, and who had it never uses it again."""
+"""Memory that living clients hoard: a client in need takes it, and its owner uses it no more."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def short_of(pool: limpet.Pool, size: int = 3000) -> Shortage:
 
 
 def take(pool: limpet.Pool, size: int = 3000) -> None:
-    """Take what others hoard, as who finds no memory does; it is in limbo then."""
+    """Take hoarded blocks, as a client without memory does; they are in limbo then."""
     shortage = short_of(pool, size)
     assert pool.exclusively(shortage.look)
     assert not in_limbo(pool), "taken at first sight"

@@ -1,4 +1,4 @@
-"""A memory node that is replaced: what has replicas is there again, whoever is killed meanwhile."""
+"""A replaced memory node: objects with replicas are there again, also after kills meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pool.drop`: everything is given back, whoever uses the store meanwhile or is killed doing it."""
+"""`pool.drop`: all memory is given back, also when clients use the store, or one is killed."""
 
 from __future__ import annotations
 

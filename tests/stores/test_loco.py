@@ -1,4 +1,4 @@
-"""LOCO's kvstore: who need not be waited for, indexes, repair; and what `check` finds."""
+"""LOCO's kvstore: no client waits in vain, indexes, repair; and faults that `check` finds."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_check_sees_a_torn_pair_without_a_redo_copy(store: Any) -> None:
 
 @pytest.mark.parametrize("what", ["pair", "redo"])
 def test_a_get_of_damaged_memory_ends(store: Any, what: str) -> None:
-    """It would wait for ever for a writer who is not there."""
+    """It would wait for ever for a writer that is not there."""
     (reference,) = store.pool.exclusively(store.references).tolist()
     if what == "pair":
         store.endpoint.write((reference & (1 << 48) - 1) + 32, b"damaged!")

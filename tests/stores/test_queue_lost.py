@@ -60,7 +60,7 @@ def test_what_a_consumer_had_is_given_back(pools: Any, how: str, size: int) -> N
     assert caught.value.count == 2
     assert caught.value.elements == q.lost() == expected
     assert pickle.loads(pickle.dumps(caught.value)).elements == expected
-    # Of those who join next none takes them for its own.
+    # No process that joins next takes them for its own.
     gather(*[q.qsize] * 3)
     pool.recover()
     assert q.lost() == expected

@@ -43,7 +43,7 @@ def test_check_is_right_beside_a_writer(pools: Any) -> None:
 
 
 def test_get_many_keeps_no_period_open_for_longer_than_a_batch(pools: Any) -> None:
-    """Its one pin kept others waiting for memory, who killed the reader in the end."""
+    """Its one pin kept others waiting for memory, until they killed the reader."""
     pool = pools()
     reading = pools.keep(WatchedPool.open(pool.url))
     store = reading.store("race", capacity=64)

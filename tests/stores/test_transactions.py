@@ -389,7 +389,7 @@ def test_many_new_keys_are_not_staged_anew_for_each_split(
 def test_who_writes_many_keys_shows_that_it_does_not_stand_still(
     pool: limpet.Pool, store: Any
 ) -> None:
-    """All of the commit is one operation; who needs memory has those killed that stand still."""
+    """The commit is one operation; a client that needs memory kills one that stands still in it."""
     progress = int(pool.client.slot) + PROGRESS
     before = pool.endpoint.load(progress)
 
