@@ -395,7 +395,7 @@ def test_a_get_beside_a_write_that_stands_still(pools: Any, replicas: int) -> No
 @pytest.mark.parametrize("operation", ["put", "update"])
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_write_beside_a_delete_that_stands_still(pools: Any, knows: bool, operation: str) -> None:
-    """Its tombstone is at a majority, and the index still has the key: the next client unmaps it."""
+    """Its tombstone is at a majority, and the index still has the key: the next client unmaps."""
     pool = pools(nodes=3)
     store = pool.store("swarm", name="test", capacity=100)
     deleter = Puppet(pools, pool.url, "swarm")
