@@ -169,11 +169,11 @@ class Audit:
         if every store could be read.
         """
         _, suspects = self._look()
-        in_hands: set[int] = set()
+        in_journals: set[int] = set()
         for slot, _ in self.membership.occupied():
-            in_hands.update(reference & REFERENCE_MASK for reference in self._in_hand(slot))
+            in_journals.update(reference & REFERENCE_MASK for reference in self._in_journal(slot))
         found = {at for at, _, _ in suspects if not self._is_block(at)}
-        return sorted(found - in_hands)
+        return sorted(found - in_journals)
 
     def _tell(self, leaks: set[Suspect]) -> None:
         """Log where the first leaks are: block words and objects, with what they hold."""
@@ -210,7 +210,7 @@ class Audit:
         # ORDER: used bits and blocks, client journals, links, and then client journals and bits of
         # the suspects again.
         nodes = [self._read_node(node) for node in range(self.regions.nodes)]
-        live, held = self._hands()
+        live, held = self._journals()
         reachable = np.unique(self.contents.references())
         self.in_regions = np.unique(self.regions.references())
         self.client.go_on()
@@ -224,14 +224,14 @@ class Audit:
 
     def _confirmed(self, suspects: set[Suspect]) -> set[Suspect]:
         """Those of the suspects that are found nowhere now either."""
-        in_hand = set(self._hands()[1].tolist())
+        in_journals = set(self._journals()[1].tolist())
         confirmed: set[Suspect] = set()
         for at, size, k in suspects:
             if not len(confirmed) & 0xFF:
                 self.client.go_on()
             try:
                 is_block = self._is_block(at)
-                if self._astray(at) if is_block else at not in in_hand and self.heap.used_at(at, k):
+                if self._astray(at) if is_block else at not in in_journals and self.heap.used_at(at, k):
                     confirmed.add((at, size, k))
             except NodeFailed:
                 continue  # it went with its node
@@ -323,17 +323,17 @@ class Audit:
         possible = kind in _BACKUPS or self.blocks.groups.possible(block, word)
         return size_class >= self.heap.class_count or not possible or not fits.get(kind, True)
 
-    def _hands(self) -> tuple[set[int], Words]:
+    def _journals(self) -> tuple[set[int], Words]:
         """Ids of the living clients, and the references in their client journals."""
         live: set[int] = set()
         held: list[int] = []
         for slot, word in self.membership.occupied():
             if not self.membership.dead(slot, word):
                 live.add(client_id(slot, word))
-                held += self._in_hand(slot)
+                held += self._in_journal(slot)
         return live, np.array(sorted(r & REFERENCE_MASK for r in held if r), dtype=np.uint64)
 
-    def _in_hand(self, slot: int) -> list[int]:
+    def _in_journal(self, slot: int) -> list[int]:
         """The references in a client's journal, and those that its pairs stand for."""
         found = []
         for reference, link_address in journal_of(self.endpoint, slot):
@@ -446,14 +446,14 @@ class Audit:
         first = self.heap.reference(node, block, size_class, 0) | replica_bits(replicas_of(word))
         references = np.uint64(first) + used * np.uint64(size)
         linked = _among(references, reachable)
-        in_hand = ~linked & _among(references, held)
+        in_journals = ~linked & _among(references, held)
         in_regions = int((linked & _among(references, self.in_regions)).sum())
         found["reachable"] += (int(linked.sum()) - in_regions) * size
         found["reserved"] += in_regions * size
-        found["held"] += int(in_hand.sum()) * size
+        found["held"] += int(in_journals.sum()) * size
         found["free"] += (count - len(used)) * size
         found["reserved"] += length * self.block_size - count * size
-        for reference in references[~linked & ~in_hand].tolist():
+        for reference in references[~linked & ~in_journals].tolist():
             found["leaked"] += size
             suspects.add((reference, size, k))
 

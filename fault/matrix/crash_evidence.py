@@ -54,7 +54,7 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
     state = word >> 60
     if state == JOINING:
         return {"joining"}
-    found = _in_hand(pool, slot, state == DYING)
+    found = _in_journal(pool, slot, state == DYING)
     blocks = _in_blocks(pool, client_id(slot, word))
     if state == DYING:
         found.add("dying")
@@ -73,7 +73,7 @@ def seen(pool: Pool, slot: int, word: int) -> set[str]:
     return found
 
 
-def _in_hand(pool: Pool, slot: int, dying: bool) -> set[str]:
+def _in_journal(pool: Pool, slot: int, dying: bool) -> set[str]:
     words = np.frombuffer(
         pool.endpoint.read(slot_address(slot) + CLIENT_JOURNAL, CLIENT_JOURNAL_SIZE * 16),
         dtype="<u8",

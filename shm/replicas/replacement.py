@@ -302,7 +302,7 @@ class Filling:
             for other, state in enumerate(memory.view.states())
             if state == IN_SERVICE
         }
-        self.in_hand = {
+        self.in_journals = {
             (reference >> NODE_SHIFT & 0xFF, self.heap.block_of(reference))
             for pair in memory.view.journals()
             for reference in pair
@@ -419,7 +419,7 @@ class Filling:
             used = int(np.unpackbits(bits.view(np.uint8)).sum())
             self.found["objects"] += used
             self.spans_used = bool(used)
-        if self.spans_used or replica_set.primary in self.in_hand:
+        if self.spans_used or replica_set.primary in self.in_journals:
             size = self.heap.layout.block_size
             source = self.heap.reference(node, at, LARGE_CLASS, 0)
             target = self.heap.reference(self.node, block, LARGE_CLASS, 0)

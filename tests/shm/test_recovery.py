@@ -143,7 +143,7 @@ def leak_block(word: int) -> Any:
     return leak
 
 
-def leak_hand_of_nobody(pool: limpet.Pool) -> None:
+def leak_in_free_journal(pool: limpet.Pool) -> None:
     """An object in the client journal of a free slot is in no client's journal."""
     leak_used_bit(pool)
     slot = slot_of(9 << 36)
@@ -173,7 +173,7 @@ def lose_link(pool: limpet.Pool) -> None:
         pytest.param(leak_block(block_word(LARGE, 7 << 36 | 5)), id="LARGE of a dead id"),
         pytest.param(leak_block(block_word(TAIL, 1)), id="TAIL of no span"),
         pytest.param(leak_block(block_word(REGION, 12345)), id="REGION of no entry"),
-        pytest.param(leak_hand_of_nobody, id="journal of a free slot"),
+        pytest.param(leak_in_free_journal, id="journal of a free slot"),
     ],
 )
 def test_audit_reports_an_injected_leak(pools: Any, leak: Any) -> None:

@@ -86,7 +86,7 @@ def test_failed_creation_is_given_up_when_taking_it_back_fails_too(pools: Any) -
     assert pool.audit()["leaked"] == 0
 
 
-def test_node_lost_while_an_insert_is_taken_back_leaves_nothing_in_hand(pools: Any) -> None:
+def test_node_lost_while_an_insert_is_taken_back_leaves_an_empty_journal(pools: Any) -> None:
     """An object left in the client journal shifted the next operation's objects, and a linked one
     was freed."""
     pool = pools(nodes=2)
