@@ -231,7 +231,11 @@ class Audit:
                 self.client.go_on()
             try:
                 is_block = self._is_block(at)
-                if self._astray(at) if is_block else at not in in_journals and self.heap.used_at(at, k):
+                if (
+                    self._astray(at)
+                    if is_block
+                    else at not in in_journals and self.heap.used_at(at, k)
+                ):
                     confirmed.add((at, size, k))
             except NodeFailed:
                 continue  # it went with its node
